@@ -1,0 +1,197 @@
+"""The peers: finds them in `bench/peers`, builds and probes them, runs one for one window."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BenchError, UsageError
+from harness.process import child
+from harness.scenario import Cell, Measure
+from harness.server import Endpoint
+
+__all__ = ["Peer", "Peers", "Sample"]
+
+PROBE_SECONDS = 20.0
+BUILD_SECONDS = 120.0
+# Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window ended.
+GRACE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer that can run."""
+
+    name: str
+    summary: str
+    command: tuple[str, ...]
+    version: str
+    workloads: tuple[str, ...]
+    tls: bool
+
+    def can(self, cell: Cell) -> bool:
+        """Tells whether this peer takes part in a cell."""
+        return cell.workload in self.workloads and (self.tls or not cell.tls)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One window of one peer in one cell: what it did and what that cost, or why there is no figure."""
+
+    peer: str
+    cell: Cell
+    round: int
+    count: int = 0
+    seconds: float = 0.0
+    user: float = 0.0
+    system: float = 0.0
+    server: float | None = None
+    failure: str | None = None
+
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return self.count / self.seconds
+
+
+@dataclass
+class Peers:
+    """The peers of a scenario.
+
+    Attributes:
+        ready: those that can run, by name.
+        skipped: the reason why a peer is not here, by name.
+        failed: the reason why a peer that is here cannot run, by name.
+    """
+
+    folder: Path
+    build: Path
+    cwd: Path
+    env: dict[str, str]
+    python: str
+    ready: dict[str, Peer] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Builds and probes the peers; each lands in `ready`, `skipped` or `failed`.
+
+        Raises:
+            UsageError: a peer has no folder, or its peer.toml does not say what it must.
+        """
+        for name in names:
+            try:
+                self._prepare(name)
+            except BenchError as error:
+                if isinstance(error, UsageError):
+                    raise
+                self.failed[name] = str(error)
+
+    def run(self, peer: Peer, sample: Sample, measure: Measure, endpoint: Endpoint, core: int | None) -> Sample:
+        """Runs the window that `sample` stands for and returns it filled in; what goes wrong with the peer is in it."""
+        cell = sample.cell
+        command = [
+            *peer.command,
+            *("--url", endpoint.url),
+            *("--workload", cell.workload),
+            *("--size", str(cell.size)),
+            *("--seconds", str(measure.seconds)),
+            *("--warmup", str(measure.warmup)),
+            *("--batch", str(measure.batch)),
+            *(("--ca", endpoint.ca) if endpoint.ca is not None else ()),
+            *(("--core", str(core)) if core is not None else ()),
+            *("--server-pid", str(endpoint.pid)),
+        ]
+        try:
+            answer = self._answer(command, measure.warmup + measure.seconds + GRACE_SECONDS)
+            return _filled(sample, answer)
+        except BenchError as error:
+            return dataclasses.replace(sample, failure=str(error))
+
+    def _prepare(self, name: str) -> None:
+        folder = self.folder / name
+        try:
+            data = tomllib.loads((folder / "peer.toml").read_text())
+            summary, command, build = data["summary"], data["command"], data.get("build")
+        except FileNotFoundError:
+            raise UsageError(f"peer {name} has no {folder / 'peer.toml'}") from None
+        except (tomllib.TOMLDecodeError, KeyError) as error:
+            raise UsageError(f"{folder / 'peer.toml'}: {error}") from error
+
+        places = {"python": self.python, "peer": str(folder), "build": str(self.build), "cc": ""}
+        if build is not None:
+            compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+            if compiler is None:
+                self.skipped[name] = "no C compiler (cc, gcc, clang) found"
+                return
+            places["cc"] = compiler
+            self._run([part.format_map(places) for part in build], BUILD_SECONDS)
+        command = tuple(part.format_map(places) for part in command)
+        answer = self._answer([*command, "--probe"], PROBE_SECONDS)
+        if "skipped" in answer:
+            self.skipped[name] = str(answer["skipped"])
+            return
+        try:
+            workloads = tuple(answer["workloads"])
+            self.ready[name] = Peer(name, summary, command, str(answer["version"]), workloads, bool(answer["tls"]))
+        except KeyError as error:
+            raise BenchError(f"its answer to --probe has no {error}") from None
+
+    def _answer(self, command: Sequence[str], deadline: float) -> dict[str, Any]:
+        """Runs a peer and returns its one line, or raises BenchError with the reason why there is none."""
+        status, out, last_error = self._communicate(command, deadline)
+        lines = out.decode(errors="replace").strip().splitlines()
+        try:
+            answer = json.loads(lines[-1]) if lines else None
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict) and "failed" in answer:
+            raise BenchError(str(answer["failed"]))
+        if status or not isinstance(answer, dict):
+            ended = f"ended with status {status}" if status else "printed no result"
+            raise BenchError(f"{ended}{': ' + last_error if last_error else ''}")
+        return answer
+
+    def _run(self, command: Sequence[str], deadline: float) -> None:
+        status, _, last_error = self._communicate(command, deadline)
+        if status:
+            raise BenchError(f"{command[0]} ended with status {status}{': ' + last_error if last_error else ''}")
+
+    def _communicate(self, command: Sequence[str], deadline: float) -> tuple[int, bytes, str]:
+        with child(command, cwd=self.cwd, env=self.env) as process:
+            try:
+                out, errors = process.communicate(timeout=deadline)
+            except subprocess.TimeoutExpired:
+                raise BenchError(f"no result within {deadline:.0f} s") from None
+            lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
+            return process.returncode, out, lines[-1][:200] if lines else ""
+
+
+def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:
+    """Takes a peer's answer for what it is; a figure that was not checked is no figure."""
+    if "skipped" in answer:
+        raise BenchError(str(answer["skipped"]))
+    if answer.get("checked") is not True:
+        raise BenchError("its messages were not checked")
+    try:
+        server = answer.get("server")
+        filled = dataclasses.replace(
+            sample,
+            count=int(answer["count"]),
+            seconds=float(answer["seconds"]),
+            user=float(answer["user"]),
+            system=float(answer["system"]),
+            server=None if server is None else float(server),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BenchError(f"its result is not of the contract: {type(error).__name__} {error}") from error
+    if filled.count <= 0 or filled.seconds <= 0:
+        raise BenchError("its window is empty")
+    return filled

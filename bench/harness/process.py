@@ -1,0 +1,93 @@
+"""Child processes: started in a session of their own, pinned, stopped by their process id whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from harness.errors import BenchError
+
+__all__ = ["allowed_cores", "child", "environment", "pinned"]
+
+STOP_SECONDS = 3.0
+
+
+def allowed_cores() -> list[int]:
+    """Returns the cores this process may use; empty where the system has no affinity."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return []
+
+
+@contextlib.contextmanager
+def pinned(core: int | None) -> Iterator[None]:
+    """Runs this process on one core, so that a child started meanwhile has all its threads there."""
+    if core is None or sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def environment(bench: Path) -> dict[str, str]:
+    """Returns the environment of the children: ours, the peers importable, no proxy between client and server."""
+    variables = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    paths = [str(bench), *filter(None, [variables.get("PYTHONPATH")])]
+    return variables | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+@contextlib.contextmanager
+def child(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: dict[str, str],
+    core: int | None = None,
+    stderr: IO[bytes] | int = subprocess.PIPE,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a program whose standard output is a pipe, and stops it when the block is left.
+
+    Raises:
+        BenchError: it cannot be started.
+    """
+    try:
+        with pinned(core):
+            # A session of its own: Ctrl-C reaches the harness alone, which then stops its children in order.
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise BenchError(f"cannot start {command[0]}: {error.strerror}") from error
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()

@@ -1,0 +1,74 @@
+"""What is kept: every window as a row of CSV, with the circumstances above; the same and the figures as JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.peers import Peers, Sample
+from harness.results import BarResult, summarize
+
+__all__ = ["COLUMNS", "as_json", "write_csv"]
+
+COLUMNS = (
+    "workload", "size", "tls", "round", "peer", "version", "count", "seconds", "rate",
+    "user", "system", "server", "failure",
+)  # fmt: skip
+
+
+def write_csv(
+    folder: Path, scenario: str, facts: Mapping[str, str], peers: Peers, samples: Sequence[Sample]
+) -> Path:  # fmt: skip
+    """Writes the raw samples as DATE-SCENARIO.csv, never over an older record. Lines with # are the circumstances.
+
+    `user`, `system` and `server` are CPU seconds of the whole window; an empty cell was not measured.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{datetime.date.today().isoformat()}-{scenario}"
+    path, again = folder / f"{name}.csv", 1
+    while path.exists():
+        again += 1
+        path = folder / f"{name}-{again}.csv"
+    with path.open("x", newline="") as file:
+        for key, value in facts.items():
+            file.write(f"# {key}: {value}\n")
+        for peer, reason in {**peers.skipped, **peers.failed}.items():
+            file.write(f"# without {peer}: {reason}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for sample in samples:
+            good = sample.failure is None
+            figures = (sample.count, f"{sample.seconds:.6f}", f"{sample.rate:.1f}") if good else ("", "", "")
+            usage = (f"{sample.user:.6f}", f"{sample.system:.6f}", _optional(sample.server)) if good else ("", "", "")
+            cell = (sample.cell.workload, sample.cell.size, int(sample.cell.tls))
+            version = peers.ready[sample.peer].version
+            writer.writerow((*cell, sample.round, sample.peer, version, *figures, *usage, sample.failure or ""))
+    return path
+
+
+def as_json(
+    scenario: str, facts: Mapping[str, str], peers: Peers, samples: Sequence[Sample], bars: Sequence[BarResult]
+) -> str:  # fmt: skip
+    """Returns all of a run for other programs."""
+    cells = dict.fromkeys(sample.cell for sample in samples)
+    summaries = [one for cell in cells for one in summarize([sample for sample in samples if sample.cell == cell])]
+    content: dict[str, Any] = {
+        "scenario": scenario,
+        "facts": dict(facts),
+        "peers": {name: {"version": peer.version, "summary": peer.summary} for name, peer in peers.ready.items()},
+        "skipped": peers.skipped,
+        "failed": peers.failed,
+        "samples": [dataclasses.asdict(sample) for sample in samples],
+        "summaries": [dataclasses.asdict(summary) for summary in summaries],
+        "bars": [dataclasses.asdict(bar) | {"verdict": bar.verdict} for bar in bars],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _optional(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}"

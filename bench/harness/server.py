@@ -1,0 +1,120 @@
+"""The server under the load: any program that prints where it listens. Starts it, watches it, starts it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import shlex
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from harness.errors import BenchError
+from harness.process import child
+
+__all__ = ["Endpoint", "Server"]
+
+START_SECONDS = 10.0
+LISTENING = re.compile(r"listening (?P<url>wss?://\S+?)/?(?: ca=(?P<ca>.+))?$")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a peer connects: a URL, the CA to trust, the process whose CPU time is the server's."""
+
+    url: str
+    ca: str | None
+    pid: int
+
+
+class Server:
+    """A server program between `start` and `stop`.
+
+    Its standard output says `listening ws://HOST:PORT` and, if `tls`, `listening wss://HOST:PORT ca=FILE`.
+    """
+
+    def __init__(self, command: str, *, tls: bool, core: int | None, cwd: Path, env: dict[str, str]) -> None:
+        self.command = command
+        self.tls = tls
+        self.core = core
+        self.cwd = cwd
+        self.env = env
+        self._ca: str | None = None
+        self._urls: dict[bool, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def endpoint(self, path: str, *, tls: bool) -> Endpoint:
+        """Returns where a path of the running server is."""
+        assert self._process is not None
+        return Endpoint(self._urls[tls] + path, self._ca if tls else None, self._process.pid)
+
+    def failure(self) -> str | None:
+        """Returns how it ended, or None while it runs."""
+        if self._process is None:
+            return "the server does not run"
+        status = self._process.poll()
+        return None if status is None else f"the server ended with status {status}{_last_line(self._errors)}"
+
+    def start(self) -> None:
+        """Starts the program and waits until it listens.
+
+        Raises:
+            BenchError: it cannot be started, ends at once, or does not say in time where it listens.
+        """
+        arguments = shlex.split(self.command)
+        if not arguments:
+            raise BenchError("the server's command is empty")
+        with contextlib.ExitStack() as stack:
+            # A file, as nobody reads while the peers run: a pipe would fill up.
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            process = child(arguments, cwd=self.cwd, env=self.env, core=self.core, stderr=self._errors)
+            self._process = stack.enter_context(process)
+            self._wait_until_listening()
+            self._stack = stack.pop_all()
+
+    def stop(self) -> None:
+        """Stops the program."""
+        self._stack.close()
+        self._process = None
+
+    def _wait_until_listening(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        self._urls.clear()
+        text, end = b"", time.monotonic() + START_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not self._parse(text):
+                remaining = end - time.monotonic()
+                if remaining <= 0:
+                    missing = "wss" if self.tls and False in self._urls else "ws"
+                    raise BenchError(f"the server did not say within {START_SECONDS:.0f} s where {missing}:// listens")
+                if selector.select(remaining):
+                    data = os.read(process.stdout.fileno(), 4096)
+                    if not data:
+                        process.wait(START_SECONDS)
+                        raise BenchError(f"{self.failure()} before it listened: {self.command}")
+                    text += data
+
+    def _parse(self, text: bytes) -> bool:
+        for line in text.decode(errors="replace").splitlines(keepends=True):
+            match = LISTENING.match(line.strip())
+            if match and line.endswith("\n"):
+                secure = match["url"].startswith("wss:")
+                self._urls[secure] = match["url"]
+                self._ca = match["ca"] if secure else self._ca
+        return False in self._urls and (True in self._urls or not self.tls)
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f" ({last[:200]})" if last else ""

@@ -1,0 +1,201 @@
+//! The closing handshake and the end of TCP.
+
+use std::time::Instant;
+
+use wirespeed_protocol::{CloseCode, PayloadBuffer, Side, State as ProtocolState};
+
+use super::receiving::ITEM_COST;
+use super::{Blocking, Error, Guard, Host};
+use crate::peer::Failure;
+use crate::socket::Mode;
+
+impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
+    /// Makes the closing handshake (RFC 6455 7.1.2) and ends TCP; returns when it is over, within the close timeout. Messages that arrive
+    /// meanwhile are queued as far as the queue goes. Does nothing on a connection that is closed.
+    pub fn close<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        code: Option<CloseCode>,
+        reason: &str,
+    ) -> Result<(), Error<H::Interrupt>> {
+        let deadline = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock(host);
+        // Whoever has the turn may be in the middle of a frame.
+        while state.sending && state.socket.is_some() {
+            state = match self.wait_for_change(state, host, deadline) {
+                Ok(state) => state,
+                Err(Error::TimedOut) => {
+                    self.end(&mut self.lock(host), Failure::Aborted);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        if state.socket.is_none() {
+            return Ok(());
+        }
+        if state.peer.link.state() == ProtocolState::Open {
+            state.peer.link.send_close(code, reason).map_err(Error::Refused)?;
+        }
+        state.finish_by.get_or_insert(deadline);
+        loop {
+            if self.is_over(&state) {
+                return self.finish(state, host, None);
+            }
+            if self.is_queue_full(&state) {
+                // The application closes without having received: it gives up what does not fit.
+                state.queue.pop_back().inspect(|item| state.queued_bytes -= item.len + ITEM_COST);
+            }
+            state = match self.pump(state, host, deadline) {
+                Ok(state) => state,
+                Err(Error::Closed) => return self.finish(self.lock(host), host, None),
+                Err(Error::TimedOut) => {
+                    self.end(&mut self.lock(host), Failure::Aborted);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Ends TCP at once.
+    pub fn abort<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
+        self.end(&mut self.lock(host), Failure::Aborted);
+    }
+
+    /// For a caller that cannot send any more: reads what the peer sent before, its close frame with the reason perhaps, and ends TCP.
+    pub(super) fn wait_for_end<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.lock(host);
+        let deadline = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = *state.finish_by.get_or_insert(deadline);
+        // We began the closing handshake and it goes on: its end is for close() and receive() to wait for.
+        if state.peer.link.state() == ProtocolState::CloseSent && state.peer.link.failure().is_none() {
+            return Ok(());
+        }
+        loop {
+            if state.peer.link.failure().is_some() && state.socket.is_some() && !state.reading {
+                // The socket is broken for writing: look at what can be read without waiting.
+                self.fill_queue(&mut state, host)?;
+                let before = state.peer.link.is_eof();
+                if before || self.is_queue_full(&state) || self.is_over(&state) {
+                    self.end(&mut state, Failure::Aborted);
+                    return Ok(());
+                }
+                let (next, result) =
+                    self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking));
+                state = next;
+                if result.is_err() {
+                    self.end(&mut state, Failure::Aborted);
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.is_over(&state) {
+                return self.finish(state, host, None);
+            }
+            state = match self.pump(state, host, deadline) {
+                Ok(state) => state,
+                Err(Error::Closed) => return self.finish(self.lock(host), host, None),
+                Err(Error::TimedOut) => {
+                    self.end(&mut self.lock(host), Failure::Aborted);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Nothing will be received any more: writes what is queued, a close frame above all, and ends TCP, which the server
+    /// does first (RFC 6455 7.1.1). Returns early, with nothing lost, when `patience` ends.
+    pub(super) fn finish<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+        patience: Option<Instant>,
+    ) -> Result<(), Error<H::Interrupt>> {
+        let by = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let by = *state.finish_by.get_or_insert(by);
+        let deadline = match (by, patience) {
+            (Some(by), Some(patience)) => Some(by.min(patience)),
+            (by, patience) => by.or(patience),
+        };
+        let mut said = false;
+        loop {
+            let Some(socket) = state.socket.clone() else { return Ok(()) };
+            // Poll to discard what still arrives, and to notice the end of the stream.
+            if !state.reading {
+                self.fill_queue(&mut state, host)?;
+            }
+            if state.peer.link.is_eof() && !state.peer.has_input() && state.peer.link.queued() == 0 {
+                break;
+            }
+            if !said && !state.sending {
+                said = true;
+                state.peer.link.send_close_notify();
+                if state.peer.link.flush(&socket, Mode::NonBlocking).is_err() {
+                    break;
+                }
+            }
+            if !state.sending && state.peer.link.queued() == 0 {
+                match state.peer.link.failure() {
+                    // The closing handshake is complete: a client lets the server end TCP, so that the server need not
+                    // remember the connection (TIME_WAIT); a server does it.
+                    None if state.peer.side() == Side::Client => {}
+                    None => break,
+                    // The close frame that names a fault must not be lost to a reset, which the kernel sends when a socket is closed
+                    // with bytes unread: end our direction, and read on until the peer has ended its own.
+                    Some(Failure::Fault(_) | Failure::KeepaliveTimeout) => socket.shutdown_write(),
+                    Some(_) => break,
+                }
+                if matches!(state.peer.link.failure(), Some(Failure::KeepaliveTimeout)) {
+                    break; // a peer that is silent is not waited for
+                }
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                if patience.is_some_and(|patience| patience <= now) && by.is_none_or(|by| by > now) {
+                    return Ok(()); // a later call goes on
+                }
+                break;
+            }
+            let step = if state.reading || state.sending {
+                self.wait_for_change(state, host, deadline)
+            } else if state.peer.link.queued() > 0 {
+                self.drain_slowly(state, host, deadline)
+            } else {
+                self.read_rest(state, host, deadline)
+            };
+            state = match step {
+                Ok(state) => state,
+                Err(Error::Interrupted(interrupt)) => return Err(Error::Interrupted(interrupt)),
+                Err(Error::Closed) => {
+                    state = self.lock(host);
+                    break;
+                }
+                Err(_) => self.lock(host),
+            };
+        }
+        self.end(&mut state, Failure::Aborted);
+        Ok(())
+    }
+
+    fn read_rest<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        state: Guard<'a, B, M>,
+        host: &H,
+        deadline: Option<Instant>,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        let (state, result) = self.read(state, host, move |socket, operation| {
+            socket.wait(crate::socket::Readiness { readable: true, writable: false }, deadline)?;
+            operation.read(socket, Mode::NonBlocking)
+        });
+        match result {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+                drop(state);
+                host.check_interrupt().map_err(Error::Interrupted)?;
+                Ok(self.lock(host))
+            }
+            _ => Ok(state),
+        }
+    }
+}

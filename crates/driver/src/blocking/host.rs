@@ -1,0 +1,49 @@
+//! What a blocking connection needs of the world that it runs in.
+
+use std::ops::Range;
+
+use wirespeed_protocol::{MessageKind, Payload, PayloadBuffer};
+
+/// An interpreter, or none: what messages are to it, how it waits, and when it wants to stop.
+pub trait Host {
+    /// What messages are assembled in.
+    type Buffer: PayloadBuffer + Send;
+    /// What messages become.
+    type Message: Send;
+    /// Why a call is to be abandoned.
+    type Interrupt;
+
+    /// Makes a message. Runs inside the connection's lock: it must not call back into the connection.
+    fn message(&self, kind: MessageKind, payload: Payload<'_, Self::Buffer>) -> Result<Self::Message, Self::Interrupt>;
+
+    /// Runs `f`, which may sleep, without the host's own lock.
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;
+
+    /// Called after a signal, outside the connection's lock: may run anything, even calls on the same connection.
+    fn check_interrupt(&self) -> Result<(), Self::Interrupt>;
+}
+
+/// The bytes of a message to send. Others may write to them while the host's lock is not held: so they are looked at piece by
+/// piece, only while it is.
+pub trait Source {
+    /// How many.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Some of them.
+    fn piece(&self, range: Range<usize>) -> &[u8];
+}
+
+impl Source for [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn piece(&self, range: Range<usize>) -> &[u8] {
+        &self[range]
+    }
+}

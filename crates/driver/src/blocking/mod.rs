@@ -1,0 +1,277 @@
+//! A connection that threads wait on: any number may send and receive, none of them is a helper.
+//!
+//! All state is behind one lock, which is never held across a system call that can sleep. Two roles say who sleeps in the
+//! socket: at most one thread is the *reader* (`State::reading`), and at most one has the *turn* to send
+//! (`State::sending`), which it keeps while the kernel has no room or the middle of a large frame is out. Everybody else waits for a
+//! change ([`Blocking::wait_for_change`]). A thread that waits for room to send reads too, if nobody does: so two ends
+//! that both send more than the kernel holds do not block each other.
+//!
+//! The lock order is: the host's own lock (an interpreter's), then this one; a thread that would have to wait for this one
+//! gives the host's up first.
+
+mod closing;
+mod host;
+mod receiving;
+mod sending;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State as ProtocolState};
+
+use crate::peer::{Failure, Peer, Stats};
+use crate::socket::Socket;
+
+pub use host::{Host, Source};
+pub use receiving::Patience;
+pub use sending::PingTicket;
+
+/// Why a call on a connection did not do what it should.
+#[derive(Debug)]
+pub enum Error<I> {
+    /// The host wants to stop.
+    Interrupted(I),
+    /// The deadline has passed. Nothing is lost.
+    TimedOut,
+    /// The connection is closed, or closing; [`Blocking::closing`] says how.
+    Closed,
+    /// The call itself is wrong.
+    Refused(crate::protocol::SendError),
+    /// A ping with this payload is still unanswered.
+    PingOutstanding,
+}
+
+/// How long a connection may wait for what, and how much it may keep for an application that does not receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// For the peer's part of the closing handshake and of the end of TCP. `None`: for ever.
+    pub close_timeout: Option<Duration>,
+    /// Messages kept above which a connection whose application does not receive stops reading; they may be more as long as they are small.
+    pub queue_messages: usize,
+    /// Bytes kept, likewise.
+    pub queue_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { close_timeout: Some(Duration::from_secs(10)), queue_messages: 16, queue_bytes: 4 << 20 }
+    }
+}
+
+/// A message or fragment, as the host keeps it.
+#[derive(Debug)]
+pub struct Item<M> {
+    /// Text or binary.
+    pub kind: MessageKind,
+    /// The host's own form.
+    pub message: M,
+    /// The end of its message; whole messages are their own end.
+    pub fin: bool,
+    /// Payload bytes.
+    pub len: usize,
+}
+
+/// How a connection ended, or is ending.
+#[derive(Debug)]
+pub struct Closing {
+    /// The peer's close frame.
+    pub received: Option<CloseFrame>,
+    /// Ours.
+    pub sent: Option<CloseFrame>,
+    /// Which came first.
+    pub received_then_sent: Option<bool>,
+}
+
+struct State<B, M> {
+    peer: Peer<B>,
+    /// `None` once TCP is over. Threads in a system call hold it too, so its number is not reused under them.
+    socket: Option<Arc<Socket>>,
+    /// What arrived while nobody received.
+    queue: VecDeque<Item<M>>,
+    queued_bytes: usize,
+    delivery: Delivery,
+    /// The rest of the message that is arriving is not wanted.
+    discarding: bool,
+    reading: bool,
+    sending: bool,
+    /// Threads in [`Blocking::wait_for_change`].
+    waiting: usize,
+    /// Counts the changes that they wait for.
+    changes: u64,
+    /// When somebody last began or ended to wait for input: tells a silent peer from an application that was busy elsewhere.
+    attended: Instant,
+    /// Until when the end of TCP may be waited for.
+    finish_by: Option<Option<Instant>>,
+    tickets: Vec<Arc<PingTicket>>,
+}
+
+/// A connection for threads that wait. See the module's documentation.
+pub struct Blocking<B, M> {
+    state: Mutex<State<B, M>>,
+    changed: Condvar,
+    settings: Settings,
+}
+
+type Guard<'a, B, M> = MutexGuard<'a, State<B, M>>;
+
+/// How often a thread that waits for another thread's work asks its host whether to stop: a condition variable does not
+/// wake for signals.
+const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
+
+impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
+    /// Joins a peer to its socket, which is in blocking mode.
+    #[must_use]
+    pub fn new(peer: Peer<B>, socket: Socket, settings: Settings) -> Self {
+        Self {
+            state: Mutex::new(State {
+                peer,
+                socket: Some(Arc::new(socket)),
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                delivery: Delivery::Messages,
+                discarding: false,
+                reading: false,
+                sending: false,
+                waiting: 0,
+                changes: 0,
+                attended: Instant::now(),
+                finish_by: None,
+                tickets: Vec::new(),
+            }),
+            changed: Condvar::new(),
+            settings,
+        }
+    }
+
+    /// The lock; waiting for it gives up the host's own.
+    #[inline]
+    fn lock<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Guard<'_, B, M> {
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(std::sync::TryLockError::Poisoned(poisoned)) => return self.recover(poisoned),
+                Err(std::sync::TryLockError::WouldBlock) => {
+                    host.wait(|| drop(self.state.lock().unwrap_or_else(PoisonError::into_inner)));
+                }
+            }
+        }
+    }
+
+    /// A thread panicked inside: a bug. The connection is failed, the process is not.
+    #[cold]
+    fn recover<'a>(&'a self, poisoned: PoisonError<Guard<'a, B, M>>) -> Guard<'a, B, M> {
+        let mut state = poisoned.into_inner();
+        self.state.clear_poison();
+        state.reading = false;
+        state.sending = false;
+        self.end(&mut state, Failure::Aborted);
+        state
+    }
+
+    /// Waits until another thread has changed something, or until `deadline`.
+    fn wait_for_change<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+        deadline: Option<Instant>,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        let seen = state.changes;
+        state.waiting += 1;
+        drop(state);
+        let result = loop {
+            let until = Instant::now() + INTERRUPT_CHECK;
+            let until = deadline.map_or(until, |deadline| deadline.min(until));
+            let changed = host.wait(|| {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                while state.changes == seen {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                true
+            });
+            if changed {
+                break Ok(());
+            }
+            if let Err(interrupt) = host.check_interrupt() {
+                break Err(Error::Interrupted(interrupt));
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                break Err(Error::TimedOut);
+            }
+        };
+        let mut state = self.lock(host);
+        state.waiting -= 1;
+        result.map(|()| state)
+    }
+
+    /// Wakes the threads that wait for a change.
+    fn notify(&self, state: &mut State<B, M>) {
+        if state.waiting > 0 {
+            state.changes += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends the connection here and now.
+    fn end(&self, state: &mut State<B, M>, failure: Failure) {
+        if let Some(socket) = state.socket.take() {
+            socket.shutdown();
+            if state.peer.link.state() != ProtocolState::Closed {
+                state.peer.fail(failure);
+            }
+        }
+        PingTicket::fail_all(&mut state.tickets);
+        self.changed_always(state);
+    }
+
+    fn changed_always(&self, state: &mut State<B, M>) {
+        state.changes += 1;
+        self.changed.notify_all();
+    }
+
+    // ---- looking ----
+
+    /// Runs `f` with the peer.
+    pub fn with_peer<H: Host<Buffer = B, Message = M>, R>(&self, host: &H, f: impl FnOnce(&mut Peer<B>) -> R) -> R {
+        f(&mut self.lock(host).peer)
+    }
+
+    /// Where the connection is: the protocol's state, and whether TCP is over.
+    pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
+        let state = self.lock(host);
+        (state.peer.link.state(), state.socket.is_none())
+    }
+
+    /// How the connection ended, or is ending.
+    pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
+        let state = self.lock(host);
+        let link = &state.peer.link;
+        Closing {
+            received: link.close_received().cloned(),
+            sent: link.close_sent().cloned(),
+            received_then_sent: link.received_then_sent(),
+        }
+    }
+
+    /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be written.
+    pub fn stats<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (Stats, usize, usize, usize) {
+        let state = self.lock(host);
+        let waiting: usize = state.queue.iter().map(|item| item.len).sum();
+        (state.peer.link.stats(), state.queue.len(), waiting, state.peer.link.queued())
+    }
+
+    /// The socket, unless TCP is over.
+    pub fn socket<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Option<Arc<Socket>> {
+        self.lock(host).socket.clone()
+    }
+}
+
+/// Whether an error of a system call only asks to try again.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,312 @@
+//! Sending, and waiting for room.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use wirespeed_protocol::{MessageKind, PayloadBuffer, SendError};
+
+use super::{Blocking, Error, Guard, Host, Source, State};
+use crate::buffers;
+use crate::socket::{Mode, Readiness};
+use crate::write_queue::Flushed;
+
+/// A ping that waits for its pong.
+pub struct PingTicket {
+    id: u64,
+    outcome: Mutex<Option<Result<Duration, ()>>>,
+    settled: Condvar,
+}
+
+impl PingTicket {
+    /// The latency; `Err`: the connection ended first; `None`: neither yet.
+    pub fn outcome(&self) -> Option<Result<Duration, ()>> {
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the answer if it is for this ping.
+    pub(super) fn settle(&self, answered: &[u64], latency: Duration) -> bool {
+        let mine = answered.contains(&self.id);
+        if mine {
+            self.set(Ok(latency));
+        }
+        mine
+    }
+
+    pub(super) fn fail_all(tickets: &mut Vec<Arc<Self>>) {
+        for ticket in tickets.drain(..) {
+            ticket.set(Err(()));
+        }
+    }
+
+    fn set(&self, outcome: Result<Duration, ()>) {
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        self.settled.notify_all();
+    }
+}
+
+impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
+    /// Sends a message; returns when the kernel has all of it. After an interrupt the message is queued whole, and leaves with the
+    /// next call.
+    #[inline]
+    pub fn send<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
+        &self,
+        host: &H,
+        kind: MessageKind,
+        source: &S,
+        compress: Option<bool>,
+    ) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.take_turn(host)?;
+        if !state.peer.link.is_large(source.len(), compress) {
+            state.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+            return self.drain(state, host).map(drop);
+        }
+        let mut large = state.peer.link.begin_large(kind, source.len()).map_err(refused)?;
+        let mut start = 0;
+        loop {
+            let end = (start + buffers::WRITE_SIZE).min(source.len());
+            let last = state.peer.link.append_large(&mut large, source.piece(start..end));
+            start = end;
+            if last {
+                return self.drain(state, host).map(drop);
+            }
+            match self.drain(state, host) {
+                Ok(next) => state = next,
+                Err(error) => {
+                    // The frame must not stay open: what is left of it is queued.
+                    let mut state = self.lock(host);
+                    while state.peer.link.is_mid_frame() {
+                        let end = (start + buffers::WRITE_SIZE).min(source.len());
+                        state.peer.link.append_large(&mut large, source.piece(start..end));
+                        start = end;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Queues a message without writing it, unless much is queued already; [`Self::flush`] must follow.
+    #[inline]
+    pub fn queue<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
+        &self,
+        host: &H,
+        kind: MessageKind,
+        source: &S,
+        compress: Option<bool>,
+    ) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.take_turn(host)?;
+        if state.peer.link.is_large(source.len(), compress) {
+            drop(state);
+            return self.send(host, kind, source, compress);
+        }
+        state.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if state.peer.link.queued() >= buffers::WRITE_SIZE {
+            return self.drain(state, host).map(drop);
+        }
+        Ok(())
+    }
+
+    /// Returns when every queued byte has been handed to the kernel.
+    pub fn flush<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
+        let state = self.take_turn(host)?;
+        self.drain(state, host).map(drop)
+    }
+
+    /// Sends a fragment: the first of a message if `kind` is given.
+    pub fn send_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
+        &self,
+        host: &H,
+        kind: Option<MessageKind>,
+        source: &S,
+        fin: bool,
+        compress: Option<bool>,
+    ) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.take_turn(host)?;
+        let payload = source.piece(0..source.len());
+        match kind {
+            Some(kind) => state.peer.link.send_first_fragment(kind, payload, compress),
+            None => state.peer.link.send_fragment(payload, fin),
+        }
+        .map_err(refused)?;
+        self.drain(state, host).map(drop)
+    }
+
+    /// Sends a ping; the ticket tells of its pong.
+    pub fn ping<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        payload: &[u8],
+    ) -> Result<Arc<PingTicket>, Error<H::Interrupt>> {
+        let mut state = self.take_turn(host)?;
+        if state.peer.link.keepalive.is_outstanding(payload) {
+            return Err(Error::PingOutstanding);
+        }
+        state.peer.link.send_ping(payload).map_err(refused)?;
+        let id = state.peer.link.keepalive.handle_ping_sent(payload, false, Instant::now());
+        let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
+        state.tickets.push(Arc::clone(&ticket));
+        self.drain(state, host).map(|_| ticket)
+    }
+
+    /// Waits for the pong; reads for it if no other thread reads. What else arrives is queued.
+    pub fn wait_for_pong<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        ticket: &PingTicket,
+        deadline: Option<Instant>,
+    ) -> Result<Duration, Error<H::Interrupt>> {
+        let mut state = self.lock(host);
+        loop {
+            match ticket.outcome() {
+                Some(Ok(latency)) => return Ok(latency),
+                Some(Err(())) => return Err(Error::Closed),
+                None => {}
+            }
+            state = match self.pump(state, host, deadline) {
+                Ok(state) => state,
+                Err(Error::Closed) => {
+                    let state = self.lock(host);
+                    self.finish(state, host, deadline)?;
+                    return ticket.outcome().unwrap_or(Err(())).map_err(|()| Error::Closed);
+                }
+                // The pong may have been the last thing to arrive in time.
+                Err(Error::TimedOut) => return ticket.outcome().unwrap_or(Err(())).map_err(|()| Error::TimedOut),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Sends a pong that nobody asked for.
+    pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.take_turn(host)?;
+        state.peer.link.send_pong(payload).map_err(refused)?;
+        self.drain(state, host).map(drop)
+    }
+
+    /// Waits until nobody else has the turn to send.
+    #[inline]
+    pub(super) fn take_turn<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        host: &H,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        let mut state = self.lock(host);
+        while state.sending {
+            state = self.wait_for_change(state, host, None)?;
+        }
+        if state.peer.link.state().can_send() && state.peer.link.failure().is_none() {
+            Ok(state)
+        } else {
+            drop(state);
+            self.wait_for_end(host)?;
+            Err(Error::Closed)
+        }
+    }
+
+    /// Hands everything queued to the kernel.
+    #[inline]
+    pub(super) fn drain<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        let socket = state.socket.clone();
+        let Some(socket) = &socket else { return Err(Error::Closed) };
+        match state.peer.link.flush(socket, Mode::NonBlocking) {
+            Ok(Flushed::All) => Ok(state),
+            Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
+            Err(_) => {
+                drop(state);
+                self.wait_for_end(host)?;
+                Err(Error::Closed)
+            }
+        }
+    }
+
+    /// The kernel has no room: keeps the turn, and waits.
+    #[cold]
+    pub(super) fn drain_slowly<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+        deadline: Option<Instant>,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        state.sending = true;
+        let result = self.wait_for_room(state, host, deadline);
+        match result {
+            Ok(mut state) => {
+                self.give_turn(&mut state);
+                Ok(state)
+            }
+            Err(error) => {
+                self.give_turn(&mut self.lock(host));
+                Err(error)
+            }
+        }
+    }
+
+    fn give_turn(&self, state: &mut State<B, M>) {
+        state.sending = false;
+        self.notify(state);
+    }
+
+    fn wait_for_room<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+        deadline: Option<Instant>,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        loop {
+            let Some(socket) = state.socket.clone() else { return Err(Error::Closed) };
+            match state.peer.link.flush(&socket, Mode::NonBlocking) {
+                Ok(Flushed::All) => return Ok(state),
+                Ok(Flushed::Blocked) => {}
+                Err(_) => return Err(Error::Closed),
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(Error::TimedOut);
+            }
+            // A peer that waits for us to read, before it reads, would wait for ever.
+            if !state.reading {
+                self.fill_queue(&mut state, host)?;
+            }
+            if state.peer.link.failure().is_some() {
+                return Err(Error::Closed);
+            }
+            let readable = !state.reading
+                && !self.is_queue_full(&state)
+                && !state.peer.has_input()
+                && state.peer.link.state().can_receive();
+            let now = Instant::now();
+            let due = if state.reading { None } else { self.attend(&mut state, now) };
+            let wake = match (deadline, due) {
+                (Some(deadline), Some(due)) => Some(deadline.min(due)),
+                (deadline, due) => deadline.or(due),
+            };
+            drop(state);
+            let ready = host.wait(|| socket.wait(Readiness { readable, writable: true }, wake));
+            state = match ready {
+                Ok(ready) if ready.readable => {
+                    let state = self.lock(host);
+                    if state.reading {
+                        state
+                    } else {
+                        self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    host.check_interrupt().map_err(Error::Interrupted)?;
+                    self.lock(host)
+                }
+                _ => self.lock(host),
+            };
+        }
+    }
+}
+
+fn refused<I>(error: SendError) -> Error<I> {
+    match error {
+        SendError::NotOpen => Error::Closed,
+        error => Error::Refused(error),
+    }
+}

@@ -1,0 +1,159 @@
+//! Pings, and when to give up on a peer. Given the time; owns no timer.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A ping that was not answered yet.
+struct Outstanding {
+    id: u64,
+    payload: Box<[u8]>,
+    sent: Instant,
+    /// Sent by [`Keepalive::poll`], not by the application.
+    own: bool,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing before this moment; `None`: ever.
+    Nothing(Option<Instant>),
+    /// A ping of our own: send one and say so with [`Keepalive::handle_ping_sent`].
+    Ping,
+    /// The last ping of our own was not answered in time.
+    TimedOut,
+}
+
+/// The pings of one connection.
+pub struct Keepalive {
+    interval: Option<Duration>,
+    timeout: Option<Duration>,
+    /// When the next ping of our own is due.
+    next: Option<Instant>,
+    /// In the order of sending.
+    outstanding: VecDeque<Outstanding>,
+    last_id: u64,
+    latency: Option<Duration>,
+}
+
+impl Keepalive {
+    /// Pings every `interval` from `now` on; gives up when a pong takes longer than `timeout`. `None` switches either off.
+    #[must_use]
+    pub fn new(interval: Option<Duration>, timeout: Option<Duration>, now: Instant) -> Self {
+        Self {
+            interval,
+            timeout,
+            next: interval.and_then(|interval| now.checked_add(interval)),
+            outstanding: VecDeque::new(),
+            last_id: 0,
+            latency: None,
+        }
+    }
+
+    /// What is due at `now`.
+    #[must_use]
+    pub fn poll(&self, now: Instant) -> Due {
+        let deadline = self.timeout.and_then(|timeout| {
+            self.outstanding.iter().find(|ping| ping.own).and_then(|ping| ping.sent.checked_add(timeout))
+        });
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return Due::TimedOut;
+        }
+        // One of our own at a time: the next interval starts when the last was sent, but waits for its pong.
+        match (self.next, self.outstanding.iter().any(|ping| ping.own)) {
+            (Some(next), false) if next <= now => Due::Ping,
+            (Some(next), false) => Due::Nothing(Some(next)),
+            (_, true) => Due::Nothing(deadline),
+            (None, false) => Due::Nothing(None),
+        }
+    }
+
+    /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its number.
+    pub fn handle_ping_sent(&mut self, payload: &[u8], own: bool, now: Instant) -> u64 {
+        self.last_id += 1;
+        self.outstanding.push_back(Outstanding { id: self.last_id, payload: payload.into(), sent: now, own });
+        if own {
+            self.next = self.interval.and_then(|interval| now.checked_add(interval));
+        }
+        self.last_id
+    }
+
+    /// A pong arrived. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3): their numbers, oldest first,
+    /// and the latency of the one that it names.
+    pub fn handle_pong(&mut self, payload: &[u8], now: Instant) -> Option<(Vec<u64>, Duration)> {
+        let index = self.outstanding.iter().position(|ping| *ping.payload == *payload)?;
+        let latency = now.saturating_duration_since(self.outstanding[index].sent);
+        self.latency = Some(latency);
+        Some((self.outstanding.drain(..=index).map(|ping| ping.id).collect(), latency))
+    }
+
+    /// The connection could not be read for a while, by the application's choice: a pong may be waiting in the kernel, so the deadline
+    /// starts again at `now` (DESIGN 4: slow readers are not killed).
+    pub fn handle_resumed(&mut self, now: Instant) {
+        for ping in &mut self.outstanding {
+            if ping.own {
+                ping.sent = now;
+            }
+        }
+    }
+
+    /// Whether an unanswered ping with this payload is on its way: a second one could not be told apart.
+    #[must_use]
+    pub fn is_outstanding(&self, payload: &[u8]) -> bool {
+        self.outstanding.iter().any(|ping| *ping.payload == *payload)
+    }
+
+    /// The latency that the last pong showed.
+    #[must_use]
+    pub fn latency(&self) -> Option<Duration> {
+        self.latency
+    }
+
+    /// The deadline for a pong, if pings are sent at all.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn pings_every_interval_and_times_out() {
+        let start = Instant::now();
+        let mut keepalive = Keepalive::new(Some(20 * S), Some(10 * S), start);
+        assert_eq!(keepalive.poll(start), Due::Nothing(Some(start + 20 * S)));
+        assert_eq!(keepalive.poll(start + 20 * S), Due::Ping);
+        keepalive.handle_ping_sent(b"a", true, start + 20 * S);
+        assert_eq!(keepalive.poll(start + 21 * S), Due::Nothing(Some(start + 30 * S)));
+        assert_eq!(keepalive.poll(start + 30 * S), Due::TimedOut);
+        assert_eq!(keepalive.handle_pong(b"a", start + 22 * S), Some((vec![1], 2 * S)));
+        assert_eq!(keepalive.latency(), Some(2 * S));
+        assert_eq!(keepalive.poll(start + 30 * S), Due::Nothing(Some(start + 40 * S)));
+    }
+
+    #[test]
+    fn a_pong_answers_earlier_pings_and_ignores_unknown_ones() {
+        let now = Instant::now();
+        let mut keepalive = Keepalive::new(None, None, now);
+        for payload in [b"1", b"2", b"3"] {
+            keepalive.handle_ping_sent(payload, false, now);
+        }
+        assert_eq!(keepalive.handle_pong(b"x", now), None);
+        assert_eq!(keepalive.handle_pong(b"2", now + S), Some((vec![1, 2], S)));
+        assert!(keepalive.is_outstanding(b"3"));
+        assert_eq!(keepalive.poll(now + 1000 * S), Due::Nothing(None));
+    }
+
+    #[test]
+    fn a_pause_restarts_the_deadline() {
+        let now = Instant::now();
+        let mut keepalive = Keepalive::new(Some(S), Some(S), now);
+        keepalive.handle_ping_sent(b"a", true, now);
+        keepalive.handle_resumed(now + 100 * S);
+        assert_eq!(keepalive.poll(now + 100 * S), Due::Nothing(Some(now + 101 * S)));
+    }
+}

@@ -1,0 +1,24 @@
+//! One WebSocket connection on one socket, plain or TLS.
+//!
+//! This crate joins [`wirespeed_protocol`] to the operating system: sockets, TLS, buffers, keepalive. It knows nothing of
+//! Python, event loops, topics or more than one peer. It reads no clock on the hot path: [`Keepalive`] is given the time.
+//!
+//! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
+//! - [`blocking`] drives a peer from threads that wait: the sockets calls happen outside its lock.
+//! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
+//! - [`tls`] are the layers between the two.
+
+pub mod blocking;
+pub mod buffers;
+pub mod entropy;
+pub mod keepalive;
+pub mod opening;
+pub mod peer;
+pub mod socket;
+pub mod tls;
+pub mod write_queue;
+
+pub use keepalive::Keepalive;
+pub use peer::{Peer, PeerEvent, ReadOperation};
+pub use wirespeed_protocol as protocol;
+pub use write_queue::WriteQueue;

@@ -1,0 +1,358 @@
+//! Sending, and what a connection remembers: the half of a [`Peer`](super::Peer) that does not hold bytes that were read.
+
+use std::io;
+use std::mem;
+use std::time::{Duration, Instant};
+
+use wirespeed_protocol::mask::{self, Key};
+use wirespeed_protocol::{
+    CloseCode, CloseFrame, Connection, ControlPayload, Delivery, Fault, MessageKind, PayloadBuffer, SendError, Side,
+    State,
+};
+
+use crate::buffers;
+use crate::entropy::draw_key;
+use crate::keepalive::Keepalive;
+use crate::socket::{Mode, Socket};
+use crate::tls::{self, Layer};
+use crate::write_queue::{Flushed, WriteQueue};
+
+/// Above this many bytes that the peer does not take, only its last ping is answered (RFC 6455 5.5.3), so that pings
+/// cannot fill our memory.
+const PONG_BACKLOG: usize = 64 * 1024;
+
+/// Why a connection ended otherwise than by two close frames.
+#[derive(Debug)]
+pub enum Failure {
+    /// The peer broke the protocol.
+    Fault(Fault),
+    /// The stream ended.
+    Eof,
+    /// The socket failed.
+    Io(io::Error),
+    /// TLS failed.
+    Tls(tls::Error),
+    /// No pong in time.
+    KeepaliveTimeout,
+    /// The application ended it, without a closing handshake or before its end.
+    Aborted,
+}
+
+/// Counters of one connection. Bytes are those of payloads, before compression.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Messages, or last fragments, handed to the application.
+    pub messages_received: u64,
+    /// Payload bytes of messages and fragments.
+    pub bytes_received: u64,
+    /// Messages encoded.
+    pub messages_sent: u64,
+    /// Their payload bytes.
+    pub bytes_sent: u64,
+}
+
+/// A message that is sent in pieces because it is large: its payload is masked piece by piece.
+#[derive(Debug)]
+pub struct LargeSend {
+    key: Option<Key>,
+    offset: usize,
+    remaining: usize,
+}
+
+/// Everything of a connection but the bytes that were read: what the receiving and the sending side share.
+pub struct Link<B = Vec<u8>> {
+    pub(super) connection: Connection<B>,
+    pub(super) layer: Option<Box<dyn Layer>>,
+    pub(super) output: WriteQueue,
+    /// Pings and the deadline for their pongs.
+    pub keepalive: Keepalive,
+    /// Part of a large frame was encoded: nothing else may be until its rest is.
+    mid_frame: bool,
+    /// A pong that must wait: for the rest of a large frame or for the peer to take what is queued.
+    deferred_pong: Option<ControlPayload>,
+    /// A close frame that must wait for the rest of a large frame.
+    deferred_close: bool,
+    pub(super) received_then_sent: Option<bool>,
+    pub(super) failure: Option<Failure>,
+    pub(super) eof: bool,
+    pub(super) stats: Stats,
+}
+
+impl<B: PayloadBuffer> Link<B> {
+    pub(super) fn new(connection: Connection<B>, layer: Option<Box<dyn Layer>>, keepalive: Keepalive) -> Self {
+        Self {
+            connection,
+            layer,
+            output: WriteQueue::default(),
+            keepalive,
+            mid_frame: false,
+            deferred_pong: None,
+            deferred_close: false,
+            received_then_sent: None,
+            failure: None,
+            eof: false,
+            stats: Stats::default(),
+        }
+    }
+
+    /// How messages are handed out from now on.
+    pub fn set_delivery(&mut self, delivery: Delivery) {
+        self.connection.set_delivery(delivery);
+    }
+
+    /// Whether the middle of a large frame is being sent.
+    #[must_use]
+    pub fn is_mid_frame(&self) -> bool {
+        self.mid_frame
+    }
+
+    /// Queues a message. `compress` as for [`Connection::send_message`].
+    #[inline]
+    pub fn send_message(&mut self, kind: MessageKind, payload: &[u8], compress: Option<bool>) -> Result<(), SendError> {
+        self.check_frame()?;
+        self.encode(|connection, out| connection.send_message(kind, payload, compress, draw_key, out))?;
+        self.count_sent(payload.len(), true);
+        Ok(())
+    }
+
+    /// Whether a message of `len` bytes is better sent by [`Self::begin_large`].
+    #[must_use]
+    #[inline]
+    pub fn is_large(&self, len: usize, compress: Option<bool>) -> bool {
+        len > buffers::WRITE_SIZE && !self.connection.wants_compression(len, compress)
+    }
+
+    /// Queues the header of a large message; its payload follows by [`Self::append_large`]. Until all of it has, every other
+    /// frame waits or is refused.
+    pub fn begin_large(&mut self, kind: MessageKind, len: usize) -> Result<LargeSend, SendError> {
+        self.check_frame()?;
+        let key = (self.connection.side() == Side::Client).then(draw_key);
+        self.encode(|connection, out| {
+            connection.send_message_header(kind, len, key).map(|header| out.extend_from_slice(header.as_slice()))
+        })?;
+        self.count_sent(len, true);
+        self.mid_frame = true;
+        Ok(LargeSend { key, offset: 0, remaining: len })
+    }
+
+    /// Queues the next piece of a large message; true: it was the last.
+    pub fn append_large(&mut self, send: &mut LargeSend, piece: &[u8]) -> bool {
+        let (key, offset) = (send.key, send.offset);
+        self.encode(|_, out| match key {
+            Some(key) => mask::append(out, piece, key, offset),
+            None => out.extend_from_slice(piece),
+        });
+        send.offset += piece.len();
+        send.remaining -= piece.len();
+        if send.remaining > 0 {
+            return false;
+        }
+        self.mid_frame = false;
+        self.send_deferred();
+        true
+    }
+
+    /// Queues the first fragment of a message.
+    pub fn send_first_fragment(
+        &mut self,
+        kind: MessageKind,
+        payload: &[u8],
+        compress: Option<bool>,
+    ) -> Result<(), SendError> {
+        self.check_frame()?;
+        self.encode(|connection, out| connection.send_first_fragment(kind, payload, compress, draw_key, out))?;
+        self.count_sent(payload.len(), false);
+        Ok(())
+    }
+
+    /// Queues the next fragment of a message.
+    pub fn send_fragment(&mut self, payload: &[u8], fin: bool) -> Result<(), SendError> {
+        self.check_frame()?;
+        self.encode(|connection, out| connection.send_fragment(payload, fin, draw_key, out))?;
+        self.count_sent(payload.len(), fin);
+        Ok(())
+    }
+
+    /// Queues a ping.
+    pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), SendError> {
+        self.check_frame()?;
+        self.encode(|connection, out| connection.send_ping(payload, draw_key, out))
+    }
+
+    /// Queues a pong that nobody asked for.
+    pub fn send_pong(&mut self, payload: &[u8]) -> Result<(), SendError> {
+        self.check_frame()?;
+        self.encode(|connection, out| connection.send_pong(payload, draw_key, out))
+    }
+
+    /// Queues a close frame.
+    pub fn send_close(&mut self, code: Option<CloseCode>, reason: &str) -> Result<(), SendError> {
+        self.check_frame()?;
+        self.encode(|connection, out| connection.send_close(code, reason, draw_key, out))
+    }
+
+    /// Queues a keepalive ping that is due at `now`; not now if the middle of a frame is being sent.
+    pub fn send_keepalive(&mut self, now: Instant) {
+        let payload = draw_key();
+        if !self.mid_frame && self.send_ping(&payload).is_ok() {
+            self.keepalive.handle_ping_sent(&payload, true, now);
+        }
+    }
+
+    fn check_frame(&self) -> Result<(), SendError> {
+        if self.mid_frame { Err(SendError::MessageOpen) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn count_sent(&mut self, len: usize, fin: bool) {
+        self.stats.messages_sent += u64::from(fin);
+        self.stats.bytes_sent += len as u64;
+    }
+
+    pub(super) fn queue_pong(&mut self, payload: ControlPayload) {
+        if self.mid_frame || self.output.len() > PONG_BACKLOG {
+            self.deferred_pong = Some(payload);
+        } else {
+            // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
+            let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
+        }
+    }
+
+    pub(super) fn queue_close(&mut self) {
+        if self.mid_frame {
+            self.deferred_close = true;
+            return;
+        }
+        self.encode(|connection, out| {
+            connection.send_close_reply(draw_key, out);
+            connection.send_fault(draw_key, out);
+        });
+    }
+
+    fn send_deferred(&mut self) {
+        if let Some(pong) = self.deferred_pong.take() {
+            self.queue_pong(pong);
+        }
+        if mem::take(&mut self.deferred_close) {
+            self.queue_close();
+        }
+    }
+
+    /// Runs an encoder against the queue, or against a buffer that is then encrypted into the queue.
+    #[inline]
+    pub(super) fn encode<R>(&mut self, encoder: impl FnOnce(&mut Connection<B>, &mut Vec<u8>) -> R) -> R {
+        let Some(layer) = &mut self.layer else { return encoder(&mut self.connection, self.output.tail()) };
+        let mut plain = buffers::take_write();
+        let result = encoder(&mut self.connection, &mut plain);
+        if !plain.is_empty()
+            && let Err(error) = layer.send(&plain, self.output.tail()) {
+                self.failure.get_or_insert(Failure::Tls(error));
+                self.eof = true;
+            }
+        buffers::give_write(plain);
+        result
+    }
+
+    /// Hands queued bytes to the kernel.
+    #[inline]
+    pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
+        let mut result = self.output.flush(socket, mode);
+        if self.deferred_pong.is_some() && !self.mid_frame && self.output.is_empty() {
+            self.send_deferred();
+            result = self.output.flush(socket, mode);
+        }
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::Interrupted {
+                let copy = error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+                self.fail_sending(copy);
+            }
+        result
+    }
+
+    /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps, can still be read.
+    fn fail_sending(&mut self, error: io::Error) {
+        self.failure.get_or_insert(Failure::Io(error));
+        self.output.clear();
+    }
+
+    /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
+    pub fn send_close_notify(&mut self) {
+        if let Some(layer) = &mut self.layer {
+            layer.close(self.output.tail());
+        }
+    }
+
+    /// Bytes that wait to be written.
+    #[must_use]
+    #[inline]
+    pub fn queued(&self) -> usize {
+        self.output.len()
+    }
+
+    /// Where the connection is in its life.
+    #[must_use]
+    #[inline]
+    pub fn state(&self) -> State {
+        self.connection.state()
+    }
+
+    /// Whether the stream has ended or failed: reading again is of no use.
+    #[must_use]
+    #[inline]
+    pub fn is_eof(&self) -> bool {
+        self.eof
+    }
+
+    /// Why the connection ended, if not by two close frames.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// The close frame that arrived.
+    #[must_use]
+    pub fn close_received(&self) -> Option<&CloseFrame> {
+        self.connection.close_received()
+    }
+
+    /// The close frame that was sent.
+    #[must_use]
+    pub fn close_sent(&self) -> Option<&CloseFrame> {
+        self.connection.close_sent()
+    }
+
+    /// Whether the peer's close frame came before ours was sent; `None` unless both exist.
+    #[must_use]
+    pub fn received_then_sent(&self) -> Option<bool> {
+        self.received_then_sent.filter(|_| self.close_sent().is_some())
+    }
+
+    /// Whether a message has begun to arrive.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.connection.is_mid_message()
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The layer between this connection and the socket, if there is one.
+    #[must_use]
+    pub fn layer(&self) -> Option<&dyn Layer> {
+        self.layer.as_deref()
+    }
+
+    /// Releases what only speeds up the next message.
+    pub fn release_idle(&mut self) {
+        self.connection.release_idle();
+    }
+
+    /// The latency that the last pong showed.
+    #[must_use]
+    pub fn latency(&self) -> Option<Duration> {
+        self.keepalive.latency()
+    }
+}

@@ -1,0 +1,312 @@
+//! One protocol connection joined to the bytes of one socket. It never blocks and makes no system call but where it is
+//! handed a socket.
+//!
+//! Who owns which buffer:
+//! - `input`: plain bytes that were read and not parsed yet, lent by [`buffers`]; none while the connection is idle.
+//! - [`ReadOperation`]: the buffer of a read in flight; it is out of the peer, so that a blocking read holds no lock.
+//! - `cipher_tail`: an incomplete TLS record, copied to a vector of its size.
+//! - `output`: frames, encrypted if they have to be, that the socket has not taken; none while there are none.
+
+mod link;
+
+use std::io;
+use std::mem;
+
+use wirespeed_protocol::{
+    CloseCode, Connection, ControlPayload, Destination, Event, MessageKind, Payload, PayloadBuffer, State,
+};
+
+use crate::buffers;
+use crate::entropy::draw_key;
+use crate::keepalive::Keepalive;
+use crate::socket::{Mode, Socket};
+use crate::tls::Layer;
+
+pub use link::{Failure, LargeSend, Link, Stats};
+
+/// A payload of which at least this much is missing is received straight into its buffer. Below, the second buffer of the
+/// system call costs more than the copy (measured: even at 8 KiB).
+const DIRECT_MIN: usize = 8 * 1024;
+
+/// Something that arrived.
+#[derive(Debug)]
+pub enum PeerEvent<'a, B> {
+    /// A whole message.
+    Message {
+        /// Text or binary.
+        kind: MessageKind,
+        /// All of it.
+        payload: Payload<'a, B>,
+    },
+    /// The next fragment of a message.
+    Fragment {
+        /// Text or binary.
+        kind: MessageKind,
+        /// Its bytes.
+        payload: Payload<'a, B>,
+        /// The last one.
+        fin: bool,
+    },
+    /// A ping; the pong is queued.
+    Ping(ControlPayload),
+    /// A pong.
+    Pong(ControlPayload),
+    /// The connection ends: the peer's close frame, with our reply queued, or a fault, with the close frame that names it
+    /// queued. Nothing more will be received.
+    Closing,
+}
+
+/// A read that is to be made or was made: outside the peer, so outside any lock around it.
+pub struct ReadOperation<B> {
+    buffer: Vec<u8>,
+    destination: Option<Destination<B>>,
+    /// Bytes received into the destination.
+    direct: usize,
+}
+
+impl<B: PayloadBuffer> ReadOperation<B> {
+    /// Reads once; 0: the end of the stream.
+    #[inline]
+    pub fn read(&mut self, socket: &Socket, mode: Mode) -> io::Result<usize> {
+        match &mut self.destination {
+            None => socket.receive(&mut self.buffer, mode),
+            Some(destination) => {
+                let room = destination.room();
+                let length = room.len();
+                let received = socket.receive_vectored(room, &mut self.buffer, mode)?;
+                self.direct = received.min(length);
+                Ok(received)
+            }
+        }
+    }
+}
+
+/// A WebSocket connection on one socket.
+pub struct Peer<B = Vec<u8>> {
+    /// The sending side and the state of the connection.
+    pub link: Link<B>,
+    input: Vec<u8>,
+    input_start: usize,
+    cipher_tail: Vec<u8>,
+}
+
+impl<B: PayloadBuffer> Peer<B> {
+    /// A connection after its opening handshake. `early` are plain bytes that arrived behind it, `cipher_tail` bytes of the
+    /// socket that `layer` could not consume yet.
+    #[must_use]
+    pub fn new(
+        connection: Connection<B>,
+        layer: Option<Box<dyn Layer>>,
+        early: &[u8],
+        cipher_tail: Vec<u8>,
+        keepalive: Keepalive,
+    ) -> Self {
+        let mut input = Vec::new();
+        if !early.is_empty() {
+            input = buffers::take_read();
+            input.extend_from_slice(early);
+        }
+        Self { link: Link::new(connection, layer, keepalive), input, input_start: 0, cipher_tail }
+    }
+
+    /// The next event in what was read, if there is one; after `None`, read again.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
+        self.release_parsed();
+        let mut slice = &mut self.input[self.input_start..];
+        let before = slice.len();
+        let result = self.link.connection.receive(&mut slice);
+        self.input_start += before - slice.len();
+        match result {
+            Ok(Some(Event::Message { kind, payload })) => {
+                self.link.stats.messages_received += 1;
+                self.link.stats.bytes_received += payload_len(&payload) as u64;
+                Some(PeerEvent::Message { kind, payload })
+            }
+            Ok(Some(Event::Fragment { kind, payload, fin })) => {
+                self.link.stats.messages_received += u64::from(fin);
+                self.link.stats.bytes_received += payload_len(&payload) as u64;
+                Some(PeerEvent::Fragment { kind, payload, fin })
+            }
+            Ok(Some(Event::Ping(payload))) => {
+                self.link.queue_pong(payload);
+                Some(PeerEvent::Ping(payload))
+            }
+            Ok(Some(Event::Pong(payload))) => Some(PeerEvent::Pong(payload)),
+            Ok(Some(Event::Close(_))) => {
+                if self.link.connection.close_sent().is_some() {
+                    self.link.received_then_sent = Some(false);
+                } else {
+                    self.link.received_then_sent = Some(true);
+                    self.link.queue_close();
+                }
+                Some(PeerEvent::Closing)
+            }
+            Ok(None | Some(_)) => None,
+            Err(fault) => {
+                self.link.failure.get_or_insert(Failure::Fault(fault));
+                self.link.queue_close();
+                Some(PeerEvent::Closing)
+            }
+        }
+    }
+
+    /// Gives the buffer back that was read into, if everything in it was parsed. For a caller that stops polling between messages.
+    #[inline]
+    pub fn release_parsed(&mut self) {
+        if self.input_start == self.input.len() && self.input.capacity() > 0 {
+            self.release_input();
+        }
+    }
+
+    fn release_input(&mut self) {
+        self.input_start = 0;
+        buffers::give_read(mem::take(&mut self.input));
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn side(&self) -> wirespeed_protocol::Side {
+        self.link.connection.side()
+    }
+
+    /// Whether bytes were read that [`Self::poll_event`] has not parsed.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        self.input_start < self.input.len()
+    }
+
+    /// Lends a buffer to a read. Call only when [`Self::poll_event`] has answered `None`; end with [`Self::complete_read`].
+    #[must_use]
+    #[inline]
+    pub fn begin_read(&mut self) -> ReadOperation<B> {
+        let mut buffer = buffers::take_read();
+        let mut destination = None;
+        if self.link.layer.is_none() {
+            destination = self.link.connection.take_destination(DIRECT_MIN);
+        } else if !self.cipher_tail.is_empty() {
+            buffer.append(&mut self.cipher_tail);
+            self.cipher_tail = Vec::new();
+        }
+        ReadOperation { buffer, destination, direct: 0 }
+    }
+
+    /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
+    #[inline]
+    pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
+        let ReadOperation { buffer, destination, direct } = read;
+        if let Some(destination) = destination {
+            // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of the room.
+            #[allow(unsafe_code)]
+            let placed = unsafe { self.link.connection.put_destination(destination, direct) };
+            if let Err(fault) = placed {
+                self.link.failure.get_or_insert(Failure::Fault(fault));
+                self.link.queue_close();
+            }
+        }
+        match result {
+            Ok(0) => {
+                self.keep_tail(buffer, 0);
+                self.receive_eof();
+            }
+            Ok(_) => self.receive_bytes(buffer),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                self.keep_tail(buffer, 0);
+            }
+            Err(error) => {
+                self.keep_tail(buffer, 0);
+                self.fail(Failure::Io(error));
+            }
+        }
+    }
+
+    #[inline]
+    fn receive_bytes(&mut self, mut buffer: Vec<u8>) {
+        debug_assert!(!self.has_input());
+        let Some(layer) = &mut self.link.layer else {
+            self.input_start = 0;
+            self.input = buffer;
+            return;
+        };
+        let mut plain = buffers::take_read();
+        let result = layer.receive(&mut buffer, &mut plain, self.link.output.tail());
+        if self.link.output.is_empty() {
+            self.link.output.clear();
+        }
+        let peer_closed = layer.is_peer_closed();
+        // What was decrypted before an error or the end is valid and comes first.
+        if plain.is_empty() {
+            buffers::give_read(plain);
+        } else {
+            self.input_start = 0;
+            self.input = plain;
+        }
+        match result {
+            Ok(consumed) => self.keep_tail(buffer, consumed),
+            Err(error) => {
+                buffers::give_read(buffer);
+                self.link.failure.get_or_insert(Failure::Tls(error));
+                self.link.eof = true;
+            }
+        }
+        if peer_closed {
+            self.link.eof = true;
+        }
+    }
+
+    /// Keeps the incomplete TLS record behind `consumed`, if there is one, and gives the buffer back.
+    fn keep_tail(&mut self, buffer: Vec<u8>, consumed: usize) {
+        if consumed < buffer.len() {
+            self.cipher_tail = buffer[consumed..].to_vec();
+        }
+        buffers::give_read(buffer);
+    }
+
+    fn receive_eof(&mut self) {
+        self.link.eof = true;
+        // Without the notice that TLS requires, the stream may have been cut by someone in between. The closing handshake
+        // of the WebSocket tells whether anything is missing, so this is not an error of its own.
+    }
+
+    /// The stream has ended and everything in it was handed out: the connection is over. True if this is so.
+    pub fn poll_eof(&mut self) -> bool {
+        if !self.link.eof || self.has_input() {
+            return false;
+        }
+        if self.link.connection.state() != State::Closed {
+            self.link.failure.get_or_insert(Failure::Eof);
+        }
+        self.link.connection.receive_eof();
+        true
+    }
+
+    /// Nothing can be received or sent any more.
+    pub fn fail(&mut self, failure: Failure) {
+        self.link.failure.get_or_insert(failure);
+        self.link.eof = true;
+        self.link.output.clear();
+        if !self.has_input() {
+            self.link.connection.receive_eof();
+        }
+    }
+
+    /// Fails the connection as [`Self::fail`] does, but tells the peer why first, if it can still be told.
+    pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
+        self.link.failure.get_or_insert(failure);
+        let told = self.link.is_mid_frame();
+        self.release_input();
+        if told {
+            self.link.connection.receive_eof();
+        } else {
+            self.link.encode(|connection, out| connection.send_failure(code, reason, draw_key, out));
+        }
+        self.link.eof = true;
+    }
+}
+
+fn payload_len<B: PayloadBuffer>(payload: &Payload<'_, B>) -> usize {
+    match payload {
+        Payload::Slice(slice) => slice.len(),
+        Payload::Buffer(buffer) => buffer.as_slice().len(),
+    }
+}

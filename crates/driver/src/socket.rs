@@ -1,0 +1,192 @@
+//! The socket calls, and the only unsafe code of this crate beside [`crate::peer`]'s use of uninitialised buffers.
+//!
+//! Written over socket2 so that other systems follow; waiting is `poll(2)`, for Unix.
+
+#![allow(unsafe_code)] // uninitialised buffers and poll(2)
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use socket2::MaybeUninitSlice;
+
+/// Whether a call may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// As the socket is set and, for receiving, for as long as [`Socket::set_receive_wait`] said.
+    Blocking,
+    /// Never.
+    NonBlocking,
+}
+
+/// What to wait for, or what came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Bytes or the end of the stream can be received, or there is an error to be had.
+    pub readable: bool,
+    /// Bytes can be sent, or there is an error to be had.
+    pub writable: bool,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const SEND_FLAGS: i32 = 0; // Rust's runtime and CPython both ignore SIGPIPE
+
+impl Mode {
+    fn flags(self) -> i32 {
+        match self {
+            Self::Blocking => 0,
+            Self::NonBlocking => libc::MSG_DONTWAIT,
+        }
+    }
+}
+
+/// A connected stream socket.
+pub struct Socket {
+    inner: socket2::Socket,
+    /// The receive timeout that the kernel has, in nanoseconds; 0: none.
+    receive_wait: AtomicU64,
+}
+
+impl Socket {
+    /// Takes a connected stream socket over. It should be in blocking mode if [`Mode::Blocking`] is to be used.
+    #[must_use]
+    pub fn new(descriptor: OwnedFd) -> Self {
+        let inner = socket2::Socket::from(descriptor);
+        // Its previous owner may have left a timeout.
+        let wait = inner.read_timeout().ok().flatten().map_or(0, |wait| wait.as_nanos() as u64);
+        Self { inner, receive_wait: AtomicU64::new(wait) }
+    }
+
+    /// The options of the socket.
+    #[must_use]
+    pub fn options(&self) -> &socket2::Socket {
+        &self.inner
+    }
+
+    /// Sends from `bytes`; how many the kernel took.
+    #[inline]
+    pub fn send(&self, bytes: &[u8], mode: Mode) -> io::Result<usize> {
+        self.inner.send_with_flags(bytes, SEND_FLAGS | mode.flags())
+    }
+
+    /// Receives behind the length of `buffer`, as far as its capacity goes; how many bytes came, 0: the end of the stream.
+    #[inline]
+    pub fn receive(&self, buffer: &mut Vec<u8>, mode: Mode) -> io::Result<usize> {
+        let received = self.inner.recv_with_flags(buffer.spare_capacity_mut(), mode.flags())?;
+        // SAFETY: the kernel wrote `received` bytes to the start of the spare capacity.
+        unsafe { buffer.set_len(buffer.len() + received) };
+        Ok(received)
+    }
+
+    /// Receives into `first` and, what goes beyond it, behind the length of `second`.
+    pub fn receive_vectored(
+        &self,
+        first: &mut [MaybeUninit<u8>],
+        second: &mut Vec<u8>,
+        mode: Mode,
+    ) -> io::Result<usize> {
+        let room = first.len();
+        let mut parts = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(second.spare_capacity_mut())];
+        let (received, _) = self.inner.recv_vectored_with_flags(&mut parts, mode.flags())?;
+        // SAFETY: the kernel filled `first`, then wrote the rest to the start of the spare capacity.
+        unsafe { second.set_len(second.len() + received.saturating_sub(room)) };
+        Ok(received)
+    }
+
+    /// Makes blocking receives end with `WouldBlock` at some moment not after `wait` from now, at little cost per call; the
+    /// caller looks at the clock and calls again. `None`: they may sleep for ever. False: the wait is too short for
+    /// this: use [`Self::wait`].
+    pub fn set_receive_wait(&self, wait: Option<Duration>) -> io::Result<bool> {
+        /// Kernel timeouts count in jiffies, of up to 10 ms: what is shorter needs poll(2).
+        const SHORTEST: u64 = 20_000_000;
+        let current = self.receive_wait.load(Ordering::Relaxed);
+        let wanted = match wait {
+            None if current == 0 => return Ok(true),
+            None => 0,
+            Some(wait) => {
+                let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX).min(3600 * 1_000_000_000);
+                if wait < SHORTEST {
+                    return Ok(false);
+                }
+                // Any value up to `wait` will do: keep what is set unless it would wake us much too often. So a timeout that
+                // shrinks with every call, as the time to the next ping does, costs a system call only when it has halved.
+                if (wait / 16..=wait).contains(&current) {
+                    return Ok(true);
+                }
+                wait / 2
+            }
+        };
+        self.inner.set_read_timeout(if wanted == 0 { None } else { Some(Duration::from_nanos(wanted)) })?;
+        self.receive_wait.store(wanted, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Waits until the socket is ready for one of `interest`, or until `deadline`: then nothing is ready. A signal ends it
+    /// with `Interrupted`.
+    pub fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> io::Result<Readiness> {
+        let mut poll = libc::pollfd {
+            fd: self.inner.as_raw_fd(),
+            events: if interest.readable { libc::POLLIN } else { 0 }
+                | if interest.writable { libc::POLLOUT } else { 0 },
+            revents: 0,
+        };
+        poll_until(&mut poll, deadline)?;
+        let failed = poll.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+        Ok(Readiness {
+            readable: interest.readable && (failed || poll.revents & libc::POLLIN != 0),
+            writable: interest.writable && (failed || poll.revents & libc::POLLOUT != 0),
+        })
+    }
+
+    /// Ends both directions: wakes every thread that sleeps in a call on this socket.
+    pub fn shutdown(&self) {
+        let _ = self.inner.shutdown(std::net::Shutdown::Both); // an error says that it is over already
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn shutdown_write(&self) {
+        let _ = self.inner.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// The number of the descriptor, for `fileno()` and event loops.
+    #[must_use]
+    pub fn raw(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn poll_until(poll: &mut libc::pollfd, deadline: Option<Instant>) -> io::Result<()> {
+    let timeout = deadline.map(|deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos() as libc::c_long }
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `poll` is one valid pollfd, `timeout` is null or lives until the call returns, the signal mask is not changed.
+    check(unsafe { libc::ppoll(poll, 1, timeout, std::ptr::null()) })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn poll_until(poll: &mut libc::pollfd, deadline: Option<Instant>) -> io::Result<()> {
+    // Rounded up to a millisecond: the caller looks at the clock afterwards.
+    let timeout = deadline.map_or(-1, |deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+    });
+    // SAFETY: `poll` is one valid pollfd.
+    check(unsafe { libc::poll(poll, 1, timeout) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,180 @@
+//! The client's TLS configuration.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+pub use rustls::ClientConfig;
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion};
+
+use super::Error;
+
+/// What a client may ask of TLS.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Certificates of authorities to trust, PEM, any number in each.
+    pub ca: Vec<Vec<u8>>,
+    /// Trust the operating system's authorities too.
+    pub system_roots: bool,
+    /// The client's own certificate chain, PEM.
+    pub certificate: Option<Vec<u8>>,
+    /// Its private key, PEM, not encrypted.
+    pub key: Option<Vec<u8>>,
+    /// Accept any certificate: encrypted, but with whoever answers.
+    pub insecure: bool,
+    /// Protocols to offer by ALPN, in order of preference.
+    pub alpn: Vec<Vec<u8>>,
+    /// The versions to allow; empty: 1.2 and 1.3.
+    pub versions: Vec<Version>,
+}
+
+/// A version of TLS. Older ones are broken (RFC 8996).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+pub(super) fn versions(versions: &[Version]) -> Vec<&'static SupportedProtocolVersion> {
+    let wanted = |version| versions.is_empty() || versions.contains(&version);
+    let mut result = Vec::new();
+    if wanted(Version::Tls13) {
+        result.push(&rustls::version::TLS13);
+    }
+    if wanted(Version::Tls12) {
+        result.push(&rustls::version::TLS12);
+    }
+    result
+}
+
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider())).clone()
+}
+
+/// The certificates in a PEM file.
+pub(super) fn certificates(argument: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match certificates {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(Error::configuration(argument, "no certificate in it (PEM expected)"))
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(Error::configuration(argument, format_args!("not valid PEM: {error:?}"))),
+    }
+}
+
+/// The first private key in a PEM file.
+pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
+    if pem.windows(9).any(|window| window == b"ENCRYPTED") {
+        return Err(Error::configuration(
+            argument,
+            "the private key is encrypted: decrypt it, or pass an ssl.SSLContext",
+        ));
+    }
+    PrivateKeyDer::from_pem_slice(pem)
+        .map_err(|error| Error::configuration(argument, format_args!("no usable private key in it: {error:?}")))
+}
+
+/// The operating system's authorities, read once per process.
+fn system_roots() -> Result<&'static [CertificateDer<'static>], Error> {
+    static ROOTS: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
+    let roots = ROOTS.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(Error::configuration(
+            "system_roots",
+            "the system has no trusted certificates (install ca-certificates, set SSL_CERT_FILE, or pass ca=)",
+        ));
+    }
+    Ok(roots)
+}
+
+impl Options {
+    /// The configuration that connections share: with it they share resumed sessions.
+    pub fn build(&self) -> Result<Arc<ClientConfig>, Error> {
+        let provider = provider();
+        let algorithms = provider.signature_verification_algorithms;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions(&self.versions))
+            .map_err(|error| Error::configuration("minimum_version", error))?;
+        let builder = if self.insecure {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(algorithms)))
+        } else {
+            let mut roots = RootCertStore::empty();
+            if self.system_roots {
+                // Some systems ship certificates that are too old for the parser: they are left out, as browsers do.
+                roots.add_parsable_certificates(system_roots()?.iter().cloned());
+            }
+            for pem in &self.ca {
+                for certificate in certificates("ca", pem)? {
+                    roots.add(certificate).map_err(|error| Error::configuration("ca", error))?;
+                }
+            }
+            builder.with_root_certificates(roots)
+        };
+        let mut config = match (&self.certificate, &self.key) {
+            (Some(chain), key) => {
+                let key = private_key("key", key.as_ref().unwrap_or(chain))?;
+                builder
+                    .with_client_auth_cert(certificates("cert", chain)?, key)
+                    .map_err(|error| Error::configuration("cert", error))?
+            }
+            (None, Some(_)) => {
+                return Err(Error::configuration("key", "a private key needs a certificate: pass cert= too"));
+            }
+            (None, None) => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols.clone_from(&self.alpn);
+        Ok(Arc::new(config))
+    }
+}
+
+/// The name that the server's certificate must be valid for: a DNS name or an IP address.
+pub fn server_name(name: &str) -> Result<ServerName<'static>, Error> {
+    ServerName::try_from(name.to_owned()).map_err(|_| {
+        Error::configuration("server_hostname", format_args!("{name:?} is neither a DNS name nor an IP address"))
+    })
+}
+
+/// Accepts every certificate whose holder has its key.
+#[derive(Debug)]
+struct AcceptAny(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AcceptAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

@@ -1,0 +1,38 @@
+//! Layers between the socket and the WebSocket: TLS by rustls, or whatever else a binding supplies.
+
+pub mod client;
+mod error;
+mod rustls_layer;
+pub mod server;
+mod stacked;
+
+pub use error::Error;
+pub use rustls_layer::RustlsLayer;
+pub use stacked::Stacked;
+
+/// Turns bytes of the socket into plain bytes and back. No I/O: buffers in, buffers out.
+pub trait Layer: Send {
+    /// Consumes from the front of `incoming`, appends plain bytes to `plain` and what the peer must be told to `outgoing`; how many bytes
+    /// were consumed: the caller keeps the rest and brings it again with more behind it.
+    ///
+    /// Called with no bytes once to begin the handshake.
+    fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error>;
+
+    /// Appends `plain`, encrypted, to `outgoing`. Only after the handshake.
+    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error>;
+
+    /// Appends the notice that nothing more will be sent.
+    fn close(&mut self, outgoing: &mut Vec<u8>);
+
+    /// Whether the handshake goes on.
+    fn is_handshaking(&self) -> bool;
+
+    /// Whether the peer said that it will send nothing more. The end of the stream without it is a truncation.
+    fn is_peer_closed(&self) -> bool;
+
+    /// The protocol that was agreed on by ALPN.
+    fn alpn(&self) -> Option<Vec<u8>>;
+
+    /// The version of the protocol, such as `TLSv1.3`.
+    fn version(&self) -> Option<String>;
+}

@@ -1,0 +1,234 @@
+//! TLS by rustls' unbuffered API: decrypted in place, encrypted straight into the write queue. Between records it holds no
+//! buffer.
+
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{ClientConfig, CommonState, ServerConfig};
+use rustls_pki_types::ServerName;
+
+use super::{Error, Layer};
+
+enum Connection {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// One end of a TLS connection.
+pub struct RustlsLayer {
+    connection: Connection,
+    handshaking: bool,
+    peer_closed: bool,
+}
+
+/// What one step asks of the loop around it.
+enum Step {
+    Again,
+    Done,
+}
+
+impl RustlsLayer {
+    /// The client's end; `server_name` is what the certificate must be valid for, and what SNI names.
+    pub fn client(config: Arc<ClientConfig>, server_name: ServerName<'static>) -> Result<Self, Error> {
+        let connection = UnbufferedClientConnection::new(config, server_name)?;
+        Ok(Self { connection: Connection::Client(connection), handshaking: true, peer_closed: false })
+    }
+
+    /// The server's end.
+    pub fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
+        let connection = UnbufferedServerConnection::new(config)?;
+        Ok(Self { connection: Connection::Server(connection), handshaking: true, peer_closed: false })
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.connection {
+            Connection::Client(connection) => connection,
+            Connection::Server(connection) => connection,
+        }
+    }
+
+    /// Handles one state of the connection; how many bytes it consumed, and whether there may be more to do.
+    fn step(
+        &mut self,
+        incoming: &mut [u8],
+        plain: &mut Vec<u8>,
+        outgoing: &mut Vec<u8>,
+    ) -> Result<(usize, Step), Error> {
+        let (handshaking, peer_closed) = (&mut self.handshaking, &mut self.peer_closed);
+        // A fatal alert that is due for an error lies in wait for the next step: see `receive`.
+        match &mut self.connection {
+            Connection::Client(connection) => {
+                handle(connection.process_tls_records(incoming), plain, outgoing, handshaking, peer_closed)
+            }
+            Connection::Server(connection) => {
+                handle(connection.process_tls_records(incoming), plain, outgoing, handshaking, peer_closed)
+            }
+        }
+    }
+}
+
+fn handle<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    plain: &mut Vec<u8>,
+    outgoing: &mut Vec<u8>,
+    handshaking: &mut bool,
+    peer_closed: &mut bool,
+) -> Result<(usize, Step), Error> {
+    let mut discard = status.discard;
+    let step = match status.state? {
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(record) = traffic.next_record() {
+                let record = record?;
+                discard += record.discard;
+                plain.extend_from_slice(record.payload);
+            }
+            Step::Again
+        }
+        ConnectionState::EncodeTlsData(mut data) => {
+            append(outgoing, 1024, |room| match data.encode(room) {
+                Ok(written) => Ok(Some(written)),
+                Err(EncodeError::InsufficientSize(needed)) => Err(needed.required_size),
+                Err(EncodeError::AlreadyEncoded) => Ok(None),
+            });
+            Step::Again
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            data.done(); // what was encoded lies in `outgoing`, whose order is kept
+            Step::Again
+        }
+        ConnectionState::WriteTraffic(_) => {
+            *handshaking = false;
+            Step::Done
+        }
+        ConnectionState::PeerClosed => {
+            *peer_closed = true;
+            Step::Again
+        }
+        ConnectionState::Closed => {
+            *peer_closed = true;
+            Step::Done
+        }
+        // BlockedHandshake: more bytes are needed. ReadEarlyData: not offered, so it does not occur.
+        _ => Step::Done,
+    };
+    Ok((discard, step))
+}
+
+/// Appends what `write` writes to the room it is given; it answers with the size that it needs if that is not enough.
+fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8]) -> Result<Option<usize>, usize>) {
+    let start = outgoing.len();
+    let mut room = guess;
+    loop {
+        outgoing.resize(start + room, 0);
+        match write(&mut outgoing[start..]) {
+            Ok(written) => {
+                outgoing.truncate(start + written.unwrap_or(0));
+                return;
+            }
+            Err(needed) => room = needed.max(room + 1),
+        }
+    }
+}
+
+/// Encrypts in the state that a connection reaches between records.
+fn encrypt<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    outgoing: &mut Vec<u8>,
+    plain: Option<&[u8]>,
+) -> Result<bool, Error> {
+    /// What TLS adds to a record at most: header, explicit nonce or content type, tag.
+    const OVERHEAD: usize = 5 + 8 + 1 + 16;
+    const RECORD: usize = 16 * 1024;
+    let ConnectionState::WriteTraffic(mut traffic) = status.state? else { return Ok(false) };
+    let len = plain.map_or(2, <[u8]>::len);
+    let guess = len + (len / RECORD + 1) * OVERHEAD;
+    let mut exhausted = false;
+    append(outgoing, guess, |room| {
+        let result = match plain {
+            Some(plain) => traffic.encrypt(plain, room),
+            None => traffic.queue_close_notify(room),
+        };
+        match result {
+            Ok(written) => Ok(Some(written)),
+            Err(EncryptError::InsufficientSize(needed)) => Err(needed.required_size),
+            Err(EncryptError::EncryptExhausted) => {
+                exhausted = true;
+                Ok(None)
+            }
+        }
+    });
+    if exhausted { Err(Error::Protocol("the TLS keys of this connection are used up".into())) } else { Ok(true) }
+}
+
+impl Layer for RustlsLayer {
+    fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
+        let mut consumed = 0;
+        loop {
+            match self.step(&mut incoming[consumed..], plain, outgoing) {
+                Ok((discard, step)) => {
+                    consumed += discard;
+                    if matches!(step, Step::Done) {
+                        return Ok(consumed);
+                    }
+                }
+                Err(error) => {
+                    // The alert that tells the peer why comes out as data to encode, before the error comes again.
+                    while let Ok((_, Step::Again)) = self.step(&mut [], plain, outgoing) {}
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+        // Whatever rustls has to say first, such as the answer to a key update, precedes.
+        loop {
+            let done = match &mut self.connection {
+                Connection::Client(connection) => {
+                    encrypt(connection.process_tls_records(&mut []), outgoing, Some(plain))
+                }
+                Connection::Server(connection) => {
+                    encrypt(connection.process_tls_records(&mut []), outgoing, Some(plain))
+                }
+            }?;
+            if done {
+                return Ok(());
+            }
+            let before = outgoing.len();
+            let (_, step) = self.step(&mut [], &mut Vec::new(), outgoing)?;
+            if matches!(step, Step::Done) && outgoing.len() == before && (self.handshaking || self.peer_closed) {
+                return Err(Error::Protocol("the TLS connection is closed".into()));
+            }
+        }
+    }
+
+    fn close(&mut self, outgoing: &mut Vec<u8>) {
+        // A failure leaves nothing to say: the connection is over either way.
+        let _ = match &mut self.connection {
+            Connection::Client(connection) => encrypt(connection.process_tls_records(&mut []), outgoing, None),
+            Connection::Server(connection) => encrypt(connection.process_tls_records(&mut []), outgoing, None),
+        };
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.handshaking
+    }
+
+    fn is_peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    fn alpn(&self) -> Option<Vec<u8>> {
+        self.common().alpn_protocol().map(<[u8]>::to_vec)
+    }
+
+    fn version(&self) -> Option<String> {
+        match self.common().protocol_version()? {
+            rustls::ProtocolVersion::TLSv1_2 => Some("TLSv1.2".into()),
+            rustls::ProtocolVersion::TLSv1_3 => Some("TLSv1.3".into()),
+            other => Some(format!("{other:?}")),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! TLS inside TLS: a connection to a wss:// server through an https:// proxy.
+
+use super::{Error, Layer};
+
+/// `inner` travels inside `outer`.
+pub struct Stacked {
+    outer: Box<dyn Layer>,
+    inner: Box<dyn Layer>,
+    /// Bytes between the two that `inner` could not consume yet.
+    between: Vec<u8>,
+}
+
+impl Stacked {
+    /// `outer` has finished its handshake; `inner` begins its own.
+    #[must_use]
+    pub fn new(outer: Box<dyn Layer>, inner: Box<dyn Layer>) -> Self {
+        Self { outer, inner, between: Vec::new() }
+    }
+}
+
+impl Layer for Stacked {
+    fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
+        let consumed = self.outer.receive(incoming, &mut self.between, outgoing)?;
+        let mut told = Vec::new();
+        let result = self.inner.receive(&mut self.between, plain, &mut told);
+        if !told.is_empty() {
+            self.outer.send(&told, outgoing)?;
+        }
+        self.between.drain(..result?);
+        if self.between.is_empty() {
+            self.between = Vec::new();
+        }
+        Ok(consumed)
+    }
+
+    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+        let mut encrypted = Vec::new();
+        self.inner.send(plain, &mut encrypted)?;
+        self.outer.send(&encrypted, outgoing)
+    }
+
+    fn close(&mut self, outgoing: &mut Vec<u8>) {
+        let mut told = Vec::new();
+        self.inner.close(&mut told);
+        let _ = self.outer.send(&told, outgoing); // a failure leaves nothing to say
+        self.outer.close(outgoing);
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.inner.is_handshaking()
+    }
+
+    fn is_peer_closed(&self) -> bool {
+        self.inner.is_peer_closed()
+    }
+
+    fn alpn(&self) -> Option<Vec<u8>> {
+        self.inner.alpn()
+    }
+
+    fn version(&self) -> Option<String> {
+        self.inner.version()
+    }
+}

@@ -1,0 +1,222 @@
+//! One connection after its opening handshake: what both directions share.
+
+mod receive;
+mod send;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+
+use crate::Side;
+use crate::close::CloseFrame;
+use crate::deflate;
+use crate::deflate::codec::{Deflater, Inflater};
+use crate::error::Fault;
+use crate::event::{ControlPayload, MessageKind};
+use crate::frame::Header;
+use crate::limits::Limits;
+use crate::payload::PayloadBuffer;
+use crate::state::State;
+use crate::utf8;
+
+/// What the opening handshake and the application settled.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Which end this is.
+    pub side: Side,
+    /// Bounds on what is received.
+    pub limits: Limits,
+    /// The negotiated parameters of permessage-deflate, if it was negotiated.
+    pub deflate: Option<deflate::Params>,
+}
+
+impl Config {
+    /// Without compression, with the default limits.
+    #[must_use]
+    pub fn new(side: Side) -> Self {
+        Self { side, limits: Limits::default(), deflate: None }
+    }
+}
+
+/// How received messages are handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Whole.
+    #[default]
+    Messages,
+    /// Frame by frame, as the peer sent them.
+    Fragments,
+}
+
+/// One end of a WebSocket connection, without I/O. See the crate's documentation for the call order.
+///
+/// `B` is what messages are assembled in that do not lie whole in one input.
+pub struct Connection<B = Vec<u8>> {
+    config: Config,
+    state: State,
+    delivery: Delivery,
+    // Receiving.
+    /// A frame header whose end has not arrived.
+    head: PartialHead,
+    /// The frame whose payload is arriving.
+    frame: Option<FrameProgress>,
+    /// The data message that is open: between its first frame and its last.
+    incoming: Option<Incoming>,
+    /// Where that message's bytes are. Invariant: `Some` only while `incoming` is, and not while a [`Destination`] is out.
+    buffer: Option<B>,
+    control: ControlPayload,
+    inflater: Option<Box<Inflater>>,
+    fault: Option<Fault>,
+    close_received: Option<Box<CloseFrame>>,
+    // Sending.
+    outgoing: Option<Outgoing>,
+    deflater: Option<Box<Deflater>>,
+    /// Compressed bytes on their way into a frame; kept for its capacity, released by [`Self::release_idle`].
+    compressed: Vec<u8>,
+    close_sent: Option<Box<CloseFrame>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct PartialHead {
+    bytes: [u8; Header::MAX],
+    len: u8,
+}
+
+#[derive(Clone, Copy)]
+struct FrameProgress {
+    header: Header,
+    /// Payload bytes that have not arrived.
+    remaining: u64,
+}
+
+/// A message that is being received.
+#[derive(Clone, Copy)]
+struct Incoming {
+    kind: MessageKind,
+    compressed: bool,
+    /// Frames so far.
+    fragments: u32,
+    /// Bytes of this message that were already delivered as fragments.
+    delivered: usize,
+    utf8: utf8::Validator,
+}
+
+/// A fragmented message that is being sent.
+#[derive(Clone, Copy)]
+struct Outgoing {
+    compressed: bool,
+}
+
+/// Room for the rest of a large payload, taken out of the connection so that the socket can be read into it directly.
+/// Give it back with [`Connection::put_destination`] before anything else is received.
+pub struct Destination<B> {
+    buffer: B,
+    wanted: usize,
+}
+
+impl<B: PayloadBuffer> Destination<B> {
+    /// The room: at least one byte, and no byte beyond the payload. Allocates nothing.
+    pub fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        let wanted = self.wanted;
+        let room = self.buffer.room();
+        let len = room.len().min(wanted);
+        &mut room[..len]
+    }
+}
+
+impl<B: PayloadBuffer> Connection<B> {
+    /// A connection that has just been opened.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            state: State::Open,
+            delivery: Delivery::Messages,
+            head: PartialHead::default(),
+            frame: None,
+            incoming: None,
+            buffer: None,
+            control: ControlPayload::new(),
+            inflater: None,
+            fault: None,
+            close_received: None,
+            outgoing: None,
+            deflater: None,
+            compressed: Vec::new(),
+            close_sent: None,
+        }
+    }
+
+    /// Where the connection is in its life.
+    #[must_use]
+    #[inline]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.config.side
+    }
+
+    /// What the peer did wrong, if it did.
+    #[must_use]
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// The close frame that arrived.
+    #[must_use]
+    pub fn close_received(&self) -> Option<&CloseFrame> {
+        self.close_received.as_deref()
+    }
+
+    /// The close frame that was encoded for sending.
+    #[must_use]
+    pub fn close_sent(&self) -> Option<&CloseFrame> {
+        self.close_sent.as_deref()
+    }
+
+    /// Whether permessage-deflate was negotiated.
+    #[must_use]
+    pub fn has_deflate(&self) -> bool {
+        self.config.deflate.is_some()
+    }
+
+    /// Whether a message has begun to arrive that is not complete.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.incoming.is_some()
+    }
+
+    /// How messages are handed out from now on. A message that has begun to arrive goes on in the new way: what of it is
+    /// assembled already is part of its next fragment.
+    pub fn set_delivery(&mut self, delivery: Delivery) {
+        self.delivery = delivery;
+    }
+
+    /// The end of the byte stream, or its failure: nothing more will be received.
+    pub fn receive_eof(&mut self) {
+        if self.state != State::Closed {
+            self.state = self.state.after(crate::state::Transition::Failed);
+        }
+        self.buffer = None;
+        self.incoming = None;
+        self.frame = None;
+    }
+
+    /// Releases what only speeds up the next message: to be called when the connection has been idle for a while. What a
+    /// negotiated context takeover has to remember stays.
+    pub fn release_idle(&mut self) {
+        self.compressed = Vec::new();
+        if let Some(params) = &self.config.deflate {
+            if params.local_no_context_takeover && self.outgoing.is_none() {
+                self.deflater = None;
+            }
+            if params.remote_no_context_takeover && self.incoming.is_none() {
+                self.inflater = None;
+            }
+        }
+    }
+}

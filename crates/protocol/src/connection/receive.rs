@@ -1,0 +1,383 @@
+//! Receiving: bytes in, at most one event out per call.
+//!
+//! All input is consumed: header bytes wait in the connection, payload bytes are written to where the message will be
+//! delivered. So an incomplete frame needs no buffer of raw input, and a connection between messages needs none at all.
+
+use alloc::boxed::Box;
+use core::mem;
+
+use super::{Connection, Delivery, Destination, FrameProgress, Incoming};
+use crate::close::CloseFrame;
+use crate::deflate::codec::Inflater;
+use crate::error::Fault;
+use crate::event::{ControlPayload, Event, MessageKind, Payload};
+use crate::frame::{Header, Opcode};
+use crate::payload::PayloadBuffer;
+use crate::state::Transition;
+use crate::{Side, mask, utf8};
+
+/// The largest buffer that is allocated on the word of a frame header alone. Beyond it, room grows with the bytes that
+/// arrive, so that a peer which announces much and sends nothing costs little where the limits are off.
+const MAX_TRUSTED_CAPACITY: usize = 16 << 20;
+
+impl<B: PayloadBuffer> Connection<B> {
+    /// Consumes bytes from the front of `input` up to the end of the next event; `None`: all of it, without an event.
+    ///
+    /// The bytes of an event with [`Payload::Slice`] lie in the part of `input` that was consumed, unmasked in place.
+    /// After a close frame or a fault all input is discarded (RFC 6455 1.4, 7.1.7).
+    #[inline]
+    pub fn receive<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
+        match self.receive_event(input) {
+            Ok(event) => Ok(event),
+            Err(fault) => {
+                *input = &mut [];
+                Err(self.fail(fault))
+            }
+        }
+    }
+
+    #[inline]
+    fn receive_event<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
+        loop {
+            let Some(frame) = self.frame else {
+                if !self.state.can_receive() {
+                    *input = &mut [];
+                    return Ok(None);
+                }
+                let Some(header) = self.receive_header(input)? else { return Ok(None) };
+                self.check_header(&header)?;
+                if let Some(event) = self.receive_whole_frame(&header, input)? {
+                    return Ok(Some(event));
+                }
+                self.begin_frame(header)?;
+                continue;
+            };
+            if frame.remaining > 0 {
+                if input.is_empty() {
+                    return Ok(None);
+                }
+                let take = usize::try_from(frame.remaining).unwrap_or(usize::MAX).min(input.len());
+                let chunk = split_front(input, take);
+                if let Some(key) = frame.header.mask {
+                    mask::apply(chunk, key, (frame.header.length - frame.remaining) as usize);
+                }
+                self.receive_payload(&frame.header, chunk)?;
+                let remaining = frame.remaining - take as u64;
+                self.frame = Some(FrameProgress { remaining, ..frame });
+                if remaining > 0 {
+                    return Ok(None);
+                }
+            }
+            self.frame = None;
+            if let Some(event) = self.end_frame(&frame.header)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// The next header, from `input` alone or with the bytes that waited for it.
+    #[inline]
+    fn receive_header(&mut self, input: &mut &mut [u8]) -> Result<Option<Header>, Fault> {
+        if self.head.len == 0 {
+            if let Some((header, size)) = Header::decode(input)? {
+                split_front(input, size);
+                return Ok(Some(header));
+            }
+            let len = input.len();
+            self.head.bytes[..len].copy_from_slice(input);
+            self.head.len = len as u8;
+            *input = &mut [];
+            return Ok(None);
+        }
+        // Byte by byte: this happens once per read at most.
+        while !input.is_empty() {
+            let byte = split_front(input, 1)[0];
+            self.head.bytes[usize::from(self.head.len)] = byte;
+            self.head.len += 1;
+            if let Some((header, _)) = Header::decode(&self.head.bytes[..usize::from(self.head.len)])? {
+                self.head.len = 0;
+                return Ok(Some(header));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a header must obey in its context.
+    #[inline]
+    fn check_header(&self, header: &Header) -> Result<(), Fault> {
+        // RFC 6455 5.1: "a client MUST mask all frames that it sends", "A server MUST NOT mask any frames".
+        match (self.config.side, header.mask) {
+            (Side::Client, None) | (Side::Server, Some(_)) => {}
+            (Side::Client, Some(_)) => return Err(Fault::MaskUnexpected),
+            (Side::Server, None) => return Err(Fault::MaskMissing),
+        }
+        // RFC 7692 6: RSV1 is the "Per-Message Compressed" bit, set on the first frame of a message only.
+        if header.rsv1 && (self.config.deflate.is_none() || !matches!(header.opcode, Opcode::Text | Opcode::Binary)) {
+            return Err(Fault::ReservedBits(4));
+        }
+        if header.opcode.is_control() {
+            return Ok(());
+        }
+        // RFC 6455 5.4: fragments of one message must not be interleaved with those of another.
+        match (header.opcode, &self.incoming) {
+            (Opcode::Continuation, None) => return Err(Fault::ContinuationUnexpected),
+            (Opcode::Text | Opcode::Binary, Some(_)) => return Err(Fault::ContinuationExpected),
+            _ => {}
+        }
+        let limits = &self.config.limits;
+        let (compressed, before) = match &self.incoming {
+            Some(incoming) => {
+                if limits.fragments.is_some_and(|limit| incoming.fragments >= limit) {
+                    return Err(Fault::TooManyFragments { limit: limits.fragments.unwrap_or(u32::MAX) });
+                }
+                (incoming.compressed, incoming.delivered + self.buffered())
+            }
+            None => (header.rsv1, 0),
+        };
+        // The size of a compressed message shows while it is inflated.
+        if !compressed
+            && let Some(limit) = limits.message_size {
+                let size = (before as u64).saturating_add(header.length);
+                if size > limit as u64 {
+                    return Err(Fault::MessageTooBig { size: Some(size), limit });
+                }
+            }
+        if let Some(limit) = limits.fragment_size
+            && header.length > limit as u64 {
+                return Err(Fault::FragmentTooBig { size: Some(header.length), limit });
+            }
+        // On a 32-bit machine a longer payload could not be held.
+        if usize::try_from(header.length).is_err() {
+            return Err(Fault::MessageTooBig { size: Some(header.length), limit: usize::MAX });
+        }
+        Ok(())
+    }
+
+    /// The fast path: an uncompressed, unfragmented message that lies whole in `input` is delivered from there.
+    #[inline]
+    fn receive_whole_frame<'i>(
+        &mut self,
+        header: &Header,
+        input: &mut &'i mut [u8],
+    ) -> Result<Option<Event<'i, B>>, Fault> {
+        let kind = match header.opcode {
+            Opcode::Text => MessageKind::Text,
+            Opcode::Binary => MessageKind::Binary,
+            _ => return Ok(None),
+        };
+        if !header.fin || header.rsv1 || header.length > input.len() as u64 {
+            return Ok(None);
+        }
+        let chunk = split_front(input, header.length as usize);
+        if let Some(key) = header.mask {
+            mask::apply(chunk, key, 0);
+        }
+        let chunk: &'i [u8] = chunk;
+        if kind == MessageKind::Text {
+            // RFC 6455 8.1: text that is not UTF-8 fails the connection.
+            utf8::validate(chunk).map_err(|_| Fault::InvalidUtf8)?;
+        }
+        let payload = Payload::Slice(chunk);
+        Ok(Some(match self.delivery {
+            Delivery::Messages => Event::Message { kind, payload },
+            Delivery::Fragments => Event::Fragment { kind, payload, fin: true },
+        }))
+    }
+
+    fn begin_frame(&mut self, header: Header) -> Result<(), Fault> {
+        self.frame = Some(FrameProgress { header, remaining: header.length });
+        let kind = match header.opcode {
+            Opcode::Continuation => {
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.fragments += 1;
+                }
+                return Ok(());
+            }
+            Opcode::Text => MessageKind::Text,
+            Opcode::Binary => MessageKind::Binary,
+            Opcode::Close | Opcode::Ping | Opcode::Pong => {
+                self.control = ControlPayload::new();
+                return Ok(());
+            }
+        };
+        self.incoming = Some(Incoming {
+            kind,
+            compressed: header.rsv1,
+            fragments: 1,
+            delivered: 0,
+            utf8: utf8::Validator::default(),
+        });
+        let expected = if header.fin && !header.rsv1 { header.length as usize } else { 0 };
+        self.buffer = Some(B::with_capacity(kind, expected.min(MAX_TRUSTED_CAPACITY))?);
+        Ok(())
+    }
+
+    /// Takes the next, unmasked bytes of the frame's payload.
+    fn receive_payload(&mut self, header: &Header, chunk: &[u8]) -> Result<(), Fault> {
+        if header.opcode.is_control() {
+            self.control.extend(chunk);
+            return Ok(());
+        }
+        self.with_buffer(|connection, buffer, incoming| {
+            let start = buffer.as_slice().len();
+            if incoming.compressed {
+                connection.inflate(buffer, incoming, Some(chunk))?;
+            } else {
+                buffer.extend_from_slice(chunk)?;
+            }
+            validate_text(incoming, &buffer.as_slice()[start..])
+        })
+    }
+
+    /// The frame is complete: the event that this makes, if it makes one.
+    fn end_frame<'i>(&mut self, header: &Header) -> Result<Option<Event<'i, B>>, Fault> {
+        match header.opcode {
+            Opcode::Ping => return Ok(Some(Event::Ping(self.control))),
+            Opcode::Pong => return Ok(Some(Event::Pong(self.control))),
+            Opcode::Close => return self.receive_close().map(Some),
+            Opcode::Continuation | Opcode::Text | Opcode::Binary => {}
+        }
+        if header.fin {
+            self.with_buffer(|connection, buffer, incoming| {
+                if incoming.compressed {
+                    let start = buffer.as_slice().len();
+                    connection.inflate(buffer, incoming, None)?;
+                    validate_text(incoming, &buffer.as_slice()[start..])?;
+                }
+                if incoming.kind == MessageKind::Text {
+                    incoming.utf8.finish().map_err(|_| Fault::InvalidUtf8)?;
+                }
+                Ok(())
+            })?;
+            let (Some(incoming), Some(buffer)) = (self.incoming.take(), self.buffer.take()) else { return Ok(None) };
+            let (kind, payload) = (incoming.kind, Payload::Buffer(buffer));
+            // A message whose first part went out as fragments ends as one, whatever the delivery is now.
+            return Ok(Some(if self.delivery == Delivery::Fragments || incoming.delivered > 0 {
+                Event::Fragment { kind, payload, fin: true }
+            } else {
+                Event::Message { kind, payload }
+            }));
+        }
+        if self.delivery == Delivery::Messages {
+            return Ok(None);
+        }
+        let Some(incoming) = &mut self.incoming else { return Ok(None) };
+        let kind = incoming.kind;
+        let fresh = B::with_capacity(kind, 0)?;
+        let Some(buffer) = self.buffer.replace(fresh) else { return Ok(None) };
+        incoming.delivered += buffer.as_slice().len();
+        Ok(Some(Event::Fragment { kind, payload: Payload::Buffer(buffer), fin: false }))
+    }
+
+    fn receive_close<'i>(&mut self) -> Result<Event<'i, B>, Fault> {
+        let close = CloseFrame::decode(self.control.as_slice())?;
+        self.state = self.state.after(Transition::CloseReceived);
+        self.close_received = Some(Box::new(close.clone()));
+        Ok(Event::Close(close))
+    }
+
+    /// Inflates `chunk`, or the end of the message, within the limits.
+    fn inflate(&mut self, buffer: &mut B, incoming: &Incoming, chunk: Option<&[u8]>) -> Result<(), Fault> {
+        let Some(params) = self.config.deflate else { return Err(Fault::ReservedBits(4)) };
+        let limits = self.config.limits;
+        let message_limit = limits.message_size.unwrap_or(usize::MAX).saturating_sub(incoming.delivered);
+        let fragment_limit = match (limits.fragment_size, self.delivery) {
+            (Some(limit), Delivery::Fragments) => limit,
+            _ => usize::MAX,
+        };
+        let limit = message_limit.min(fragment_limit);
+        let inflater = self.inflater.get_or_insert_with(|| Box::new(Inflater::new(&params)));
+        match chunk {
+            Some(chunk) => inflater.inflate(chunk, buffer, limit)?,
+            None => inflater.finish(buffer, limit)?,
+        }
+        if buffer.as_slice().len() > limit {
+            return Err(if message_limit <= fragment_limit {
+                Fault::MessageTooBig { size: None, limit: limits.message_size.unwrap_or(usize::MAX) }
+            } else {
+                Fault::FragmentTooBig { size: None, limit: fragment_limit }
+            });
+        }
+        Ok(())
+    }
+
+    /// Runs `f` with the open message and its buffer taken out of the connection, and puts them back.
+    fn with_buffer(
+        &mut self,
+        f: impl FnOnce(&mut Self, &mut B, &mut Incoming) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let (Some(mut incoming), Some(mut buffer)) = (self.incoming.take(), self.buffer.take()) else { return Ok(()) };
+        f(self, &mut buffer, &mut incoming)?;
+        self.incoming = Some(incoming);
+        self.buffer = Some(buffer);
+        Ok(())
+    }
+
+    fn buffered(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.as_slice().len())
+    }
+
+    /// Fails the connection: nothing is received any more.
+    fn fail(&mut self, fault: Fault) -> Fault {
+        self.receive_eof();
+        *self.fault.get_or_insert(fault)
+    }
+
+    /// Takes out the room for the rest of the payload that is arriving, if it is plain data and at least `minimum` bytes are
+    /// missing: read the socket straight into it, then give it back.
+    #[inline]
+    pub fn take_destination(&mut self, minimum: usize) -> Option<Destination<B>> {
+        let frame = self.frame.as_ref()?;
+        if frame.remaining < minimum as u64 || frame.header.opcode.is_control() || self.incoming?.compressed {
+            return None;
+        }
+        let wanted = frame.remaining as usize;
+        let buffer = self.buffer.as_mut()?;
+        // Room for a frame beyond the trusted size is made as the bytes arrive.
+        let len = buffer.as_slice().len();
+        if buffer.room().is_empty() && buffer.spare(wanted.min(len.max(MAX_TRUSTED_CAPACITY))).is_err() {
+            return None; // then the bytes come the ordinary way, which reports it
+        }
+        self.buffer.take().map(|buffer| Destination { buffer, wanted })
+    }
+
+    /// Gives back what [`Self::take_destination`] took out, of whose room `written` bytes were filled. The event, if the
+    /// frame is complete, comes with the next [`Self::receive`], for which the input may be empty.
+    ///
+    /// # Safety
+    ///
+    /// The first `written` bytes of [`Destination::room`] are initialised, and `written` is at most its length.
+    #[allow(unsafe_code)] // the counterpart of PayloadBuffer::advance
+    pub unsafe fn put_destination(&mut self, mut destination: Destination<B>, written: usize) -> Result<(), Fault> {
+        let start = destination.buffer.as_slice().len();
+        // SAFETY: the caller's promise.
+        unsafe { destination.buffer.advance(written) };
+        let (Some(frame), Some(incoming)) = (&mut self.frame, &mut self.incoming) else {
+            return Ok(()); // the connection was failed meanwhile: the bytes go with it
+        };
+        let offset = (frame.header.length - frame.remaining) as usize;
+        frame.remaining -= written as u64;
+        if let Some(key) = frame.header.mask {
+            mask::apply(&mut destination.buffer.as_mut_slice()[start..], key, offset);
+        }
+        let valid = validate_text(incoming, &destination.buffer.as_slice()[start..]);
+        self.buffer = Some(destination.buffer);
+        valid.map_err(|fault| self.fail(fault))
+    }
+}
+
+/// RFC 6455 8.1, as early as it can be told: in the frame, in the chunk where it shows.
+fn validate_text(incoming: &mut Incoming, bytes: &[u8]) -> Result<(), Fault> {
+    match incoming.kind {
+        MessageKind::Text => incoming.utf8.feed(bytes).map_err(|_| Fault::InvalidUtf8),
+        MessageKind::Binary => Ok(()),
+    }
+}
+
+/// Splits `len` bytes off the front of `input`.
+#[inline]
+fn split_front<'i>(input: &mut &'i mut [u8], len: usize) -> &'i mut [u8] {
+    let (front, rest) = mem::take(input).split_at_mut(len);
+    *input = rest;
+    front
+}

@@ -1,0 +1,277 @@
+//! Sending: whole frames appended to a buffer of the caller's.
+
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::{Connection, Outgoing};
+use crate::Side;
+use crate::close::{CloseCode, CloseFrame};
+use crate::deflate::codec::Deflater;
+use crate::error::SendError;
+use crate::event::{ControlPayload, MessageKind};
+use crate::frame::{Encoded, Header, Opcode};
+use crate::mask::{self, Key};
+use crate::payload::PayloadBuffer;
+use crate::state::{State, Transition};
+
+/// Draws a masking key. Called once per frame on a client, never on a server.
+pub trait DrawKey: FnOnce() -> Key {}
+impl<F: FnOnce() -> Key> DrawKey for F {}
+
+impl<B: PayloadBuffer> Connection<B> {
+    /// Appends an unfragmented message to `out`.
+    ///
+    /// `compress`: `None` compresses as negotiated and above the threshold, `Some` overrides the threshold; without
+    /// negotiated compression it has no effect.
+    #[inline]
+    pub fn send_message(
+        &mut self,
+        kind: MessageKind,
+        payload: &[u8],
+        compress: Option<bool>,
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SendError> {
+        self.check_message()?;
+        if self.wants_compression(payload.len(), compress) {
+            self.send_compressed(kind.opcode(), payload, true, key, out);
+        } else {
+            self.append_frame(kind.opcode(), payload, true, false, key, out);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::send_message`] would compress a payload of `len` bytes.
+    #[must_use]
+    #[inline]
+    pub fn wants_compression(&self, len: usize, compress: Option<bool>) -> bool {
+        match &self.config.deflate {
+            // An empty payload would grow.
+            Some(params) => len > 0 && compress.unwrap_or(len >= params.threshold),
+            None => false,
+        }
+    }
+
+    /// The header of an unfragmented, uncompressed message whose payload the caller masks and writes itself, piece by
+    /// piece (see [`mask::append`]).
+    #[inline]
+    pub fn send_message_header(
+        &mut self,
+        kind: MessageKind,
+        length: usize,
+        key: Option<Key>,
+    ) -> Result<Encoded, SendError> {
+        self.check_message()?;
+        Ok(Header { fin: true, rsv1: false, opcode: kind.opcode(), mask: key, length: length as u64 }.encode())
+    }
+
+    /// Appends the first fragment of a message to `out`; no other message may be sent before its last.
+    pub fn send_first_fragment(
+        &mut self,
+        kind: MessageKind,
+        payload: &[u8],
+        compress: Option<bool>,
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SendError> {
+        self.check_message()?;
+        // The whole size is unknown: a fragmented message is taken for a large one.
+        let compressed = self.config.deflate.is_some() && compress.unwrap_or(true);
+        self.outgoing = Some(Outgoing { compressed });
+        self.send_fragment_frame(kind.opcode(), payload, false, compressed, key, out);
+        Ok(())
+    }
+
+    /// Appends the next fragment of the message that [`Self::send_first_fragment`] began; `fin`: the last.
+    pub fn send_fragment(
+        &mut self,
+        payload: &[u8],
+        fin: bool,
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SendError> {
+        if !self.state.can_send() {
+            return Err(SendError::NotOpen);
+        }
+        let Some(outgoing) = self.outgoing else { return Err(SendError::NoMessageOpen) };
+        if fin {
+            self.outgoing = None;
+        }
+        self.send_fragment_frame(Opcode::Continuation, payload, fin, outgoing.compressed, key, out);
+        Ok(())
+    }
+
+    /// Whether a fragmented message is being sent.
+    #[must_use]
+    pub fn is_sending_fragments(&self) -> bool {
+        self.outgoing.is_some()
+    }
+
+    /// Appends a ping to `out` (RFC 6455 5.5.2).
+    pub fn send_ping(&mut self, payload: &[u8], key: impl DrawKey, out: &mut Vec<u8>) -> Result<(), SendError> {
+        self.send_control(Opcode::Ping, payload, key, out)
+    }
+
+    /// Appends a pong to `out` (RFC 6455 5.5.3).
+    pub fn send_pong(&mut self, payload: &[u8], key: impl DrawKey, out: &mut Vec<u8>) -> Result<(), SendError> {
+        self.send_control(Opcode::Pong, payload, key, out)
+    }
+
+    /// Appends a close frame to `out` and so begins the closing handshake, or answers the peer's (RFC 6455 5.5.1).
+    ///
+    /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4); the message is lost.
+    pub fn send_close(
+        &mut self,
+        code: Option<CloseCode>,
+        reason: &str,
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SendError> {
+        if !matches!(self.state, State::Open | State::CloseReceived) {
+            return Err(SendError::NotOpen);
+        }
+        match code {
+            Some(code) if !code.is_sendable() => return Err(SendError::InvalidCloseCode(code.0)),
+            None if !reason.is_empty() => return Err(SendError::ReasonWithoutCode),
+            _ => {}
+        }
+        if reason.len() > CloseFrame::MAX_REASON {
+            return Err(SendError::ReasonTooLong(reason.len()));
+        }
+        self.append_close(CloseFrame { code, reason: reason.to_string() }, key, out);
+        self.state = self.state.after(Transition::CloseSent);
+        Ok(())
+    }
+
+    /// Appends the reply that is due after [`Event::Close`](crate::Event::Close), if it is: "it typically echoes the status code it received" (RFC
+    /// 6455 5.5.1). The reason is echoed too, as in the `websockets` library.
+    pub fn send_close_reply(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
+        if self.state != State::CloseReceived {
+            return;
+        }
+        if let Some(close) = self.close_received.as_deref().cloned() {
+            self.append_close(close, key, out);
+            self.state = self.state.after(Transition::CloseSent);
+        }
+    }
+
+    /// Appends the close frame that tells the peer of the fault that failed the connection, unless a close frame was sent
+    /// before (RFC 6455 7.1.7).
+    pub fn send_fault(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
+        if let Some(fault) = self.fault {
+            let mut reason = fault.to_string();
+            reason.truncate(CloseFrame::MAX_REASON); // our own texts: ASCII
+            self.append_failure(fault.close_code(), &reason, key, out);
+        }
+    }
+
+    /// Fails the connection for a reason that is not in the bytes received, such as a missing pong, and appends the close
+    /// frame that says so, unless one was sent before.
+    pub fn send_failure(&mut self, code: CloseCode, reason: &str, key: impl DrawKey, out: &mut Vec<u8>) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.receive_eof();
+        self.append_failure(code, reason, key, out);
+    }
+
+    fn append_failure(&mut self, code: CloseCode, reason: &str, key: impl DrawKey, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, State::Failed);
+        if self.close_sent.is_none() && self.close_received.is_none() {
+            self.append_close(CloseFrame { code: Some(code), reason: reason.to_string() }, key, out);
+        }
+    }
+
+    fn append_close(&mut self, close: CloseFrame, key: impl DrawKey, out: &mut Vec<u8>) {
+        let mut payload = ControlPayload::new();
+        if let Some(code) = close.code {
+            payload.extend(&code.0.to_be_bytes());
+            payload.extend(close.reason.as_bytes());
+        }
+        self.append_frame(Opcode::Close, payload.as_slice(), true, false, key, out);
+        self.close_sent = Some(Box::new(close));
+    }
+
+    fn send_control(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SendError> {
+        // RFC 6455 5.5.1: nothing but the closing handshake after a close frame; a pong is still due while we wait for
+        // the peer's close frame only "unless it already received a Close frame" (5.5.2), and 5.5.1 forbids just data.
+        if !(self.state.can_send() || opcode == Opcode::Pong && self.state == State::CloseSent) {
+            return Err(SendError::NotOpen);
+        }
+        if payload.len() > ControlPayload::MAX {
+            return Err(SendError::ControlTooLong(payload.len()));
+        }
+        self.append_frame(opcode, payload, true, false, key, out);
+        Ok(())
+    }
+
+    #[inline]
+    fn check_message(&self) -> Result<(), SendError> {
+        // RFC 6455 5.5.1: "The application MUST NOT send any more data frames after sending a Close frame."
+        if !self.state.can_send() {
+            return Err(SendError::NotOpen);
+        }
+        if self.outgoing.is_some() {
+            return Err(SendError::MessageOpen);
+        }
+        Ok(())
+    }
+
+    fn send_fragment_frame(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        fin: bool,
+        compressed: bool,
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) {
+        if compressed {
+            self.send_compressed(opcode, payload, fin, key, out);
+        } else {
+            self.append_frame(opcode, payload, fin, false, key, out);
+        }
+    }
+
+    fn send_compressed(&mut self, opcode: Opcode, payload: &[u8], fin: bool, key: impl DrawKey, out: &mut Vec<u8>) {
+        let Some(params) = self.config.deflate else { return };
+        let deflater = self.deflater.get_or_insert_with(|| Box::new(Deflater::new(&params)));
+        let mut compressed = mem::take(&mut self.compressed);
+        compressed.clear();
+        deflater.compress(payload, fin, &mut compressed);
+        // RFC 7692 6.1: RSV1 is set on the first frame of the message only.
+        self.append_frame(opcode, &compressed, fin, opcode != Opcode::Continuation, key, out);
+        self.compressed = compressed;
+    }
+
+    #[inline]
+    fn append_frame(
+        &self,
+        opcode: Opcode,
+        payload: &[u8],
+        fin: bool,
+        rsv1: bool,
+        key: impl DrawKey,
+        out: &mut Vec<u8>,
+    ) {
+        let mask = match self.config.side {
+            Side::Client => Some(key()),
+            Side::Server => None,
+        };
+        let header = Header { fin, rsv1, opcode, mask, length: payload.len() as u64 }.encode();
+        out.reserve(header.as_slice().len() + payload.len());
+        out.extend_from_slice(header.as_slice());
+        match mask {
+            Some(key) => mask::append(out, payload, key, 0),
+            None => out.extend_from_slice(payload),
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! permessage-deflate (RFC 7692): what is negotiated, and the codec.
+
+pub mod codec;
+pub mod negotiate;
+
+pub use negotiate::{Config, Params};

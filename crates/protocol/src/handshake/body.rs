@@ -1,0 +1,189 @@
+//! [`BodyReader`]: collects the body of a response that refuses, up to a limit.
+//!
+//! The connection is not used again, so nothing behind the body matters, and a body that breaks the rules is cut where
+//! it does instead of hiding the status that came with it.
+
+use alloc::vec::Vec;
+
+use super::header_list::HeaderList;
+
+/// Longest chunk-size line, extensions included, in bytes. RFC 9112 7.1.1 asks for a limit and names none; ours is far
+/// above what servers send.
+const CHUNK_LINE: usize = 1024;
+
+/// Collects one body.
+#[derive(Clone, Debug)]
+pub(crate) struct BodyReader {
+    framing: Framing,
+    limit: usize,
+    body: Vec<u8>,
+    truncated: bool,
+}
+
+/// What comes next in the body.
+#[derive(Clone, Debug)]
+enum Framing {
+    /// That many bytes.
+    Length(u64),
+    /// All bytes up to the end of the stream.
+    UntilEof,
+    /// A chunk-size line, of which this much has come.
+    ChunkSize(Vec<u8>),
+    /// That many bytes of a chunk, then its CR LF.
+    ChunkData(u64),
+    /// The CR LF behind a chunk; how much of it has come.
+    ChunkEnd(usize),
+    /// Nothing.
+    Done,
+}
+
+impl BodyReader {
+    /// For the body of a final response with this status and these headers.
+    pub(crate) fn new(status: u16, headers: &HeaderList, limit: usize) -> Self {
+        let (framing, truncated) = framing(status, headers);
+        let mut reader = Self { framing, limit, body: Vec::new(), truncated };
+        if matches!(reader.framing, Framing::Length(0)) {
+            reader.framing = Framing::Done;
+        }
+        reader
+    }
+
+    /// Takes bytes; true once the body is complete or at its limit.
+    pub(crate) fn receive(&mut self, mut input: &[u8]) -> bool {
+        while !input.is_empty() {
+            input = match self.framing {
+                Framing::Done => return true,
+                Framing::Length(remaining) => {
+                    let (rest, remaining) = self.take(input, remaining);
+                    self.advance(if remaining == 0 { Framing::Done } else { Framing::Length(remaining) });
+                    rest
+                }
+                Framing::UntilEof => self.take(input, u64::MAX).0,
+                Framing::ChunkSize(_) => self.receive_chunk_size(input),
+                Framing::ChunkData(remaining) => {
+                    let (rest, remaining) = self.take(input, remaining);
+                    self.advance(if remaining == 0 { Framing::ChunkEnd(0) } else { Framing::ChunkData(remaining) });
+                    rest
+                }
+                Framing::ChunkEnd(position) => {
+                    if input[0] != b"\r\n"[position] {
+                        self.truncate();
+                    } else if position == 0 {
+                        self.framing = Framing::ChunkEnd(1);
+                    } else {
+                        self.framing = Framing::ChunkSize(Vec::new());
+                    }
+                    &input[1..]
+                }
+            };
+        }
+        matches!(self.framing, Framing::Done)
+    }
+
+    /// Whether the body is complete before a byte of it came.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.framing, Framing::Done)
+    }
+
+    /// Notes the end of the stream.
+    pub(crate) fn receive_eof(&mut self) {
+        // RFC 9112 8: a message is incomplete if the stream ends inside its Content-Length or before its last chunk.
+        if !matches!(self.framing, Framing::Done | Framing::UntilEof) {
+            self.truncated = true;
+        }
+        self.framing = Framing::Done;
+    }
+
+    /// The body so far, and whether some of it is missing.
+    pub(crate) fn take_body(&mut self) -> (Vec<u8>, bool) {
+        (core::mem::take(&mut self.body), self.truncated)
+    }
+
+    /// Keeps up to `remaining` bytes, as far as the limit allows; returns the input behind them and what remains.
+    fn take<'a>(&mut self, input: &'a [u8], remaining: u64) -> (&'a [u8], u64) {
+        let wanted = usize::try_from(remaining).unwrap_or(usize::MAX).min(input.len());
+        let kept = wanted.min(self.limit - self.body.len());
+        self.body.extend_from_slice(&input[..kept]);
+        if kept < wanted {
+            self.truncate();
+        }
+        (&input[wanted..], remaining - wanted as u64)
+    }
+
+    fn receive_chunk_size<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
+        let Framing::ChunkSize(line) = &mut self.framing else { return input };
+        let newline = input.iter().position(|&byte| byte == b'\n');
+        let take = newline.map_or(input.len(), |position| position + 1);
+        if line.len() + take > CHUNK_LINE {
+            self.truncate();
+            return &input[take..];
+        }
+        line.extend_from_slice(&input[..take]);
+        if newline.is_some() {
+            match httparse::parse_chunk_size(line) {
+                // The trailer section behind the last chunk is not read: nothing of it is reported.
+                Ok(httparse::Status::Complete((_, 0))) => self.framing = Framing::Done,
+                Ok(httparse::Status::Complete((_, size))) => self.framing = Framing::ChunkData(size),
+                _ => self.truncate(),
+            }
+        }
+        &input[take..]
+    }
+
+    /// Goes on, unless the body has just been cut.
+    fn advance(&mut self, framing: Framing) {
+        if !matches!(self.framing, Framing::Done) {
+            self.framing = framing;
+        }
+    }
+
+    fn truncate(&mut self) {
+        self.truncated = true;
+        self.framing = Framing::Done;
+    }
+}
+
+/// How the length of the body is told (RFC 9112 6.3), and whether the head is too contradictory to tell.
+fn framing(status: u16, headers: &HeaderList) -> (Framing, bool) {
+    // 1: "any response with a 1xx (Informational), 204 (No Content), or 304 (Not Modified) status code" has no body.
+    if status < 200 || status == 204 || status == 304 {
+        return (Framing::Done, false);
+    }
+    // 3 and 4: Transfer-Encoding overrides Content-Length; chunked counts if it is the final coding, otherwise the
+    // body goes on until the connection is closed.
+    if headers.contains("Transfer-Encoding") {
+        let last = headers.tokens("Transfer-Encoding").last();
+        let chunked = last.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
+        return (if chunked { Framing::ChunkSize(Vec::new()) } else { Framing::UntilEof }, false);
+    }
+    match content_length(headers) {
+        Ok(Some(length)) => (Framing::Length(length), false),
+        // 8: "the message body length is determined by the number of octets received prior to the server closing".
+        Ok(None) => (Framing::UntilEof, false),
+        // 5: with an invalid Content-Length the body must be discarded. The status is still worth reporting.
+        Err(InvalidLength) => (Framing::Done, true),
+    }
+}
+
+/// A Content-Length that is no number, or several that differ.
+pub(crate) struct InvalidLength;
+
+/// The value of Content-Length. RFC 9110 8.6: a list of equal values may be taken for the value.
+pub(crate) fn content_length(headers: &HeaderList) -> Result<Option<u64>, InvalidLength> {
+    let mut length = None;
+    for value in headers.all("Content-Length") {
+        for element in value.split(|&byte| byte == b',') {
+            let digits = super::header_list::trim(element);
+            if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+                return Err(InvalidLength);
+            }
+            let number =
+                core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(InvalidLength)?;
+            if length.is_some_and(|length| length != number) {
+                return Err(InvalidLength);
+            }
+            length = Some(number);
+        }
+    }
+    Ok(length)
+}

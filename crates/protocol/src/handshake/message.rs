@@ -1,0 +1,204 @@
+//! [`Request`] and [`Response`]: what an opening handshake is made of, parsed or about to be written.
+
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+
+use super::header_list::HeaderList;
+
+/// A version of HTTP/1. Others have no head that this crate can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    Http11,
+}
+
+impl Version {
+    /// As it stands in a start line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
+/// The head of a request. The opening handshake's has no body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The method, case-sensitive.
+    pub method: String,
+    /// The request target as it was sent: a path with its query, for most clients. See [`Request::path_and_query`].
+    pub target: String,
+    /// The version of HTTP.
+    pub version: Version,
+    /// The header fields.
+    pub headers: HeaderList,
+}
+
+impl Request {
+    /// The path and the query of the target, whether it was sent alone or behind `http://host` (RFC 9112 3.2.2: a
+    /// server MUST accept both). `None` if the target is of neither form.
+    #[must_use]
+    pub fn path_and_query(&self) -> Option<&str> {
+        if self.target.starts_with('/') {
+            return Some(&self.target);
+        }
+        let (scheme, rest) = self.target.split_once("://")?;
+        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+            return None;
+        }
+        let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        if authority == 0 {
+            return None;
+        }
+        let path = &rest[authority..];
+        // RFC 9110 4.2.3: an empty path is the same as "/".
+        if path.is_empty() {
+            Some("/")
+        } else if path.starts_with('/') {
+            Some(path)
+        } else {
+            None
+        }
+    }
+
+    /// The bytes of the head. The fields must be fit for one: callers in this crate have checked them.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        for part in [&self.method, " ", &self.target, " ", self.version.as_str(), "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        self.headers.write_to(&mut out);
+        out.extend_from_slice(b"\r\n");
+        out
+    }
+}
+
+/// A response with as much of its body as was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The version of HTTP.
+    pub version: Version,
+    /// The status code, from 100 to 999.
+    pub status: u16,
+    /// The reason phrase, often empty. It means nothing to the protocol.
+    pub reason: String,
+    /// The header fields.
+    pub headers: HeaderList,
+    /// The body with its transfer coding removed; a content coding is left in place.
+    pub body: Vec<u8>,
+    /// Whether more of the body was announced or sent than was kept: it was over the limit, malformed or cut off.
+    pub body_truncated: bool,
+}
+
+impl Response {
+    /// An HTTP/1.1 response without a body, with the usual reason phrase of its status.
+    #[must_use]
+    pub fn new(status: u16, headers: HeaderList) -> Self {
+        Self {
+            version: Version::Http11,
+            status,
+            reason: reason_phrase(status).to_string(),
+            headers,
+            body: Vec::new(),
+            body_truncated: false,
+        }
+    }
+
+    /// The bytes of the head and the body. Control characters in the reason phrase are written as spaces.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256 + self.body.len());
+        for part in [self.version.as_str(), " ", &self.status.to_string(), " "] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        out.extend(self.reason.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        out.extend_from_slice(b"\r\n");
+        self.headers.write_to(&mut out);
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&self.body);
+        out
+    }
+}
+
+/// The usual reason phrase of a status code (RFC 9110 15 and the IANA registry), or an empty string.
+#[must_use]
+pub const fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        102 => "Processing",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        305 => "Use Proxy",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        418 => "I'm a Teapot",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        425 => "Too Early",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        506 => "Variant Also Negotiates",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        511 => "Network Authentication Required",
+        _ => "",
+    }
+}
+
+/// Whether the bytes can be a host with or without a port (RFC 9110 7.2), as far as a WebSocket needs to know: no
+/// user, no path, nothing that another reader of the head could take apart differently.
+pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+    !bytes.is_empty()
+        && bytes.iter().all(|&byte| {
+            byte.is_ascii_graphic()
+                && !matches!(
+                    byte,
+                    b'/' | b'\\' | b'?' | b'#' | b'@' | b',' | b'"' | b'<' | b'>' | b'{' | b'}' | b'|' | b'^' | b'`'
+                )
+        })
+}

@@ -1,0 +1,19 @@
+//! What a peer may cost us, with the reasons for the defaults.
+
+/// Bounds on what one message may be. `None` switches a bound off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one message, after inflation. Default 1 MiB, as in the `websockets` library.
+    pub message_size: Option<usize>,
+    /// Bytes of one frame's payload, before inflation, or of one inflated fragment. Default: no bound but the message's.
+    pub fragment_size: Option<usize>,
+    /// Frames that one message may be split into. Default 4096: without a bound, endless empty fragments keep a
+    /// message open for ever at no cost to the sender.
+    pub fragments: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { message_size: Some(1 << 20), fragment_size: None, fragments: Some(4096) }
+    }
+}

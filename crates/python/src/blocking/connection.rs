@@ -1,0 +1,426 @@
+//! The blocking connection: what `wirespeed.sync.connect` returns, but for the methods off the hot path.
+
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyBlockingIOError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
+use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket};
+use wirespeed_driver::entropy;
+use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, State};
+
+use super::deadline;
+use super::host::PythonHost;
+use super::opening::Opened;
+use super::ping::Ping;
+use crate::payload::PyPayload;
+use crate::{errors, headers, source};
+
+/// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
+#[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
+pub(crate) struct BlockingConnection {
+    inner: Blocking<PyPayload, Py<PyAny>>,
+    subprotocol: Option<String>,
+    request: Py<PyAny>,
+    response: Py<PyAny>,
+}
+
+type Result<T> = std::result::Result<T, Error<PyErr>>;
+
+impl BlockingConnection {
+    fn closed(&self, py: Python<'_>) -> PyErr {
+        let host = PythonHost { py, decode: None };
+        let cause =
+            self.inner.with_peer(&host, |peer| peer.link.failure().and_then(|failure| errors::failure(py, failure)));
+        errors::connection_closed(py, &self.inner.closing(&host), cause)
+    }
+
+    fn map<T>(&self, py: Python<'_>, result: Result<T>) -> PyResult<T> {
+        result.map_err(|error| errors::blocking(py, error, || self.closed(py)))
+    }
+
+    #[inline]
+    fn receive(
+        &self,
+        py: Python<'_>,
+        patience: Patience,
+        decode: Option<bool>,
+        delivery: Delivery,
+    ) -> Result<Item<Py<PyAny>>> {
+        let mut item = self.inner.receive(&PythonHost { py, decode }, patience, delivery)?;
+        if let Some(text) = decode {
+            // A message that was queued while nobody received has the form that its kind suggests.
+            item.message = convert(item.message.bind(py), text).map_err(Error::Interrupted)?;
+        }
+        Ok(item)
+    }
+
+    pub(super) fn wait_for_pong(
+        &self,
+        py: Python<'_>,
+        ticket: &PingTicket,
+        deadline: Option<Instant>,
+    ) -> PyResult<f64> {
+        let result = self.inner.wait_for_pong(&PythonHost { py, decode: None }, ticket, deadline);
+        self.map(py, result).map(|latency| latency.as_secs_f64())
+    }
+}
+
+/// `str` or `bytes` as the other, if `text` asks for it.
+fn convert(message: &Bound<'_, PyAny>, text: bool) -> PyResult<Py<PyAny>> {
+    let is_text = message.is_instance_of::<pyo3::types::PyString>();
+    if is_text == text {
+        return Ok(message.clone().unbind());
+    }
+    message.call_method1(if text { "decode" } else { "encode" }, ("utf-8",)).map(Bound::unbind)
+}
+
+fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Patience> {
+    let deadline = deadline(timeout)?;
+    if busy_poll == 0.0 {
+        return Ok(Patience::Until(deadline));
+    }
+    match Duration::try_from_secs_f64(busy_poll) {
+        Ok(spin) => {
+            let until = Instant::now() + spin.min(Duration::from_secs(3600));
+            Ok(Patience::Spin(deadline.map_or(until, |deadline| deadline.min(until)), deadline))
+        }
+        Err(_) => Err(PyValueError::new_err("busy_poll must be a number of seconds, not negative")),
+    }
+}
+
+#[pymethods]
+impl BlockingConnection {
+    #[new]
+    #[pyo3(signature = (opened, *_args, **_kwargs))]
+    fn new(
+        py: Python<'_>,
+        opened: &Opened,
+        _args: &Bound<'_, PyTuple>,
+        _kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let parts = opened.take()?;
+        Ok(Self {
+            inner: Blocking::new(parts.peer, parts.socket, parts.settings),
+            subprotocol: parts.accepted.subprotocol,
+            request: headers::request(py, &parts.request)?.unbind(),
+            response: headers::response(py, &parts.accepted.response)?.unbind(),
+        })
+    }
+
+    /// Receives the next message.
+    #[pyo3(signature = (timeout = None, decode = None, *, busy_poll = 0.0))]
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>, decode: Option<bool>, busy_poll: f64) -> PyResult<Py<PyAny>> {
+        let result = self.receive(py, patience(timeout, busy_poll)?, decode, Delivery::Messages);
+        self.map(py, result).map(|item| item.message)
+    }
+
+    /// Receives a message that is there already.
+    #[pyo3(signature = (decode = None))]
+    fn recv_nowait(&self, py: Python<'_>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
+        match self.receive(py, Patience::Until(Some(Instant::now())), decode, Delivery::Messages) {
+            Err(Error::TimedOut) => Err(PyBlockingIOError::new_err("no message is ready")),
+            result => self.map(py, result).map(|item| item.message),
+        }
+    }
+
+    /// Receives all messages that are there, waiting for the first.
+    #[pyo3(signature = (limit = 1024, timeout = None, decode = None))]
+    fn recv_many<'py>(
+        &self,
+        py: Python<'py>,
+        limit: usize,
+        timeout: Option<f64>,
+        decode: Option<bool>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        if limit == 0 {
+            return Err(PyValueError::new_err("limit must be at least 1"));
+        }
+        let result = self.inner.receive_many(&PythonHost { py, decode }, Patience::Until(deadline(timeout)?), limit);
+        let items = self.map(py, result)?;
+        // The list is made outside the connection's lock: a collection may start here.
+        let list = PyList::empty(py);
+        for item in items {
+            match decode {
+                None => list.append(item.message)?,
+                Some(text) => list.append(convert(item.message.bind(py), text)?)?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// The next fragment and whether it is the last: for `recv_streaming`.
+    #[pyo3(signature = (timeout = None))]
+    fn _recv_fragment(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Py<PyAny>, bool, bool)> {
+        // As bytes: a fragment of text may end inside a character.
+        let result = self.receive(py, Patience::Until(deadline(timeout)?), Some(false), Delivery::Fragments);
+        self.map(py, result).map(|item| (item.message, item.kind == MessageKind::Text, item.fin))
+    }
+
+    /// Drops the rest of a message whose fragments were being received.
+    fn _discard_message(&self, py: Python<'_>) {
+        self.inner.discard_message(&PythonHost { py, decode: None });
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.receive(py, Patience::Until(None), None, Delivery::Messages) {
+            Ok(item) => Ok(Some(item.message)),
+            Err(error) => {
+                let error = errors::blocking(py, error, || self.closed(py));
+                // A clean close ends the iteration; it is not an error.
+                let clean = py.import("wirespeed.exceptions")?.getattr("ConnectionClosedOK")?;
+                if error.matches(py, clean)? { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Sends a message, or the items of an iterable as its fragments.
+    #[pyo3(signature = (message, *, text = None, compress = None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<()> {
+        let Some((kind, bytes)) = source::message(message, text)? else {
+            return self.send_fragments(py, message, text, compress);
+        };
+        let result = self.inner.send(&PythonHost { py, decode: None }, kind, &bytes, compress);
+        self.map(py, result)
+    }
+
+    /// Sends many messages with few system calls.
+    #[pyo3(signature = (messages, *, text = None, compress = None))]
+    fn send_many(
+        &self,
+        py: Python<'_>,
+        messages: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<()> {
+        if source::message(messages, None)?.is_some() {
+            return Err(PyTypeError::new_err(format!(
+                "messages must be an iterable of messages, not {}: use send() for one message",
+                source::type_name(messages)
+            )));
+        }
+        let host = PythonHost { py, decode: None };
+        let queue_all = || {
+            for message in messages.try_iter()? {
+                let message = message?;
+                let Some((kind, bytes)) = source::message(&message, text)? else {
+                    return Err(PyTypeError::new_err(format!(
+                        "messages must be str or bytes-like, not {}",
+                        source::type_name(&message)
+                    )));
+                };
+                self.map(py, self.inner.queue(&host, kind, &bytes, compress))?;
+            }
+            Ok(())
+        };
+        let queued = queue_all();
+        // What came before an error was accepted, so it leaves.
+        let flushed = self.map(py, self.inner.flush(&host));
+        queued.and(flushed)
+    }
+
+    /// Returns when every byte has been handed to the kernel.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.map(py, self.inner.flush(&PythonHost { py, decode: None }))
+    }
+
+    /// Sends a ping; the answer can be waited on.
+    #[pyo3(signature = (data = None))]
+    fn ping(slf: &Bound<'_, Self>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Ping> {
+        let py = slf.py();
+        let payload = match data {
+            Some(data) => source::control(data)?,
+            None => entropy::draw_key().to_vec(),
+        };
+        let this = slf.get();
+        let ticket = this.map(py, this.inner.ping(&PythonHost { py, decode: None }, &payload))?;
+        Ok(Ping { ticket, connection: slf.clone().unbind() })
+    }
+
+    /// Sends a pong that nobody asked for.
+    #[pyo3(signature = (data = None))]
+    fn pong(&self, py: Python<'_>, data: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let payload = data.map(source::control).transpose()?.unwrap_or_default();
+        self.map(py, self.inner.pong(&PythonHost { py, decode: None }, &payload))
+    }
+
+    /// Makes the closing handshake.
+    #[pyo3(signature = (code = 1000, reason = ""))]
+    fn close(&self, py: Python<'_>, code: i64, reason: &str) -> PyResult<()> {
+        // 0 is no more of a close code than what does not fit.
+        let code = u16::try_from(code).unwrap_or(0);
+        // RFC 6455 7.4.1: 1005 stands for a close frame without a code.
+        let code = if code == 1005 { None } else { Some(CloseCode(code)) };
+        let result = self.inner.close(&PythonHost { py, decode: None }, code, reason);
+        self.map(py, result)
+    }
+
+    /// Ends the connection at once.
+    fn abort(&self, py: Python<'_>) {
+        self.inner.abort(&PythonHost { py, decode: None });
+    }
+
+    /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.
+    #[getter]
+    fn _state(&self, py: Python<'_>) -> u8 {
+        match self.inner.state(&PythonHost { py, decode: None }) {
+            (_, true) => 3,
+            (State::Open, _) => 1,
+            _ => 2,
+        }
+    }
+
+    /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
+    #[getter]
+    fn _close(&self, py: Python<'_>) -> Option<(u16, String)> {
+        let host = PythonHost { py, decode: None };
+        let (state, over) = self.inner.state(&host);
+        if !over && state.can_receive() {
+            return None;
+        }
+        Some(match self.inner.closing(&host).received {
+            Some(close) => (close.code.map_or(1005, |code| code.0), close.reason),
+            None if over => (1006, String::new()),
+            None => return None,
+        })
+    }
+
+    /// The exception that a call raises now that the connection is closed.
+    fn _closed_error(&self, py: Python<'_>) -> Py<PyAny> {
+        self.closed(py).into_value(py).into_any()
+    }
+
+    /// The subprotocol in use.
+    #[getter]
+    fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+
+    /// The opening request.
+    #[getter]
+    fn request(&self, py: Python<'_>) -> Py<PyAny> {
+        self.request.clone_ref(py)
+    }
+
+    /// Its response.
+    #[getter]
+    fn response(&self, py: Python<'_>) -> Py<PyAny> {
+        self.response.clone_ref(py)
+    }
+
+    /// Seconds that the last ping and pong took; 0 before the first.
+    #[getter]
+    fn latency(&self, py: Python<'_>) -> f64 {
+        let latency = self.inner.with_peer(&PythonHost { py, decode: None }, |peer| peer.link.latency());
+        latency.map_or(0.0, |latency| latency.as_secs_f64())
+    }
+
+    /// The number of the socket's descriptor, -1 once it is closed.
+    fn fileno(&self, py: Python<'_>) -> i32 {
+        self.inner.socket(&PythonHost { py, decode: None }).map_or(-1, |socket| socket.raw())
+    }
+
+    /// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
+    #[getter]
+    fn _tls(&self, py: Python<'_>) -> Option<(Option<String>, Option<String>)> {
+        self.inner.with_peer(&PythonHost { py, decode: None }, |peer| {
+            let layer = peer.link.layer()?;
+            Some((layer.version(), layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned())))
+        })
+    }
+
+    /// Counters.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (stats, messages, bytes, unsent) = self.inner.stats(&PythonHost { py, decode: None });
+        let result = PyDict::new(py);
+        result.set_item("messages_received", stats.messages_received)?;
+        result.set_item("bytes_received", stats.bytes_received)?;
+        result.set_item("messages_sent", stats.messages_sent)?;
+        result.set_item("bytes_sent", stats.bytes_sent)?;
+        result.set_item("receive_queue_messages", messages)?;
+        result.set_item("receive_queue_bytes", bytes)?;
+        result.set_item("send_queue_bytes", unsent)?;
+        Ok(result)
+    }
+}
+
+impl BlockingConnection {
+    /// Sends the items of an iterable as the fragments of one message.
+    fn send_fragments(
+        &self,
+        py: Python<'_>,
+        fragments: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<()> {
+        if fragments.cast::<PyDict>().is_ok() || fragments.hasattr("keys")? {
+            return Err(PyTypeError::new_err("message must be str, bytes-like or an iterable of these, not a mapping"));
+        }
+        let Ok(iterator) = PyIterator::from_object(fragments) else {
+            return Err(PyTypeError::new_err(format!(
+                "message must be str, bytes-like or an iterable of these, not {}",
+                source::type_name(fragments)
+            )));
+        };
+        let host = PythonHost { py, decode: None };
+        let mut kind = None;
+        for fragment in iterator {
+            match self.send_next_fragment(py, &fragment, &mut kind, text, compress) {
+                Ok(()) => {}
+                Err(error) => return Err(self.abandon_fragments(py, kind, error)),
+            }
+        }
+        if kind.is_none() {
+            return Ok(()); // no fragments, no message
+        }
+        let end: &[u8] = &[];
+        self.map(py, self.inner.send_fragment(&host, None, end, true, None))
+    }
+
+    fn send_next_fragment(
+        &self,
+        py: Python<'_>,
+        fragment: &PyResult<Bound<'_, PyAny>>,
+        kind: &mut Option<MessageKind>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<()> {
+        let fragment = fragment.as_ref().map_err(|error| error.clone_ref(py))?;
+        let Some((this, bytes)) = source::message(fragment, text)? else {
+            return Err(PyTypeError::new_err(format!(
+                "fragments must be str or bytes-like, not {}",
+                source::type_name(fragment)
+            )));
+        };
+        if kind.is_some_and(|kind| kind != this) {
+            return Err(PyTypeError::new_err("fragments must be all str or all bytes-like"));
+        }
+        let first = if kind.is_none() { Some(this) } else { None };
+        let host = PythonHost { py, decode: None };
+        self.map(py, self.inner.send_fragment(&host, first, &bytes, false, compress))?;
+        *kind = Some(this);
+        Ok(())
+    }
+
+    /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can be sent before it is:
+    /// the connection is closed with 1011, as in the `websockets` library.
+    fn abandon_fragments(&self, py: Python<'_>, kind: Option<MessageKind>, error: PyErr) -> PyErr {
+        if kind.is_some() {
+            let host = PythonHost { py, decode: None };
+            if self.inner.close(&host, Some(CloseCode::INTERNAL_ERROR), "error in fragmented message").is_err() {
+                self.inner.abort(&host);
+            }
+        }
+        error
+    }
+}

@@ -1,0 +1,36 @@
+//! Python as the world that a blocking connection runs in.
+
+use pyo3::prelude::*;
+use wirespeed_driver::blocking::Host;
+use wirespeed_driver::protocol::{MessageKind, Payload};
+
+use crate::payload::{self, PyPayload};
+
+/// An attached thread, and how it wants its messages.
+pub(super) struct PythonHost<'py> {
+    pub(super) py: Python<'py>,
+    /// As in `recv(decode=...)`.
+    pub(super) decode: Option<bool>,
+}
+
+impl Host for PythonHost<'_> {
+    type Buffer = PyPayload;
+    type Message = Py<PyAny>;
+    type Interrupt = PyErr;
+
+    #[inline]
+    fn message(&self, kind: MessageKind, payload: Payload<'_, PyPayload>) -> PyResult<Py<PyAny>> {
+        // Makes str and bytes only, which the garbage collector does not track: no collection starts here, so no
+        // finalizer can call back into the connection, whose lock is held.
+        payload::message(self.py, kind, payload, self.decode)
+    }
+
+    #[inline]
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        self.py.detach(f)
+    }
+
+    fn check_interrupt(&self) -> PyResult<()> {
+        self.py.check_signals()
+    }
+}

@@ -1,0 +1,37 @@
+//! What `ping()` returns.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use wirespeed_driver::blocking::PingTicket;
+
+use super::connection::BlockingConnection;
+use super::deadline;
+
+/// A ping that is on its way. `wait()` returns the latency when the pong arrives.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Ping {
+    pub(super) ticket: Arc<PingTicket>,
+    pub(super) connection: Py<BlockingConnection>,
+}
+
+#[pymethods]
+impl Ping {
+    /// Waits for the pong; the latency in seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<f64> {
+        let deadline = deadline(timeout)?;
+        self.connection.get().wait_for_pong(py, &self.ticket, deadline)
+    }
+
+    /// Whether the pong has arrived.
+    fn is_set(&self) -> bool {
+        matches!(self.ticket.outcome(), Some(Ok(_)))
+    }
+
+    /// The latency in seconds, `None` until the pong has arrived.
+    #[getter]
+    fn latency(&self) -> Option<f64> {
+        self.ticket.outcome()?.ok().map(|latency| latency.as_secs_f64())
+    }
+}

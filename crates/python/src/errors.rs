@@ -1,0 +1,215 @@
+//! The one map from errors below to Python exceptions.
+
+use std::io;
+
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use wirespeed_driver::blocking::{self, Closing};
+use wirespeed_driver::opening;
+use wirespeed_driver::peer::Failure;
+use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderError};
+use wirespeed_driver::protocol::{CloseFrame, Fault, SendError};
+use wirespeed_driver::tls;
+
+use crate::headers;
+
+/// An exception of `wirespeed.exceptions`.
+fn exception<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    let make = || py.import("wirespeed.exceptions")?.getattr(name)?.call1(arguments);
+    match make() {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+fn close<'py>(py: Python<'py>, frame: Option<&CloseFrame>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(frame) = frame else { return Ok(None) };
+    // RFC 6455 7.1.5: "If this Close control frame contains no status code, _The WebSocket Connection Close Code_ is
+    // considered to be 1005."
+    let code = frame.code.map_or(1005, |code| code.0);
+    py.import("wirespeed.close_codes")?.getattr("Close")?.call1((code, frame.reason.as_str())).map(Some)
+}
+
+/// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause.
+pub(crate) fn connection_closed(py: Python<'_>, closing: &Closing, cause: Option<PyErr>) -> PyErr {
+    let clean = |frame: &Option<CloseFrame>| {
+        frame.as_ref().is_some_and(|frame| frame.code.is_none_or(|code| matches!(code.0, 1000 | 1001)))
+    };
+    let name =
+        if clean(&closing.received) && clean(&closing.sent) { "ConnectionClosedOK" } else { "ConnectionClosedError" };
+    let arguments = || PyResult::Ok((close(py, closing.received.as_ref())?, close(py, closing.sent.as_ref())?));
+    match arguments() {
+        Ok((received, sent)) => {
+            let error = exception(py, name, (received, sent, closing.received_then_sent));
+            error.set_cause(py, cause);
+            error
+        }
+        Err(error) => error,
+    }
+}
+
+/// Why the connection failed, as the cause of a `ConnectionClosedError`.
+pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
+    match failure {
+        Failure::Fault(fault) => Some(self::fault(py, fault)),
+        Failure::Eof => Some(pyo3::exceptions::PyEOFError::new_err("the stream ended without a closing handshake")),
+        Failure::Io(error) => Some(io_error(error)),
+        Failure::Tls(error) => Some(tls_ref(py, error)),
+        Failure::KeepaliveTimeout => Some(PyTimeoutError::new_err("keepalive ping timeout")),
+        Failure::Aborted => None,
+    }
+}
+
+fn fault(py: Python<'_>, fault: &Fault) -> PyErr {
+    match fault {
+        Fault::MessageTooBig { size, limit } | Fault::FragmentTooBig { size, limit } => {
+            exception(py, "PayloadTooBig", (*size, *limit))
+        }
+        Fault::TooManyFragments { limit } => exception(py, "TooManyFragments", (*limit,)),
+        Fault::OutOfMemory => PyMemoryError::new_err(fault.to_string()),
+        fault => exception(py, "ProtocolError", (fault.to_string(),)),
+    }
+}
+
+/// An `OSError` of the right subclass.
+pub(crate) fn io_error(error: &io::Error) -> PyErr {
+    match error.raw_os_error() {
+        Some(code) => PyOSError::new_err((code, system_text(error))),
+        None => io::Error::new(error.kind(), error.to_string()).into(),
+    }
+}
+
+/// What the system says, without the number that Rust appends.
+fn system_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// An exception for a failure of TLS: `ssl.SSLCertVerificationError` or `ssl.SSLError`, as users of ssl catch them.
+pub(crate) fn tls_error(py: Python<'_>, error: tls::Error) -> PyErr {
+    if let tls::Error::Other(other) = error {
+        return match other.downcast::<PyErr>() {
+            Ok(error) => *error,
+            Err(other) => PyRuntimeError::new_err(other.to_string()),
+        };
+    }
+    tls_ref(py, &error)
+}
+
+fn tls_ref(py: Python<'_>, error: &tls::Error) -> PyErr {
+    let name = match error {
+        tls::Error::Configuration { .. } => return PyValueError::new_err(error.to_string()),
+        tls::Error::Other(other) => {
+            return match other.downcast_ref::<PyErr>() {
+                Some(error) => error.clone_ref(py),
+                None => PyRuntimeError::new_err(other.to_string()),
+            };
+        }
+        tls::Error::Certificate(_) => "SSLCertVerificationError",
+        _ => "SSLError",
+    };
+    let make = || py.import("ssl")?.getattr(name)?.call1((1, error.to_string()));
+    make().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// An exception for what went wrong before the WebSocket began.
+pub(crate) fn opening(py: Python<'_>, error: opening::Error<PyErr>) -> PyErr {
+    match error {
+        opening::Error::Interrupted(error) => error,
+        opening::Error::TimedOut => {
+            PyTimeoutError::new_err("timed out during the opening handshake; raise open_timeout to wait longer")
+        }
+        opening::Error::Io(error) => io_error(&error),
+        opening::Error::Tls(error) => tls_error(py, error),
+    }
+}
+
+/// An exception for an opening handshake that did not succeed.
+pub(crate) fn handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
+    use HandshakeError as E;
+    let text = error.to_string();
+    match error {
+        E::Rejected(response) => match headers::response(py, response) {
+            Ok(response) => exception(py, "InvalidStatus", (response,)),
+            Err(error) => error,
+        },
+        E::UnsupportedHttpVersion { version } => exception(py, "InvalidProtocol", (version.as_str(),)),
+        E::StartLineTooLong { .. } => exception(py, "StatusLineTooLong", (text,)),
+        E::HeadTooLarge { .. } => exception(py, "HeaderLineTooLong", (text,)),
+        E::TooManyHeaders { .. } => exception(py, "TooManyHeaders", (text,)),
+        E::TooManyInterimResponses { .. } => exception(py, "SecurityError", (text,)),
+        E::ConnectionClosed { .. } => {
+            let error = exception(py, "InvalidMessage", ("did not receive a valid HTTP response",));
+            error.set_cause(py, Some(pyo3::exceptions::PyEOFError::new_err(text)));
+            error
+        }
+        E::MissingHeader { name } => exception(py, "InvalidHeader", (*name,)),
+        E::DuplicateHeader { name } => exception(py, "InvalidHeader", (name.as_str(), "more than one value")),
+        E::InvalidHeader { name, value, .. } => exception(py, "InvalidHeaderValue", (*name, value.as_str())),
+        E::InvalidUpgrade { name, value } => exception(py, "InvalidUpgrade", (*name, value.as_deref())),
+        E::InvalidMethod { method } => exception(py, "InvalidMethod", (method.as_str(),)),
+        E::UnsupportedWebSocketVersion { version } => {
+            exception(py, "InvalidHeaderValue", ("Sec-WebSocket-Version", version.as_deref()))
+        }
+        E::UnknownParameter { parameter } => exception(py, "InvalidParameterName", (parameter.as_str(),)),
+        E::DuplicateParameter { parameter } => exception(py, "DuplicateParameter", (*parameter,)),
+        E::InvalidParameter { parameter, value, .. } => {
+            exception(py, "InvalidParameterValue", (*parameter, value.as_deref()))
+        }
+        E::SubprotocolNotOffered { .. }
+        | E::ExtensionNotOffered { .. }
+        | E::DuplicateExtension { .. }
+        | E::MissingParameter { .. } => exception(py, "NegotiationError", (text,)),
+        E::InvalidOutgoingHeader(error) => header_argument(py, error),
+        E::RefusedHeader { .. } | E::InvalidArgument { .. } => PyValueError::new_err(text),
+        E::OutOfOrder { .. } => PyRuntimeError::new_err(text),
+        _ => exception(py, "InvalidMessage", (text,)),
+    }
+}
+
+/// An exception for a tunnel through a proxy that did not come about.
+pub(crate) fn tunnel(py: Python<'_>, error: &HandshakeError) -> PyErr {
+    match error {
+        HandshakeError::Rejected(response) => match headers::response(py, response) {
+            Ok(response) => exception(py, "InvalidProxyStatus", (response,)),
+            Err(error) => error,
+        },
+        HandshakeError::InvalidOutgoingHeader(error) => header_argument(py, error),
+        HandshakeError::RefusedHeader { .. } | HandshakeError::InvalidArgument { .. } => {
+            PyValueError::new_err(error.to_string())
+        }
+        error => {
+            let cause = exception(py, "InvalidMessage", (error.to_string(),));
+            let error = exception(py, "InvalidProxyMessage", ("did not receive a valid HTTP response from the proxy",));
+            error.set_cause(py, Some(cause));
+            error
+        }
+    }
+}
+
+/// A header that the application gave and that cannot be sent.
+pub(crate) fn header_argument(_: Python<'_>, error: &HeaderError) -> PyErr {
+    PyValueError::new_err(format!("additional_headers: {error}"))
+}
+
+/// A call that was wrong in itself.
+pub(crate) fn refused(py: Python<'_>, error: SendError) -> PyErr {
+    match error {
+        SendError::MessageOpen | SendError::NoMessageOpen => exception(py, "ConcurrencyError", (error.to_string(),)),
+        SendError::ReasonWithoutCode => PyTypeError::new_err(error.to_string()),
+        _ => exception(py, "ProtocolError", (error.to_string(),)),
+    }
+}
+
+/// A blocking call that did not end well; `closed` makes the exception for a connection that is closed.
+pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: impl FnOnce() -> PyErr) -> PyErr {
+    match error {
+        blocking::Error::Interrupted(error) => error,
+        blocking::Error::TimedOut => PyTimeoutError::new_err("timed out"),
+        blocking::Error::Closed => closed(),
+        blocking::Error::Refused(error) => refused(py, error),
+        blocking::Error::PingOutstanding => {
+            exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
+        }
+    }
+}

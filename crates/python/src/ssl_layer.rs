@@ -1,0 +1,124 @@
+//! TLS by the standard library's `ssl`, for applications that bring an `ssl.SSLContext`: honoured whole, at the price of
+//! Python calls. Memory BIOs on both sides, so the sockets stay ours.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use wirespeed_driver::tls::{Error, Layer};
+
+/// Plain bytes taken from OpenSSL at once: four records.
+const READ_SIZE: usize = 64 * 1024;
+
+pub(crate) struct SslLayer {
+    object: Py<PyAny>,
+    incoming: Py<PyAny>,
+    outgoing: Py<PyAny>,
+    want_read: Py<PyAny>,
+    zero_return: Py<PyAny>,
+    handshaking: bool,
+    peer_closed: bool,
+}
+
+impl SslLayer {
+    /// A client's end under `context`.
+    pub(crate) fn client(context: &Bound<'_, PyAny>, server_hostname: Option<&str>) -> PyResult<Self> {
+        let py = context.py();
+        let ssl = py.import("ssl")?;
+        let bio = ssl.getattr("MemoryBIO")?;
+        let (incoming, outgoing) = (bio.call0()?, bio.call0()?);
+        let object = context.call_method1("wrap_bio", (&incoming, &outgoing, false, server_hostname))?;
+        Ok(Self {
+            object: object.unbind(),
+            incoming: incoming.unbind(),
+            outgoing: outgoing.unbind(),
+            want_read: ssl.getattr("SSLWantReadError")?.unbind(),
+            zero_return: ssl.getattr("SSLZeroReturnError")?.unbind(),
+            handshaking: true,
+            peer_closed: false,
+        })
+    }
+
+    fn receive_python(&mut self, py: Python<'_>, incoming: &[u8], plain: &mut Vec<u8>) -> PyResult<()> {
+        if !incoming.is_empty() {
+            self.incoming.call_method1(py, "write", (PyBytes::new(py, incoming),))?;
+        }
+        if self.handshaking {
+            match self.object.call_method0(py, "do_handshake") {
+                Ok(_) => self.handshaking = false,
+                Err(error) if error.matches(py, self.want_read.bind(py))? => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        while !self.peer_closed {
+            match self.object.bind(py).call_method1("read", (READ_SIZE,)) {
+                Ok(bytes) => {
+                    let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+                    // An SSLObject reports the peer's close_notify as an empty read, where suppress_ragged_eofs is its rule.
+                    self.peer_closed = bytes.is_empty();
+                    plain.extend_from_slice(bytes);
+                }
+                Err(error) if error.matches(py, self.want_read.bind(py))? => break,
+                Err(error) if error.matches(py, self.zero_return.bind(py))? => self.peer_closed = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what OpenSSL wants to send.
+    fn drain(&self, py: Python<'_>, outgoing: &mut Vec<u8>) -> PyResult<()> {
+        let bytes = self.outgoing.bind(py).call_method0("read")?;
+        outgoing.extend_from_slice(bytes.cast::<PyBytes>()?.as_bytes());
+        Ok(())
+    }
+}
+
+fn other(error: PyErr) -> Error {
+    Error::Other(Box::new(error))
+}
+
+impl Layer for SslLayer {
+    fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
+        Python::attach(|py| {
+            let received = self.receive_python(py, incoming, plain);
+            // Also after an error: the alert that tells the peer why.
+            self.drain(py, outgoing).map_err(other)?;
+            received.map(|()| incoming.len()).map_err(other)
+        })
+    }
+
+    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+        Python::attach(|py| {
+            // A memory BIO takes everything: one write is all it needs.
+            self.object.call_method1(py, "write", (PyBytes::new(py, plain),)).map_err(other)?;
+            self.drain(py, outgoing).map_err(other)
+        })
+    }
+
+    fn close(&mut self, outgoing: &mut Vec<u8>) {
+        Python::attach(|py| {
+            // unwrap() sends our notice and then wants the peer's, which may never come: that is not waited for.
+            let _ = self.object.call_method0(py, "unwrap");
+            let _ = self.drain(py, outgoing);
+        });
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.handshaking
+    }
+
+    fn is_peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    fn alpn(&self) -> Option<Vec<u8>> {
+        Python::attach(|py| {
+            let protocol: Option<String> =
+                self.object.call_method0(py, "selected_alpn_protocol").ok()?.extract(py).ok()?;
+            protocol.map(String::into_bytes)
+        })
+    }
+
+    fn version(&self) -> Option<String> {
+        Python::attach(|py| self.object.call_method0(py, "version").ok()?.extract(py).ok()?)
+    }
+}

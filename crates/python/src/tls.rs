@@ -1,0 +1,56 @@
+//! The native TLS configuration of clients.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use wirespeed_driver::tls::client::{ClientConfig, Options, Version};
+
+use crate::errors;
+
+/// A TLS configuration for clients. Private: `wirespeed.TLS` reads the files and makes one.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct ClientTLS {
+    pub(crate) config: Arc<ClientConfig>,
+}
+
+#[pymethods]
+impl ClientTLS {
+    #[new]
+    #[pyo3(signature = (*, ca_pem, system_roots, cert_pem, key_pem, verify, alpn, min_version, max_version))]
+    #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
+    fn new(
+        py: Python<'_>,
+        ca_pem: Vec<Vec<u8>>,
+        system_roots: bool,
+        cert_pem: Option<Vec<u8>>,
+        key_pem: Option<Vec<u8>>,
+        verify: bool,
+        alpn: Vec<Vec<u8>>,
+        min_version: Option<&str>,
+        max_version: Option<&str>,
+    ) -> PyResult<Self> {
+        let versions = match (min_version, max_version) {
+            (None | Some("1.2"), None | Some("1.3")) => vec![Version::Tls12, Version::Tls13],
+            (None | Some("1.2"), Some("1.2")) => vec![Version::Tls12],
+            (Some("1.3"), None | Some("1.3")) => vec![Version::Tls13],
+            (min, max) => {
+                return Err(PyValueError::new_err(format!(
+                    "minimum_version={min:?}, maximum_version={max:?}: the versions are \"1.2\" and \"1.3\""
+                )));
+            }
+        };
+        let options = Options {
+            ca: ca_pem,
+            system_roots,
+            certificate: cert_pem,
+            key: key_pem,
+            insecure: !verify,
+            alpn,
+            versions,
+        };
+        // Reading the system's certificates takes milliseconds, the first time.
+        let config = py.detach(|| options.build()).map_err(|error| errors::tls_error(py, error))?;
+        Ok(Self { config })
+    }
+}

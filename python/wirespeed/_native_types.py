@@ -1,0 +1,52 @@
+"""What crosses the border to the native core, beside its classes."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+__all__ = ["ConnectOptions", "DeflateOptions", "Stats"]
+
+
+class DeflateOptions(TypedDict):
+    """Settings of permessage-deflate."""
+
+    level: int
+    memory_level: int
+    threshold: int
+    server_no_context_takeover: bool
+    client_no_context_takeover: bool
+    server_max_window_bits: int | None
+    client_max_window_bits: int | None
+
+
+class ConnectOptions(TypedDict):
+    """What to ask for in an opening handshake, and how the connection is to behave."""
+
+    host: str
+    target: str
+    origin: str | None
+    subprotocols: list[str]
+    deflate: DeflateOptions | None
+    user_agent: str | None
+    authorization: str | None
+    headers: list[tuple[str, str]]
+    max_size: int | None
+    max_fragment_size: int | None
+    max_fragments: int | None
+    queue_messages: int
+    queue_bytes: int
+    ping_interval: float | None
+    ping_timeout: float | None
+    close_timeout: float | None
+
+
+class Stats(TypedDict):
+    """Counters of a connection. Bytes are those of payloads, uncompressed; queues are as they are now."""
+
+    messages_received: int
+    bytes_received: int
+    messages_sent: int
+    bytes_sent: int
+    receive_queue_messages: int
+    receive_queue_bytes: int
+    send_queue_bytes: int

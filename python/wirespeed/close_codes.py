@@ -1,0 +1,84 @@
+"""Close codes and the content of close frames.
+
+It owns the names of the codes, not the rules that say when each may be sent: those belong to the protocol core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from .redaction import printable
+
+__all__ = ["Close", "CloseCode"]
+
+
+class CloseCode(enum.IntEnum):
+    """Close codes of RFC 6455, section 7.4.1, and of the IANA registry of WebSocket close codes.
+
+    ``NO_STATUS_RCVD``, ``ABNORMAL_CLOSURE`` and ``TLS_HANDSHAKE`` never appear on the wire.
+    """
+
+    NORMAL_CLOSURE = 1000
+    GOING_AWAY = 1001
+    PROTOCOL_ERROR = 1002
+    UNSUPPORTED_DATA = 1003
+    # 1004 is reserved
+    NO_STATUS_RCVD = 1005
+    ABNORMAL_CLOSURE = 1006
+    INVALID_DATA = 1007
+    POLICY_VIOLATION = 1008
+    MESSAGE_TOO_BIG = 1009
+    MANDATORY_EXTENSION = 1010
+    INTERNAL_ERROR = 1011
+    SERVICE_RESTART = 1012
+    TRY_AGAIN_LATER = 1013
+    BAD_GATEWAY = 1014
+    TLS_HANDSHAKE = 1015
+
+
+_EXPLANATIONS: dict[int, str] = {
+    CloseCode.NORMAL_CLOSURE: "OK",
+    CloseCode.GOING_AWAY: "going away",
+    CloseCode.PROTOCOL_ERROR: "protocol error",
+    CloseCode.UNSUPPORTED_DATA: "unsupported data",
+    CloseCode.NO_STATUS_RCVD: "no status received [internal]",
+    CloseCode.ABNORMAL_CLOSURE: "abnormal closure [internal]",
+    CloseCode.INVALID_DATA: "invalid frame payload data",
+    CloseCode.POLICY_VIOLATION: "policy violation",
+    CloseCode.MESSAGE_TOO_BIG: "message too big",
+    CloseCode.MANDATORY_EXTENSION: "mandatory extension",
+    CloseCode.INTERNAL_ERROR: "internal error",
+    CloseCode.SERVICE_RESTART: "service restart",
+    CloseCode.TRY_AGAIN_LATER: "try again later",
+    CloseCode.BAD_GATEWAY: "bad gateway",
+    CloseCode.TLS_HANDSHAKE: "TLS handshake failure [internal]",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Close:
+    """Code and reason of a close frame.
+
+    Attributes:
+        code: Close code; 1005 stands for a close frame without one.
+        reason: Close reason, empty if there is none.
+    """
+
+    code: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        text = f"{int(self.code)} ({_explain(self.code)})"
+        # The reason was written by the peer: it must not break out of its line in a log.
+        return f"{text} {printable(self.reason)}" if self.reason else text
+
+
+def _explain(code: int) -> str:
+    # RFC 6455, section 7.4.2: 3000-3999 for libraries, frameworks and applications, by registration; 4000-4999 for
+    # private use.
+    if 3000 <= code < 4000:
+        return "registered"
+    if 4000 <= code < 5000:
+        return "private use"
+    return _EXPLANATIONS.get(code, "unknown")

@@ -1,0 +1,71 @@
+"""What text shown to people must not contain: credentials, and characters that forge lines of a log.
+
+It knows the spelling of URIs and HTTP headers, and no type of this package. Exceptions and the ``repr`` of the data
+structures call it. Functions here must accept any text, however malformed: they run while an error is being reported.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["SENSITIVE_HEADERS", "mask_header", "mask_user_info", "printable"]
+
+SENSITIVE_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
+"""Lower-case names of the headers whose values are credentials."""
+
+_MASK = "***"
+
+# Long enough for any URI or header that a person reads in an error, short enough for a line of a log.
+_LIMIT = 500
+
+_PREFIX = re.compile(r"[^/?#]*?//")
+
+
+def mask_user_info(uri: str) -> str:
+    """Replace the user information of a URI, valid or not, by ``***``.
+
+    A URI is often invalid because its password contains ``/``, ``?``, ``#`` or ``@``. So everything up to the last
+    ``@`` is hidden as soon as it may belong to a password, even if this hides a part of the path.
+
+    Args:
+        uri: Any text.
+
+    Returns:
+        The same text, without user name and password.
+    """
+    start = prefix.end() if (prefix := _PREFIX.match(uri)) else 0
+    end = uri.rfind("@")
+    if end < start:
+        return uri
+    authority = re.split(r"[/?#]", uri[start:], maxsplit=1)[0]
+    # A host and a port can look like a user and the beginning of a password, except for the colons of IPv6.
+    if "@" in authority or ":" in authority.rpartition("]")[2]:
+        return uri[:start] + _MASK + uri[end:]
+    return uri
+
+
+def mask_header(name: str, value: str) -> str:
+    """Return the value of a header, or ``***`` where it is a credential.
+
+    Args:
+        name: Name of the header, in any case.
+        value: Value of the header.
+    """
+    return _MASK if name.lower() in SENSITIVE_HEADERS and value else value
+
+
+def printable(text: str, *, limit: int = _LIMIT) -> str:
+    """Make text of unknown origin safe to print on one line.
+
+    Args:
+        text: Any text.
+        limit: Length in characters beyond which the text is cut.
+
+    Returns:
+        The text, with escapes for control characters, line separators and lone surrogates.
+    """
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,265 @@
+"""The blocking client: from a URI to a connection."""
+
+from __future__ import annotations
+
+import socket as socket_module
+import ssl as ssl_module
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from .._native import Transport
+from ..client_options import ClientOptions, check_headers, native_tls
+from ..compression import Deflate
+from ..datastructures import HeadersLike
+from ..exceptions import InvalidStatus
+from ..proxy import Proxy, connect_request, connect_socks, get_proxy
+from ..redirects import RedirectChain
+from ..tls import TLS, choose_ssl
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ..uri import WebSocketURI
+from ..version import USER_AGENT
+from .connection import ClientConnection
+from .dial import dial, dial_unix
+
+__all__ = ["connect", "unix_connect"]
+
+
+def connect(
+    uri: str,
+    *,
+    # TCP and TLS
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    local_addr: tuple[str, int] | None = None,
+    family: int = 0,
+    happy_eyeballs_delay: float | None = 0.25,
+    # WebSocket
+    origin: Origin | str | None = None,
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    compression: Deflate | str | None = "deflate",
+    # HTTP
+    additional_headers: HeadersLike | None = None,
+    user_agent_header: str | None = USER_AGENT,
+    proxy: str | Literal[True] | None = True,
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    proxy_server_hostname: str | None = None,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | None | tuple[int | None, int | None] = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | None | tuple[int | None, int | None] = 16,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
+) -> ClientConnection:
+    """Connect to a WebSocket server.
+
+    Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
+    Basic authentication. An address that does not answer does not keep the others of the same name waiting (Happy
+    Eyeballs, RFC 8305). No thread is started.
+
+    Args:
+        uri: ``ws://`` or ``wss://`` URI.
+        sock: Connected TCP or Unix socket to use. The connection takes it over and closes it.
+        ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
+            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
+        host: Host to connect to instead of that of the URI.
+        port: Port to connect to instead of that of the URI.
+        local_addr: Host and port to connect from.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a failure.
+        origin: Value of the Origin header, for servers that check it.
+        subprotocols: Subprotocols to offer, in order of preference.
+        compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
+            other settings, ``None`` for no compression.
+        additional_headers: Headers to add to the request.
+        user_agent_header: Value of the User-Agent header, ``None`` for no header.
+        proxy: ``True`` to use the proxy of the environment or the system, ``None`` to use none, or the URL of a proxy:
+            ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5``, ``socks5h``. SOCKS needs ``wirespeed[socks]``.
+        proxy_ssl: TLS settings for an ``https`` proxy, as ``ssl``.
+        proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
+        open_timeout: Seconds for everything until the connection is open, redirects included; ``None`` for no limit.
+            Resolving a name is up to the system, and may take longer.
+        ping_interval: Seconds between keepalive pings, ``None`` for none. They are sent while a thread receives or waits.
+        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
+            no limit. The time that no thread attends to the connection does not count.
+        close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
+        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the second
+            limits fragments.
+        max_fragments: Fragments of a received message; ``None`` for no limit.
+        max_queue: Received messages that are kept while the application does not receive: when it waits for a pong or
+            for room to send, and when it closes. More are kept as long as they are below 4 MiB together. ``None`` for no
+            limit. Of a pair, the first counts.
+        logger: Logger for debugging, by default ``wirespeed.client``.
+        create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
+
+    Raises:
+        InvalidURI: ``uri`` is not a WebSocket URI.
+        InvalidProxy: The proxy is not one that is supported.
+        InvalidHandshake: The server, or the proxy, did not agree; its subclasses tell why.
+        OSError: The connection could not be opened.
+        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` for the certificate of the server.
+        TimeoutError: It took longer than ``open_timeout``.
+        TypeError, ValueError: An argument is wrong; the text names it.
+    """
+    options = ClientOptions(
+        origin=origin,
+        subprotocols=subprotocols,
+        compression=compression,
+        user_agent_header=user_agent_header,
+        open_timeout=open_timeout,
+        ping_interval=ping_interval,
+        ping_timeout=ping_timeout,
+        close_timeout=close_timeout,
+        max_size=max_size,
+        max_fragments=max_fragments,
+        max_queue=max_queue,
+        logger=logger,
+    )
+    chain = RedirectChain(
+        uri,
+        check_headers(additional_headers),
+        sock=sock is not None,
+        address=host is not None or port is not None,
+    )
+
+    def open_tcp(deadline: float | None) -> Transport:
+        if sock is not None:
+            sock.setblocking(True)
+            return Transport(sock.detach())
+        wanted = get_proxy(chain.parsed, proxy)
+        to = (host or chain.parsed.host, port or chain.parsed.port)
+        how = {"local_addr": local_addr, "family": family, "happy_eyeballs_delay": happy_eyeballs_delay}
+        if wanted is None:
+            return Transport(dial(*to, deadline=deadline, **how).detach())
+        dialled = dial(wanted.host, wanted.port, deadline=deadline, **how)
+        if wanted.is_socks:
+            return Transport(connect_socks(dialled, wanted, *to, deadline=deadline).detach())
+        return _open_tunnel(
+            Transport(dialled.detach()), wanted, chain.parsed, options, proxy_ssl, proxy_server_hostname, deadline
+        )
+
+    try:
+        return _connect(chain, options, open_tcp, ssl, server_hostname, create_connection)
+    finally:
+        # Taken over, if it came so far; closed otherwise.
+        if sock is not None:
+            sock.close()
+
+
+def unix_connect(
+    path: PathLike,
+    uri: str | None = None,
+    *,
+    ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    additional_headers: HeadersLike | None = None,
+    user_agent_header: str | None = USER_AGENT,
+    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
+    **options: Any,
+) -> ClientConnection:
+    """Connect to a WebSocket server that listens on a Unix socket.
+
+    Args:
+        path: Path of the socket.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``, by default.
+        ssl: As for :func:`connect`.
+        server_hostname: As for :func:`connect`.
+        additional_headers: As for :func:`connect`.
+        user_agent_header: As for :func:`connect`.
+        create_connection: As for :func:`connect`.
+        **options: Those keyword arguments of :func:`connect` that do not concern TCP or proxies.
+
+    Raises:
+        OSError: The connection could not be opened.
+        InvalidHandshake: The server did not agree.
+    """
+    if uri is None:
+        uri = "ws://localhost/" if ssl is None else "wss://localhost/"
+    checked = ClientOptions(user_agent_header=user_agent_header, **options)
+    chain = RedirectChain(uri, check_headers(additional_headers), unix=True)
+
+    def open_unix(deadline: float | None) -> Transport:
+        return Transport(dial_unix(path, deadline=deadline).detach())
+
+    return _connect(chain, checked, open_unix, ssl, server_hostname, create_connection)
+
+
+def _connect(
+    chain: RedirectChain,
+    options: ClientOptions,
+    open_transport: Callable[[float | None], Transport],
+    ssl: TLS | ssl_module.SSLContext | bool | None,
+    server_hostname: str | None,
+    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None,
+) -> ClientConnection:
+    logger = options.effective_logger
+    deadline = None if options.open_timeout is None else time.monotonic() + options.open_timeout
+    while True:
+        tls, name = choose_ssl(chain.parsed.secure, ssl if chain.parsed.secure or ssl else None, server_hostname, chain.parsed.host)
+        request = options.native(chain.parsed, chain.headers)
+        transport = open_transport(deadline)
+        try:
+            if tls is not None:
+                _start_tls(transport, tls, name, deadline)
+            local_address, remote_address = transport.addresses()
+            opened = transport.open(request, _remaining(deadline))
+        except InvalidStatus as exc:
+            chain.follow(exc)
+            logger.debug("redirected with status %d", exc.response.status_code)
+            continue
+        finally:
+            transport.close()
+        connection = (create_connection or ClientConnection)(
+            opened, logger=logger, local_address=local_address, remote_address=remote_address
+        )
+        logger.debug("connection %s open: %r, %r", connection.id, connection.request, connection.response)
+        return connection
+
+
+def _start_tls(
+    transport: Transport, tls: TLS | ssl_module.SSLContext, server_hostname: str | None, deadline: float | None
+) -> None:
+    native = native_tls(tls) if isinstance(tls, TLS) else tls
+    transport.start_tls(native, server_hostname, _remaining(deadline))
+
+
+def _open_tunnel(
+    transport: Transport,
+    proxy: Proxy,
+    uri: WebSocketURI,
+    options: ClientOptions,
+    ssl: TLS | ssl_module.SSLContext | bool | None,
+    server_hostname: str | None,
+    deadline: float | None,
+) -> Transport:
+    try:
+        if proxy.scheme == "https":
+            tls, name = choose_ssl(True, ssl, server_hostname, proxy.host)
+            if tls is not None:
+                _start_tls(transport, tls, name, deadline)
+        elif ssl is not None:
+            raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
+        authority, headers = connect_request(proxy, uri, user_agent_header=options.user_agent_header)
+        del headers["Host"]
+        authorization = headers.get("Proxy-Authorization")
+        del headers["Proxy-Authorization"]
+        transport.connect_tunnel(authority, list(headers.raw_items()), authorization, _remaining(deadline))
+    except BaseException:
+        transport.close()
+        raise
+    return transport
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,137 @@
+"""The connection of the blocking API.
+
+What a message passes through is native; here is what is called seldom.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from .._native import BlockingConnection, Opened, Ping
+from ..close_codes import CloseCode
+from ..exceptions import ConcurrencyError
+from ..protocol_state import State
+from ..typing import Data, LoggerLike, Subprotocol
+
+__all__ = ["ClientConnection", "Ping"]
+
+
+class ClientConnection(BlockingConnection):
+    """A WebSocket connection of a client, made by :func:`wirespeed.sync.connect`.
+
+    It is a context manager that closes the connection, with code 1000, or 1011 after an exception. Iterating over it
+    yields messages until the connection is closed; a clean close, with code 1000 or 1001, ends the iteration.
+
+    Threads may share it: any number may send and receive at once. It has no threads of its own: pings are answered, and
+    its own keepalive is sent, while a thread receives, waits for a pong, or waits for room to send.
+
+    Attributes:
+        id: A UUID, for logs.
+        logger: The logger given to ``connect``.
+        local_address: Address of this end, as ``socket.getsockname()`` returned it when the connection was opened.
+        remote_address: Address of the other end, that of the proxy if there is one.
+    """
+
+    def __init__(self, opened: Opened, *, logger: LoggerLike, local_address: Any, remote_address: Any) -> None:
+        self.id: uuid.UUID = uuid.uuid4()
+        self.logger = logger
+        self.local_address = local_address
+        self.remote_address = remote_address
+        self._streaming = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.state.name} {self.id}>"
+
+    def __enter__(self) -> ClientConnection:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
+
+    def __del__(self) -> None:
+        # A constructor that raised leaves an object without attributes.
+        with contextlib.suppress(AttributeError):
+            if self._state != State.CLOSED:
+                warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
+                self.abort()
+
+    # The state of the connection.
+
+    @property
+    def state(self) -> State:
+        """State of the connection."""
+        return State(self._state)
+
+    @property
+    def close_code(self) -> int | None:
+        """Code of the close frame received, 1005 if it had none, 1006 if the connection was lost; ``None`` while it is open.
+
+        RFC 6455, section 7.1.5.
+        """
+        return None if self._close is None else self._close[0]
+
+    @property
+    def close_reason(self) -> str | None:
+        """Reason of the close frame received, empty if there was none; ``None`` while the connection is open.
+
+        RFC 6455, section 7.1.6.
+        """
+        return None if self._close is None else self._close[1]
+
+    @property
+    def subprotocol(self) -> Subprotocol | None:
+        """Subprotocol that was agreed on, ``None`` if there is none."""
+        subprotocol = super().subprotocol
+        return None if subprotocol is None else Subprotocol(subprotocol)
+
+    # Receiving in pieces.
+
+    def recv_streaming(self, decode: bool | None = None) -> Iterator[Data]:
+        """Receive the next message fragment by fragment, as the peer sent it.
+
+        Leaving the iteration early drops the rest of the message.
+
+        Args:
+            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
+                the one or the other.
+
+        Yields:
+            The fragments. Text is cut between characters, so a fragment may be shorter than it was on the wire.
+
+        Raises:
+            ConnectionClosed: The connection was closed before the end of the message.
+            ConcurrencyError: Another thread is in this method.
+        """
+        if not self._streaming.acquire(blocking=False):
+            raise ConcurrencyError("recv_streaming is running in another place already")
+        fin = True
+        try:
+            decoder = None
+            while True:
+                fragment, is_text, fin = self._recv_fragment()
+                if decode is None:
+                    decode = is_text
+                if not decode:
+                    yield fragment
+                else:
+                    if decoder is None:
+                        decoder = codecs.getincrementaldecoder("utf-8")()
+                    yield decoder.decode(fragment, fin)
+                if fin:
+                    return
+        finally:
+            if not fin:
+                self._discard_message()
+            self._streaming.release()

@@ -1,0 +1,295 @@
+"""TLS settings: what the user says, checked early and gathered as PEM for the native core.
+
+It reads files and looks for PEM blocks. It knows nothing of certificates beyond that: the core parses them and
+verifies chains.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import os
+import re
+import ssl as ssl_module
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict
+
+__all__ = ["TLS", "NativeTLSArguments", "PEMSource", "choose_ssl"]
+
+PEMSource = str | bytes | os.PathLike[str]
+"""A path, or PEM text itself, as ``str`` or ``bytes``."""
+
+_VERSIONS = ("1.2", "1.3")
+
+
+class NativeTLSArguments(TypedDict):
+    """What the native core needs to know."""
+
+    ca_pem: list[bytes]
+    system_roots: bool
+    cert_pem: bytes | None
+    key_pem: bytes | None
+    verify: bool
+    alpn: list[bytes]
+    min_version: str | None
+    max_version: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TLS:
+    """TLS settings of a connection. Files are read once, here.
+
+    Where a certificate or key is expected, a path and PEM text are equally good; text that contains ``-----BEGIN`` is
+    taken for PEM. An ``ssl.SSLContext`` does what is missing here, such as encrypted keys.
+
+    Attributes:
+        ca: Certificates of the authorities to trust: a PEM file, a directory of PEM files, PEM text, or several of
+            these.
+        system_roots: Whether to trust the authorities that the system trusts. The default is to do so unless ``ca`` is
+            given.
+        cert: Own certificate, followed by intermediate ones.
+        key: Private key of ``cert``. The default is to look for it behind the certificate.
+        verify: Whether to verify the certificate of the other end. Without, anyone can read and change the traffic.
+        alpn: Protocols to offer by ALPN. The default is not to use ALPN.
+        minimum_version: ``"1.2"`` or ``"1.3"``. The default is the lowest that the core supports, 1.2.
+        maximum_version: ``"1.2"`` or ``"1.3"``. The default is the highest, 1.3.
+
+    Raises:
+        FileNotFoundError: A file is missing. Other failures to read it are other kinds of ``OSError``.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has a wrong value, or what it names holds no certificate or key. The text names the
+            argument.
+    """
+
+    ca: PEMSource | Iterable[PEMSource] | None = None
+    system_roots: bool | None = None
+    cert: PEMSource | None = None
+    key: PEMSource | None = None
+    verify: bool = True
+    alpn: Sequence[str] = ()
+    minimum_version: Literal["1.2", "1.3"] | None = None
+    maximum_version: Literal["1.2", "1.3"] | None = None
+    _ca_pem: tuple[bytes, ...] = dataclasses.field(init=False)
+    _cert_pem: bytes | None = dataclasses.field(init=False)
+    _key_pem: bytes | None = dataclasses.field(init=False)
+    _alpn: tuple[bytes, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        # An iterable may be readable only once, and a list cannot be hashed.
+        ca = self.ca
+        if not isinstance(ca, (str, bytes, os.PathLike)) and isinstance(ca, Iterable):
+            ca = tuple(ca)
+        alpn = self.alpn if isinstance(self.alpn, str) else tuple(self.alpn)
+        self._set(ca=ca, alpn=alpn)
+        self._set(_ca_pem=_read_authorities(ca), _alpn=_encode_alpn(alpn))
+        self._set(_cert_pem=None, _key_pem=None)
+        if self.cert is not None:
+            cert_pem, key_pem = _read_identity(self.cert, self.key)
+            self._set(_cert_pem=cert_pem, _key_pem=key_pem)
+        elif self.key is not None:
+            raise ValueError("key is given without cert; pass cert, the certificate that belongs to it")
+        if self.verify and self.system_roots is False and not self._ca_pem:
+            raise ValueError("system_roots is False and there is no ca, so no certificate can be verified; pass ca")
+        self._check_versions()
+
+    def __repr__(self) -> str:
+        fields = (field for field in dataclasses.fields(self) if field.init)
+        shown = (
+            f"{field.name}={_describe(getattr(self, field.name))}"
+            for field in fields
+            if getattr(self, field.name) != field.default
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _check_versions(self) -> None:
+        for name in ("minimum_version", "maximum_version"):
+            if getattr(self, name) not in (None, *_VERSIONS):
+                raise ValueError(f'{name} must be "1.2", "1.3" or None, not {getattr(self, name)!r}')
+        if self.minimum_version == "1.3" and self.maximum_version == "1.2":
+            raise ValueError("minimum_version is above maximum_version")
+
+    def _native_arguments(self) -> NativeTLSArguments:
+        return {
+            "ca_pem": list(self._ca_pem),
+            "system_roots": self.ca is None if self.system_roots is None else self.system_roots,
+            "cert_pem": self._cert_pem,
+            "key_pem": self._key_pem,
+            "verify": self.verify,
+            "alpn": list(self._alpn),
+            "min_version": self.minimum_version,
+            "max_version": self.maximum_version,
+        }
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def choose_ssl(
+    secure: bool,
+    ssl: TLS | ssl_module.SSLContext | bool | None,
+    server_hostname: str | None,
+    host: str,
+) -> tuple[TLS | ssl_module.SSLContext | None, str | None]:
+    """Choose the TLS settings of a client connection.
+
+    Args:
+        secure: Whether the URI is a wss URI.
+        ssl: What the user passed.
+        server_hostname: What the user passed.
+        host: Host of the URI.
+
+    Returns:
+        The settings, and the name that the certificate of the server must have; ``None`` and ``None`` for ws.
+
+    Raises:
+        TypeError: ``ssl`` has another type.
+        ValueError: ``ssl`` does not fit the URI.
+    """
+    if not secure:
+        if ssl is not None:
+            raise ValueError("ssl argument is incompatible with a ws:// URI; use a wss:// URI")
+        return None, None
+    if ssl is False:
+        raise ValueError("ssl=False is incompatible with a wss:// URI; use a ws:// URI, or ssl=TLS(verify=False)")
+    if ssl is None or ssl is True:
+        ssl = TLS()
+    elif not isinstance(ssl, (TLS, ssl_module.SSLContext)):
+        raise TypeError(f"ssl must be True, a TLS or an ssl.SSLContext, not {type(ssl).__name__}")
+    if server_hostname is None:
+        # RFC 6066, section 3: the name in SNI has no trailing dot. The zone of an address is local to this machine.
+        server_hostname = host.partition("%")[0].rstrip(".")
+    return ssl, server_hostname
+
+
+class _Block(NamedTuple):
+    label: str
+    text: bytes
+
+
+# RFC 7468, section 3.
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_KEY_LABELS = ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY")
+
+
+def _read_authorities(ca: PEMSource | tuple[PEMSource, ...] | None) -> tuple[bytes, ...]:
+    if ca is None:
+        return ()
+    sources = ca if isinstance(ca, tuple) else (ca,)
+    if not sources:
+        raise ValueError("ca is empty; leave it out to trust the authorities of the system")
+    return tuple(map(_read_authority, sources))
+
+
+def _read_authority(source: PEMSource) -> bytes:
+    _check_type("ca", source)
+    pem = b""
+    if not _is_pem(source) and Path(os.fsdecode(source)).is_dir():
+        certificates = b"".join(_directory(Path(os.fsdecode(source))))
+    else:
+        pem = _read("ca", source)
+        certificates = _certificates(pem, "ca", source)
+    if not certificates:
+        raise ValueError(f"ca: there is no certificate in {_describe(source)}{_hint(pem)}")
+    return certificates
+
+
+def _directory(directory: Path) -> Iterator[bytes]:
+    # c_rehash fills such directories with links: each certificate is there twice.
+    for path in sorted({path.resolve() for path in directory.iterdir()}):
+        if path.is_file():
+            yield _certificates(path.read_bytes(), "ca", path)
+
+
+def _read_identity(cert: PEMSource, key: PEMSource | None) -> tuple[bytes, bytes]:
+    cert_pem = _read("cert", cert)
+    chain = _certificates(cert_pem, "cert", cert)
+    if not chain:
+        raise ValueError(f"cert: there is no certificate in {_describe(cert)}{_hint(cert_pem)}")
+    if key is None:
+        private = _private_key(cert_pem, "cert", cert)
+        if private is None:
+            raise ValueError(f"cert is given without key, and there is no private key in {_describe(cert)}; pass key")
+        return chain, private
+    key_pem = _read("key", key)
+    private = _private_key(key_pem, "key", key)
+    if private is None:
+        raise ValueError(f"key: there is no private key in {_describe(key)}{_hint(key_pem)}")
+    return chain, private
+
+
+def _certificates(pem: bytes, argument: str, source: PEMSource) -> bytes:
+    return b"".join(block.text for block in _blocks(pem, argument, source) if block.label == "CERTIFICATE")
+
+
+def _private_key(pem: bytes, argument: str, source: PEMSource) -> bytes | None:
+    for block in _blocks(pem, argument, source):
+        # RFC 5958 has a label for it, RFC 1421 a header.
+        if block.label == "ENCRYPTED PRIVATE KEY" or b"Proc-Type: 4,ENCRYPTED" in block.text:
+            raise ValueError(
+                f"{argument}: the private key in {_describe(source)} is encrypted; decrypt it, or pass an "
+                f"ssl.SSLContext instead, whose load_cert_chain takes a password"
+            )
+        if block.label in _KEY_LABELS:
+            return block.text
+    return None
+
+
+def _blocks(pem: bytes, argument: str, source: PEMSource) -> Iterator[_Block]:
+    pem = pem.replace(b"\r\n", b"\n")
+    for match in _BLOCK.finditer(pem):
+        label = match[1].decode()
+        if label == "CERTIFICATE" or (label in _KEY_LABELS and b":" not in match[2]):
+            try:
+                base64.b64decode(b"".join(match[2].split()), validate=True)
+            except binascii.Error:
+                raise ValueError(f"{argument}: the {label.lower()} in {_describe(source)} is damaged") from None
+        yield _Block(label, match[0] + b"\n")
+
+
+def _read(argument: str, source: PEMSource) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    _check_type(argument, source)
+    if isinstance(source, str) and _is_pem(source):
+        return source.encode()
+    try:
+        return Path(source).read_bytes()
+    except OSError as exc:
+        # The same kind of error, with the name of the argument.
+        raise type(exc)(exc.errno, f"{argument}: {exc.strerror}", os.fspath(source)) from None
+
+
+def _check_type(argument: str, source: object) -> None:
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        raise TypeError(f"{argument} must be a path or PEM text, not {type(source).__name__}")
+
+
+def _is_pem(source: object) -> bool:
+    return isinstance(source, bytes) or (isinstance(source, str) and "-----BEGIN " in source)
+
+
+def _hint(data: bytes) -> str:
+    # Both are a DER sequence, which begins so.
+    return "; PEM is needed, this looks like DER or PKCS #12" if data[:1] == b"\x30" else ""
+
+
+def _encode_alpn(alpn: str | tuple[str, ...]) -> tuple[bytes, ...]:
+    if isinstance(alpn, str):
+        raise TypeError(f"alpn must be a sequence of str, not a str; write [{alpn!r}]")
+    encoded = tuple(protocol.encode() for protocol in alpn)
+    # RFC 7301, section 3.1: ProtocolName<1..2^8-1>.
+    if not all(1 <= len(protocol) <= 255 for protocol in encoded):
+        raise ValueError("alpn: each protocol must have from 1 to 255 bytes")
+    return encoded
+
+
+def _describe(value: object) -> str:
+    """Show an argument, but no PEM text: it may be a private key."""
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_describe, value)) + "]"
+    if _is_pem(value):
+        return "<PEM>"
+    return repr(os.fspath(value)) if isinstance(value, os.PathLike) else repr(value)

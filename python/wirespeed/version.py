@@ -1,0 +1,12 @@
+"""The version of the package, and what it says of itself on the wire."""
+
+from __future__ import annotations
+
+import sys
+
+from ._native import __version__
+
+__all__ = ["USER_AGENT", "__version__"]
+
+USER_AGENT = f"Python/{sys.version_info.major}.{sys.version_info.minor} wirespeed/{__version__}"
+"""Default value of the User-Agent header."""
