@@ -191,11 +191,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Hands the kernel what is queued, as far as it has room.
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
-        if state.peer.link.queued() > 0 && !state.sending
-            && let Some(socket) = &state.socket {
-                // A failure is kept by the peer, and told when its last bytes have been read.
-                let _ = state.peer.link.flush(socket, Mode::NonBlocking);
-            }
+        if state.peer.link.queued() > 0
+            && !state.sending
+            && let Some(socket) = &state.socket
+        {
+            // A failure is kept by the peer, and told when its last bytes have been read.
+            let _ = state.peer.link.flush(socket, Mode::NonBlocking);
+        }
     }
 
     /// Waits until bytes were read, by this thread or another.

@@ -173,6 +173,22 @@ impl<B: PayloadBuffer> Link<B> {
         Ok(())
     }
 
+    /// Queues frames that were encoded before, for many peers or many times: `messages` whole, uncompressed messages of
+    /// `bytes` payload bytes. For servers, whose frames have no mask.
+    pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
+        self.check_frame()?;
+        if !self.connection.state().can_send() {
+            return Err(SendError::NotOpen);
+        }
+        if self.connection.is_sending_fragments() {
+            return Err(SendError::MessageOpen);
+        }
+        self.encode(|_, out| out.extend_from_slice(frames));
+        self.stats.messages_sent += messages;
+        self.stats.bytes_sent += bytes;
+        Ok(())
+    }
+
     /// Queues a ping.
     pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), SendError> {
         self.check_frame()?;
@@ -245,10 +261,11 @@ impl<B: PayloadBuffer> Link<B> {
         let mut plain = buffers::take_write();
         let result = encoder(&mut self.connection, &mut plain);
         if !plain.is_empty()
-            && let Err(error) = layer.send(&plain, self.output.tail()) {
-                self.failure.get_or_insert(Failure::Tls(error));
-                self.eof = true;
-            }
+            && let Err(error) = layer.send(&plain, self.output.tail())
+        {
+            self.failure.get_or_insert(Failure::Tls(error));
+            self.eof = true;
+        }
         buffers::give_write(plain);
         result
     }
@@ -262,10 +279,11 @@ impl<B: PayloadBuffer> Link<B> {
             result = self.output.flush(socket, mode);
         }
         if let Err(error) = &result
-            && error.kind() != io::ErrorKind::Interrupted {
-                let copy = error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
-                self.fail_sending(copy);
-            }
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            let copy = error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+            self.fail_sending(copy);
+        }
         result
     }
 

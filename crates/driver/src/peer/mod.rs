@@ -112,43 +112,51 @@ impl<B: PayloadBuffer> Peer<B> {
     /// The next event in what was read, if there is one; after `None`, read again.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
+        self.poll_event_and_link().0
+    }
+
+    /// As [`Self::poll_event`], with the link beside it: to answer while the event's payload still lies in the read buffer.
+    #[inline]
+    pub fn poll_event_and_link(&mut self) -> (Option<PeerEvent<'_, B>>, &mut Link<B>) {
         self.release_parsed();
+        let link = &mut self.link;
         let mut slice = &mut self.input[self.input_start..];
         let before = slice.len();
-        let result = self.link.connection.receive(&mut slice);
+        let result = link.connection.receive(&mut slice);
         self.input_start += before - slice.len();
-        match result {
+        let event = match result {
             Ok(Some(Event::Message { kind, payload })) => {
-                self.link.stats.messages_received += 1;
-                self.link.stats.bytes_received += payload_len(&payload) as u64;
+                link.stats.messages_received += 1;
+                link.stats.bytes_received += payload_len(&payload) as u64;
                 Some(PeerEvent::Message { kind, payload })
             }
             Ok(Some(Event::Fragment { kind, payload, fin })) => {
-                self.link.stats.messages_received += u64::from(fin);
-                self.link.stats.bytes_received += payload_len(&payload) as u64;
+                link.stats.messages_received += u64::from(fin);
+                link.stats.bytes_received += payload_len(&payload) as u64;
                 Some(PeerEvent::Fragment { kind, payload, fin })
             }
             Ok(Some(Event::Ping(payload))) => {
-                self.link.queue_pong(payload);
+                link.queue_pong(payload);
                 Some(PeerEvent::Ping(payload))
             }
             Ok(Some(Event::Pong(payload))) => Some(PeerEvent::Pong(payload)),
             Ok(Some(Event::Close(_))) => {
-                if self.link.connection.close_sent().is_some() {
-                    self.link.received_then_sent = Some(false);
+                if link.connection.close_sent().is_some() {
+                    link.received_then_sent = Some(false);
                 } else {
-                    self.link.received_then_sent = Some(true);
-                    self.link.queue_close();
+                    link.received_then_sent = Some(true);
+                    link.queue_close();
                 }
                 Some(PeerEvent::Closing)
             }
             Ok(None | Some(_)) => None,
             Err(fault) => {
-                self.link.failure.get_or_insert(Failure::Fault(fault));
-                self.link.queue_close();
+                link.failure.get_or_insert(Failure::Fault(fault));
+                link.queue_close();
                 Some(PeerEvent::Closing)
             }
-        }
+        };
+        (event, link)
     }
 
     /// Gives the buffer back that was read into, if everything in it was parsed. For a caller that stops polling between messages.

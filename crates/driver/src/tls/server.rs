@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use rustls::RootCertStore;
+pub use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 
 use super::Error;
 use super::client::{Version, certificates, private_key, provider, versions};

@@ -1,0 +1,123 @@
+//! One client of the echo server.
+
+use std::io;
+use std::sync::Arc;
+
+use wirespeed_driver::Peer;
+use wirespeed_driver::peer::PeerEvent;
+use wirespeed_driver::protocol::State;
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::tls::Layer;
+
+use super::Settings;
+use super::opening::{Opened, Opening};
+use super::role::Role;
+
+/// Bytes queued above which nothing more is read, or produced, until the client has read.
+const HIGH_WATER: usize = 256 * 1024;
+
+/// A read of fewer bytes has emptied the socket: the next bytes make a new event (epoll(7), edge-triggered).
+const FULL_READ: usize = 64 * 1024;
+
+/// Whether a connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Waiting,
+    Over,
+}
+
+enum Phase {
+    Opening(Box<Opening>),
+    Open(Box<Peer>, Role),
+}
+
+/// A client.
+pub(crate) struct Connection {
+    socket: Socket,
+    settings: Arc<Settings>,
+    phase: Phase,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: Socket, layer: Option<Box<dyn Layer>>, settings: Arc<Settings>) -> Self {
+        let phase = Phase::Opening(Box::new(Opening::new(layer, &settings)));
+        Self { socket, settings, phase }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Does what can be done without waiting. `closed`: the client has ended its direction, so the end is there to be read.
+    pub(crate) fn proceed(&mut self, closed: bool) -> Outcome {
+        if let Phase::Opening(opening) = &mut self.phase {
+            match opening.proceed(&self.socket, &self.settings) {
+                Opened::NotYet => return Outcome::Waiting,
+                Opened::Over => return Outcome::Over,
+                // A response of two hundred bytes always fits an empty socket buffer.
+                Opened::Open(..) if opening.has_output() => return Outcome::Over,
+                Opened::Open(mut peer, role) => {
+                    if let Role::Close(code) = &role {
+                        let _ = peer.link.send_close(Some(*code), ""); // it is open, and the code was checked
+                    }
+                    self.phase = Phase::Open(peer, role);
+                }
+            }
+        }
+        let Phase::Open(peer, role) = &mut self.phase else { return Outcome::Waiting };
+        serve(peer, role, &self.socket, closed)
+    }
+}
+
+fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Outcome {
+    let mut drained = false;
+    loop {
+        while peer.link.queued() < HIGH_WATER {
+            let (event, link) = peer.poll_event_and_link();
+            match event {
+                Some(PeerEvent::Message { kind, payload }) => {
+                    let _ = role.receive(link, kind, &payload); // refused only while closing
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        if let Role::Blast(blast) = role {
+            while peer.link.state().can_send() && peer.link.queued() < HIGH_WATER && blast.send(&mut peer.link).is_ok()
+            {
+            }
+        }
+        let flushed = peer.link.flush(socket, Mode::NonBlocking);
+        if peer.link.failure().is_some() && peer.link.queued() == 0 || flushed.is_err() {
+            return Outcome::Over;
+        }
+        match peer.link.state() {
+            // RFC 6455 7.1.1: the server ends TCP first.
+            State::Closed if peer.link.queued() == 0 => return Outcome::Over,
+            State::Failed if peer.link.queued() == 0 => return Outcome::Over,
+            _ => {}
+        }
+        if peer.link.queued() >= HIGH_WATER {
+            return Outcome::Waiting; // until the client has read
+        }
+        if peer.has_input() {
+            continue;
+        }
+        if drained {
+            if matches!(role, Role::Blast(_)) && peer.link.queued() == 0 && peer.link.state().can_send() {
+                continue;
+            }
+            return Outcome::Waiting;
+        }
+        let mut operation = peer.begin_read();
+        let result = operation.read(socket, Mode::NonBlocking);
+        match &result {
+            Ok(received) => drained = *received < FULL_READ && *received > 0 && !closed,
+            Err(error) => drained = error.kind() == io::ErrorKind::WouldBlock,
+        }
+        peer.complete_read(operation, result);
+        if peer.poll_eof() {
+            return Outcome::Over;
+        }
+    }
+}
