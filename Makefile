@@ -1,16 +1,135 @@
-# All commands of the project. `make help` lists them.
+# All commands of the project; `make help` lists them. .ci/run calls `make lint` and `make test`.
 
 PYTHON ?= python3
-# The newest interpreter that lies under pyenv, for the second run of the tests; empty where there is none.
+# A newer interpreter for the second run of the tests: the newest one on PATH or under pyenv. Empty: there is none.
 PYTHON_NEWEST ?= $(shell $(PYTHON) scripts/find_python.py)
-VENV := .venv
-VENV_NEWEST := .venv-newest
-BIN := $(VENV)/bin
 CARGO ?= cargo
-BENCH_BIN := target/release/wirespeed-bench
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+FUZZ_SECONDS ?= 20
+
+VENV := .venv
+NEWEST := .venv-newest
+BENCH := .venv-bench
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name '*.rs' -o -name Cargo.toml)
+PIP := -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ---- environments ----
+
+define make-venv
+	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: install it from https://rustup.rs" >&2; exit 1; }
+	$(1) -m venv $(2)
+	$(2)/bin/python $(PIP) install --upgrade "pip>=25.1"
+	$(2)/bin/python $(PIP) install --group $(3)
+	touch $@
+endef
+
+$(VENV)/ready: pyproject.toml
+	$(call make-venv,$(PYTHON),$(VENV),dev)
+
+$(NEWEST)/ready: pyproject.toml
+	$(call make-venv,$(PYTHON_NEWEST),$(NEWEST),test)
+
+# The native module, compiled into the source tree: Python files need no second build.
+$(VENV)/built: $(VENV)/ready $(NATIVE_SOURCES)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --quiet
+	touch $@
+
+# A module of its own name beside the first, as that is compiled for another version of Python.
+$(NEWEST)/built: $(NEWEST)/ready $(NATIVE_SOURCES) $(VENV)/ready
+	VIRTUAL_ENV=$(CURDIR)/$(NEWEST) $(VENV)/bin/maturin develop --release --quiet
+	touch $@
+
+target/release/wirespeed-bench: $(NATIVE_SOURCES)
+	$(CARGO) build --release --quiet -p wirespeed-bench
+	touch $@
+
+.PHONY: build
+build: $(VENV)/built target/release/wirespeed-bench ## Compile the native module and the echo server
+
+# ---- the main job ----
+
+.PHONY: demo
+demo: build ## Connect to real servers over ws and wss, exchange messages, show what happened
+	$(VENV)/bin/python examples/demo.py
+
+# ---- checks ----
+
+.PHONY: test
+test: test-rust test-python test-python-newest ## Run every test
+
+.PHONY: test-rust
+test-rust: ## Run the tests of the Rust crates
+	$(CARGO) test --workspace --quiet
+	scripts/check-no-host.sh
+
+.PHONY: test-python
+test-python: build ## Run the Python tests on the default interpreter
+	$(VENV)/bin/python -m pytest -q $(PYTEST_ARGS)
+
+.PHONY: test-python-newest
+test-python-newest: build ## Run the Python tests on the newest interpreter that is here
+ifneq ($(PYTHON_NEWEST),)
+	$(MAKE) $(NEWEST)/built PYTHON_NEWEST=$(PYTHON_NEWEST)
+	$(NEWEST)/bin/python -m pytest -q $(PYTEST_ARGS)
+else
+	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
+endif
+
+.PHONY: lint
+lint: $(VENV)/built ## Check formatting, lints, types, stubs, licences
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m mypy.stubtest wirespeed --mypy-config-file pyproject.toml --allowlist tests/stubtest-allowlist.txt
+	@if command -v cargo-deny >/dev/null; then cargo-deny --offline check bans licenses sources; \
+	else echo "cargo-deny is not installed: licences and sources of dependencies are not checked (cargo install cargo-deny)"; fi
+
+.PHONY: format
+format: $(VENV)/ready ## Format everything
+	$(CARGO) fmt --all
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+.PHONY: conformance
+conformance: build ## Run the Autobahn suite against the blocking client (10 minutes; CASES=quick for 10 seconds)
+	$(VENV)/bin/python conformance/run_client.py --cases $(or $(CASES),all)
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target for FUZZ_SECONDS (20); needs nightly Rust
+	fuzz/run.sh $(FUZZ_SECONDS)
+
+# ---- benchmarks ----
+
+# Of the interpreters that run (a pyenv shim may not), the newest: websocket-rs needs 3.12.
+PYTHON_BENCH ?= $(or $(PYTHON_NEWEST),$(PYTHON))
+
+$(BENCH)/ready: bench/requirements.txt pyproject.toml
+	$(PYTHON_BENCH) -c 'import sys; sys.exit("the benchmarks need Python 3.12 or newer: set PYTHON_BENCH" if sys.version_info < (3, 12) else 0)'
+	$(PYTHON_BENCH) -m venv $(BENCH)
+	$(BENCH)/bin/python $(PIP) install --upgrade "pip>=25.1"
+	$(BENCH)/bin/python $(PIP) install -r bench/requirements.txt
+	touch $@
+
+$(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
+	VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
+	touch $@
+
+.PHONY: bench-sync
+bench-sync: $(BENCH)/built target/release/wirespeed-bench ## Measure the blocking client against its rivals (BENCH_ARGS=--quick: one minute)
+	$(BENCH)/bin/python bench/run.py sync $(BENCH_ARGS)
+
+.PHONY: clean
+clean: ## Remove everything that was built
+	rm -rf target fuzz/target $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn
+	find python tests bench conformance -name __pycache__ -prune -exec rm -rf {} +
+	rm -f python/wirespeed/_native*.so

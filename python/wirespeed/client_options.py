@@ -9,6 +9,8 @@ import dataclasses
 import functools
 import logging
 import math
+import socket
+import ssl as ssl_module
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +18,13 @@ from ._native import ClientTLS
 from ._native_types import ConnectOptions, DeflateOptions
 from .compression import Deflate, deflate_options
 from .datastructures import Headers, HeadersLike
+from .exceptions import InvalidHeader
 from .proxy import basic_authorization
 from .tls import TLS
 from .typing import LoggerLike
 from .uri import WebSocketURI
 
-__all__ = ["ClientOptions", "check_headers", "native_tls"]
+__all__ = ["ClientOptions", "check_headers", "check_network", "native_tls"]
 
 _QUEUE_BYTES = 4 * 2**20
 """Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold on common systems."""
@@ -131,7 +134,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (value, None)
 
 
-def _check_type(name: str, value: object, expected: type, description: str) -> None:
+def _check_type(name: str, value: object, expected: type | tuple[type, ...], description: str) -> None:
     if value is not None and not isinstance(value, expected):
         raise TypeError(f"{name} must be {description}, not {type(value).__name__}")
 
@@ -150,8 +153,9 @@ def _check_count(name: str, value: object) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
-    if not 0 <= value < (2**32 if name == "max_fragments" else 2**62):
-        raise ValueError(f"{name} must be between 0 and 2**{32 if name == 'max_fragments' else 62}; None is no limit")
+    low, bits = (1, 32) if name == "max_fragments" else (0, 62)
+    if not low <= value < 2**bits:
+        raise ValueError(f"{name} must be at least {low} and less than 2**{bits}; None is no limit")
 
 
 def check_headers(headers: HeadersLike | None) -> Headers | None:
@@ -162,14 +166,45 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
 
     Raises:
         TypeError: It is no mapping and no iterable of pairs of ``str``.
+        ValueError: A name or a value cannot stand in a request.
     """
     if headers is None:
         return None
+    expected = "additional_headers must be a mapping of str to str, or an iterable of such pairs"
+    if isinstance(headers, (str, bytes)):
+        raise TypeError(f"{expected}, not {type(headers).__name__}")
     try:
-        result = Headers(headers)
-    except (TypeError, ValueError, AttributeError) as exc:
-        raise TypeError("additional_headers must be a mapping or an iterable of (name, value) pairs") from exc
-    for name, value in result.raw_items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"additional_headers must consist of str; {name!r} does not")
-    return result
+        return Headers(headers)
+    except InvalidHeader as exc:
+        raise ValueError(f"additional_headers: {exc}") from None
+    except (TypeError, ValueError, AttributeError):
+        raise TypeError(f"{expected}, not {type(headers).__name__}") from None
+
+
+def check_network(
+    *,
+    sock: object = None,
+    ssl: object = None,
+    server_hostname: object = None,
+    local_addr: object = None,
+    proxy: object = None,
+) -> None:
+    """Check the types of the arguments that say how to reach a server.
+
+    Args:
+        sock: What the user passed.
+        ssl: What the user passed.
+        server_hostname: What the user passed.
+        local_addr: What the user passed.
+        proxy: What the user passed.
+
+    Raises:
+        TypeError: One has a wrong type.
+    """
+    _check_type("sock", sock, socket.socket, "a socket.socket or None")
+    _check_type("ssl", ssl, (bool, TLS, ssl_module.SSLContext), "True, a TLS, an ssl.SSLContext or None")
+    _check_type("server_hostname", server_hostname, str, "a str or None")
+    if local_addr is not None and not (isinstance(local_addr, tuple) and len(local_addr) == 2):
+        raise TypeError(f"local_addr must be a pair of host and port, not {type(local_addr).__name__}")
+    if proxy is not True:
+        _check_type("proxy", proxy, str, "True, a str or None")

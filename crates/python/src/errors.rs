@@ -187,9 +187,19 @@ pub(crate) fn tunnel(py: Python<'_>, error: &HandshakeError) -> PyErr {
     }
 }
 
-/// A header that the application gave and that cannot be sent.
+/// A header that cannot be sent: the argument that it was made of is named.
 pub(crate) fn header_argument(_: Python<'_>, error: &HeaderError) -> PyErr {
-    PyValueError::new_err(format!("additional_headers: {error}"))
+    let name = match error {
+        HeaderError::Name { name } | HeaderError::Value { name } => name.to_ascii_lowercase(),
+        _ => String::new(),
+    };
+    let argument = match name.as_str() {
+        "origin" => "origin",
+        "user-agent" => "user_agent_header",
+        "sec-websocket-protocol" => "subprotocols",
+        _ => "additional_headers",
+    };
+    PyValueError::new_err(format!("{argument}: {error}"))
 }
 
 /// A call that was wrong in itself.

@@ -16,7 +16,7 @@ mod _native {
     #[pymodule_export]
     use crate::blocking::connection::BlockingConnection;
     #[pymodule_export]
-    use crate::blocking::opening::{Opened, Transport};
+    use crate::blocking::opening::{Opened, Transport, check_request};
     #[pymodule_export]
     use crate::blocking::ping::Ping;
     #[pymodule_export]

@@ -4,12 +4,14 @@
 
 use std::ops::Range;
 
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::{MessageKind, utf8};
+
+use crate::payload::decode_utf8;
 
 /// A message as the application gave it: the bytes, without a copy.
 pub(crate) enum Message<'a> {
@@ -102,7 +104,7 @@ pub(crate) fn message<'a>(
         Some(true) => {
             // RFC 6455 5.6: text is UTF-8.
             if kind == MessageKind::Binary && utf8::validate(source.piece(0..source.len())).is_err() {
-                return Err(PyValueError::new_err("text=True: the message is not valid UTF-8"));
+                decode_utf8(message.py(), source.piece(0..source.len()))?; // raises UnicodeDecodeError
             }
             MessageKind::Text
         }

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from .._native import Transport
-from ..client_options import ClientOptions, check_headers, native_tls
+from .._native import Transport, check_request
+from ..client_options import ClientOptions, check_headers, check_network, native_tls
 from ..compression import Deflate
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
@@ -112,6 +112,7 @@ def connect(
         TimeoutError: It took longer than ``open_timeout``.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
+    check_network(sock=sock, ssl=ssl, server_hostname=server_hostname, local_addr=local_addr, proxy=proxy)
     options = ClientOptions(
         origin=origin,
         subprotocols=subprotocols,
@@ -135,14 +136,18 @@ def connect(
 
     def open_tcp(deadline: float | None) -> Transport:
         if sock is not None:
-            sock.setblocking(True)
-            return Transport(sock.detach())
+            return _take_over(sock)
         wanted = get_proxy(chain.parsed, proxy)
         to = (host or chain.parsed.host, port or chain.parsed.port)
-        how = {"local_addr": local_addr, "family": family, "happy_eyeballs_delay": happy_eyeballs_delay}
+        dialled = dial(
+            *(to if wanted is None else (wanted.host, wanted.port)),
+            deadline=deadline,
+            local_addr=local_addr,
+            family=family,
+            happy_eyeballs_delay=happy_eyeballs_delay,
+        )
         if wanted is None:
-            return Transport(dial(*to, deadline=deadline, **how).detach())
-        dialled = dial(wanted.host, wanted.port, deadline=deadline, **how)
+            return Transport(dialled.detach())
         if wanted.is_socks:
             return Transport(connect_socks(dialled, wanted, *to, deadline=deadline).detach())
         return _open_tunnel(
@@ -158,9 +163,10 @@ def connect(
 
 
 def unix_connect(
-    path: PathLike,
+    path: PathLike | None = None,
     uri: str | None = None,
     *,
+    sock: socket_module.socket | None = None,
     ssl: TLS | ssl_module.SSLContext | bool | None = None,
     server_hostname: str | None = None,
     additional_headers: HeadersLike | None = None,
@@ -171,8 +177,9 @@ def unix_connect(
     """Connect to a WebSocket server that listens on a Unix socket.
 
     Args:
-        path: Path of the socket.
+        path: Path of the socket, ``None`` if ``sock`` is given.
         uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``, by default.
+        sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
         ssl: As for :func:`connect`.
         server_hostname: As for :func:`connect`.
         additional_headers: As for :func:`connect`.
@@ -186,13 +193,31 @@ def unix_connect(
     """
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"
+    check_network(sock=sock, ssl=ssl, server_hostname=server_hostname)
     checked = ClientOptions(user_agent_header=user_agent_header, **options)
-    chain = RedirectChain(uri, check_headers(additional_headers), unix=True)
+    chain = RedirectChain(uri, check_headers(additional_headers), sock=sock is not None, unix=True)
+    if path is None and sock is None:
+        raise ValueError("path is missing")
+    if path is not None and sock is not None:
+        raise ValueError("path and sock exclude each other")
 
     def open_unix(deadline: float | None) -> Transport:
+        if path is None:
+            return _take_over(sock)
         return Transport(dial_unix(path, deadline=deadline).detach())
 
-    return _connect(chain, checked, open_unix, ssl, server_hostname, create_connection)
+    try:
+        return _connect(chain, checked, open_unix, ssl, server_hostname, create_connection)
+    finally:
+        if sock is not None:
+            sock.close()
+
+
+def _take_over(sock: socket_module.socket | None) -> Transport:
+    if sock is None or sock.fileno() < 0:
+        raise ValueError("sock is closed")
+    sock.setblocking(True)
+    return Transport(sock.detach())
 
 
 def _connect(
@@ -206,8 +231,9 @@ def _connect(
     logger = options.effective_logger
     deadline = None if options.open_timeout is None else time.monotonic() + options.open_timeout
     while True:
-        tls, name = choose_ssl(chain.parsed.secure, ssl if chain.parsed.secure or ssl else None, server_hostname, chain.parsed.host)
+        tls, name = choose_ssl(chain.parsed.secure, ssl, server_hostname, chain.parsed.host)
         request = options.native(chain.parsed, chain.headers)
+        check_request(request)
         transport = open_transport(deadline)
         try:
             if tls is not None:
@@ -251,9 +277,8 @@ def _open_tunnel(
         elif ssl is not None:
             raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
         authority, headers = connect_request(proxy, uri, user_agent_header=options.user_agent_header)
-        del headers["Host"]
-        authorization = headers.get("Proxy-Authorization")
-        del headers["Proxy-Authorization"]
+        headers.pop("Host", None)  # the native core writes it
+        authorization = headers.pop("Proxy-Authorization", None)
         transport.connect_tunnel(authority, list(headers.raw_items()), authorization, _remaining(deadline))
     except BaseException:
         transport.close()

@@ -60,9 +60,10 @@ pub(crate) fn serve(
             }
             let Some(connection) = connections.get_mut(&token) else { continue };
             if connection.proceed(event.is_read_closed()) == Outcome::Over
-                && let Some(connection) = connections.remove(&token) {
-                    let _ = poll.registry().deregister(&mut SourceFd(&connection.socket().raw()));
-                }
+                && let Some(connection) = connections.remove(&token)
+            {
+                let _ = poll.registry().deregister(&mut SourceFd(&connection.socket().raw()));
+            }
         }
     }
     Ok(())

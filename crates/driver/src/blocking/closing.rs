@@ -5,6 +5,7 @@ use std::time::Instant;
 use wirespeed_protocol::{CloseCode, PayloadBuffer, Side, State as ProtocolState};
 
 use super::receiving::ITEM_COST;
+use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host};
 use crate::peer::Failure;
 use crate::socket::Mode;
@@ -161,7 +162,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let step = if state.reading || state.sending {
                 self.wait_for_change(state, host, deadline)
             } else if state.peer.link.queued() > 0 {
-                self.drain_slowly(state, host, deadline)
+                match self.drain_slowly(state, host, deadline) {
+                    Ok(state) => Ok(state),
+                    Err(Stop::Error(error)) => Err(error),
+                    Err(Stop::Signal) => {
+                        host.check_interrupt().map_err(Error::Interrupted)?;
+                        Ok(self.lock(host))
+                    }
+                }
             } else {
                 self.read_rest(state, host, deadline)
             };

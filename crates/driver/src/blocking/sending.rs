@@ -11,6 +11,21 @@ use crate::buffers;
 use crate::socket::{Mode, Readiness};
 use crate::write_queue::Flushed;
 
+/// Why a wait for room ended without room.
+pub(super) enum Stop<I> {
+    /// A signal came. Its handler may call anything on this connection, so the turn was given up first, and the caller
+    /// must not leave the middle of a frame behind when it runs it.
+    Signal,
+    /// Anything else.
+    Error(Error<I>),
+}
+
+impl<I> From<Error<I>> for Stop<I> {
+    fn from(error: Error<I>) -> Self {
+        Self::Error(error)
+    }
+}
+
 /// A ping that waits for its pong.
 pub struct PingTicket {
     id: u64,
@@ -59,7 +74,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.take_turn(host)?;
         if !state.peer.link.is_large(source.len(), compress) {
             state.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
-            return self.drain(state, host).map(drop);
+            return self.drain_all(state, host);
         }
         let mut large = state.peer.link.begin_large(kind, source.len()).map_err(refused)?;
         let mut start = 0;
@@ -68,11 +83,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let last = state.peer.link.append_large(&mut large, source.piece(start..end));
             start = end;
             if last {
-                return self.drain(state, host).map(drop);
+                return self.drain_all(state, host);
             }
-            match self.drain(state, host) {
-                Ok(next) => state = next,
-                Err(error) => {
+            state = match self.drain(state, host) {
+                Ok(state) => state,
+                Err(stop) => {
                     // The frame must not stay open: what is left of it is queued.
                     let mut state = self.lock(host);
                     while state.peer.link.is_mid_frame() {
@@ -80,9 +95,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                         state.peer.link.append_large(&mut large, source.piece(start..end));
                         start = end;
                     }
-                    return Err(error);
+                    drop(state);
+                    return self.resume(host, stop);
                 }
-            }
+            };
         }
     }
 
@@ -102,7 +118,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
         state.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
         if state.peer.link.queued() >= buffers::WRITE_SIZE {
-            return self.drain(state, host).map(drop);
+            return self.drain_all(state, host);
         }
         Ok(())
     }
@@ -110,7 +126,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Returns when every queued byte has been handed to the kernel.
     pub fn flush<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let state = self.take_turn(host)?;
-        self.drain(state, host).map(drop)
+        self.drain_all(state, host)
     }
 
     /// Sends a fragment: the first of a message if `kind` is given.
@@ -129,7 +145,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             None => state.peer.link.send_fragment(payload, fin),
         }
         .map_err(refused)?;
-        self.drain(state, host).map(drop)
+        self.drain_all(state, host)
     }
 
     /// Sends a ping; the ticket tells of its pong.
@@ -146,7 +162,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let id = state.peer.link.keepalive.handle_ping_sent(payload, false, Instant::now());
         let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
-        self.drain(state, host).map(|_| ticket)
+        self.drain_all(state, host).map(|()| ticket)
     }
 
     /// Waits for the pong; reads for it if no other thread reads. What else arrives is queued.
@@ -181,7 +197,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
         state.peer.link.send_pong(payload).map_err(refused)?;
-        self.drain(state, host).map(drop)
+        self.drain_all(state, host)
     }
 
     /// Waits until nobody else has the turn to send.
@@ -203,22 +219,55 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
+    /// Hands everything queued to the kernel; whole frames, so signals can be handled meanwhile.
+    #[inline]
+    fn drain_all<H: Host<Buffer = B, Message = M>>(
+        &self,
+        state: Guard<'_, B, M>,
+        host: &H,
+    ) -> Result<(), Error<H::Interrupt>> {
+        match self.drain(state, host) {
+            Ok(_) => Ok(()),
+            Err(stop) => self.resume(host, stop),
+        }
+    }
+
+    /// After a wait for room that ended early: handles the signal and goes on, or gives up. Everything is queued.
+    #[cold]
+    fn resume<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        mut stop: Stop<H::Interrupt>,
+    ) -> Result<(), Error<H::Interrupt>> {
+        loop {
+            match stop {
+                Stop::Signal => host.check_interrupt().map_err(Error::Interrupted)?,
+                Stop::Error(error) => return Err(error),
+            }
+            let state = self.take_turn(host)?;
+            stop = match self.drain(state, host) {
+                Ok(_) => return Ok(()),
+                Err(stop) => stop,
+            };
+        }
+    }
+
     /// Hands everything queued to the kernel.
     #[inline]
-    pub(super) fn drain<'a, H: Host<Buffer = B, Message = M>>(
+    fn drain<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+    ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
         let socket = state.socket.clone();
-        let Some(socket) = &socket else { return Err(Error::Closed) };
+        let Some(socket) = &socket else { return Err(Error::Closed.into()) };
         match state.peer.link.flush(socket, Mode::NonBlocking) {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
             Err(_) => {
                 drop(state);
                 self.wait_for_end(host)?;
-                Err(Error::Closed)
+                Err(Error::Closed.into())
             }
         }
     }
@@ -230,7 +279,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         mut state: Guard<'a, B, M>,
         host: &H,
         deadline: Option<Instant>,
-    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+    ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
         state.sending = true;
         let result = self.wait_for_room(state, host, deadline);
         match result {
@@ -255,23 +304,23 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         mut state: Guard<'a, B, M>,
         host: &H,
         deadline: Option<Instant>,
-    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+    ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
         loop {
-            let Some(socket) = state.socket.clone() else { return Err(Error::Closed) };
+            let Some(socket) = state.socket.clone() else { return Err(Error::Closed.into()) };
             match state.peer.link.flush(&socket, Mode::NonBlocking) {
                 Ok(Flushed::All) => return Ok(state),
                 Ok(Flushed::Blocked) => {}
-                Err(_) => return Err(Error::Closed),
+                Err(_) => return Err(Error::Closed.into()),
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Err(Error::TimedOut);
+                return Err(Error::TimedOut.into());
             }
             // A peer that waits for us to read, before it reads, would wait for ever.
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
             if state.peer.link.failure().is_some() {
-                return Err(Error::Closed);
+                return Err(Error::Closed.into());
             }
             let readable = !state.reading
                 && !self.is_queue_full(&state)
@@ -295,8 +344,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    host.check_interrupt().map_err(Error::Interrupted)?;
-                    self.lock(host)
+                    return Err(Stop::Signal);
                 }
                 _ => self.lock(host),
             };

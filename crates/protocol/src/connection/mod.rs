@@ -96,6 +96,8 @@ struct Incoming {
     compressed: bool,
     /// Frames so far.
     fragments: u32,
+    /// Whether a part of this message was delivered as a fragment, be it an empty one.
+    streamed: bool,
     /// Bytes of this message that were already delivered as fragments.
     delivered: usize,
     utf8: utf8::Validator,

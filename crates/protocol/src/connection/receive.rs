@@ -135,17 +135,17 @@ impl<B: PayloadBuffer> Connection<B> {
             None => (header.rsv1, 0),
         };
         // The size of a compressed message shows while it is inflated.
-        if !compressed
-            && let Some(limit) = limits.message_size {
-                let size = (before as u64).saturating_add(header.length);
-                if size > limit as u64 {
-                    return Err(Fault::MessageTooBig { size: Some(size), limit });
-                }
+        if !compressed && let Some(limit) = limits.message_size {
+            let size = (before as u64).saturating_add(header.length);
+            if size > limit as u64 {
+                return Err(Fault::MessageTooBig { size: Some(size), limit });
             }
+        }
         if let Some(limit) = limits.fragment_size
-            && header.length > limit as u64 {
-                return Err(Fault::FragmentTooBig { size: Some(header.length), limit });
-            }
+            && header.length > limit as u64
+        {
+            return Err(Fault::FragmentTooBig { size: Some(header.length), limit });
+        }
         // On a 32-bit machine a longer payload could not be held.
         if usize::try_from(header.length).is_err() {
             return Err(Fault::MessageTooBig { size: Some(header.length), limit: usize::MAX });
@@ -204,6 +204,7 @@ impl<B: PayloadBuffer> Connection<B> {
             kind,
             compressed: header.rsv1,
             fragments: 1,
+            streamed: false,
             delivered: 0,
             utf8: utf8::Validator::default(),
         });
@@ -220,12 +221,14 @@ impl<B: PayloadBuffer> Connection<B> {
         }
         self.with_buffer(|connection, buffer, incoming| {
             let start = buffer.as_slice().len();
-            if incoming.compressed {
-                connection.inflate(buffer, incoming, Some(chunk))?;
+            let taken = if incoming.compressed {
+                connection.inflate(buffer, incoming, Some(chunk))
             } else {
-                buffer.extend_from_slice(chunk)?;
-            }
-            validate_text(incoming, &buffer.as_slice()[start..])
+                buffer.extend_from_slice(chunk).map_err(Fault::from)
+            };
+            // The text first: which of two faults is reported must not depend on how the bytes were divided.
+            validate_text(incoming, &buffer.as_slice()[start..])?;
+            taken
         })
     }
 
@@ -252,7 +255,7 @@ impl<B: PayloadBuffer> Connection<B> {
             let (Some(incoming), Some(buffer)) = (self.incoming.take(), self.buffer.take()) else { return Ok(None) };
             let (kind, payload) = (incoming.kind, Payload::Buffer(buffer));
             // A message whose first part went out as fragments ends as one, whatever the delivery is now.
-            return Ok(Some(if self.delivery == Delivery::Fragments || incoming.delivered > 0 {
+            return Ok(Some(if self.delivery == Delivery::Fragments || incoming.streamed {
                 Event::Fragment { kind, payload, fin: true }
             } else {
                 Event::Message { kind, payload }
@@ -265,6 +268,7 @@ impl<B: PayloadBuffer> Connection<B> {
         let kind = incoming.kind;
         let fresh = B::with_capacity(kind, 0)?;
         let Some(buffer) = self.buffer.replace(fresh) else { return Ok(None) };
+        incoming.streamed = true;
         incoming.delivered += buffer.as_slice().len();
         Ok(Some(Event::Fragment { kind, payload: Payload::Buffer(buffer), fin: false }))
     }
@@ -328,7 +332,8 @@ impl<B: PayloadBuffer> Connection<B> {
     #[inline]
     pub fn take_destination(&mut self, minimum: usize) -> Option<Destination<B>> {
         let frame = self.frame.as_ref()?;
-        if frame.remaining < minimum as u64 || frame.header.opcode.is_control() || self.incoming?.compressed {
+        // A frame whose payload is complete, but not yet reported, has no room to give.
+        if frame.remaining < minimum.max(1) as u64 || frame.header.opcode.is_control() || self.incoming?.compressed {
             return None;
         }
         let wanted = frame.remaining as usize;

@@ -161,9 +161,7 @@ impl<B: PayloadBuffer> Connection<B> {
     /// before (RFC 6455 7.1.7).
     pub fn send_fault(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
         if let Some(fault) = self.fault {
-            let mut reason = fault.to_string();
-            reason.truncate(CloseFrame::MAX_REASON); // our own texts: ASCII
-            self.append_failure(fault.close_code(), &reason, key, out);
+            self.append_failure(fault.close_code(), &fault.to_string(), key, out);
         }
     }
 
@@ -180,7 +178,12 @@ impl<B: PayloadBuffer> Connection<B> {
     fn append_failure(&mut self, code: CloseCode, reason: &str, key: impl DrawKey, out: &mut Vec<u8>) {
         debug_assert_eq!(self.state, State::Failed);
         if self.close_sent.is_none() && self.close_received.is_none() {
-            self.append_close(CloseFrame { code: Some(code), reason: reason.to_string() }, key, out);
+            // The caller's text may be of any length: cut where a character ends, so that it stays UTF-8.
+            let mut end = reason.len().min(CloseFrame::MAX_REASON);
+            while !reason.is_char_boundary(end) {
+                end -= 1;
+            }
+            self.append_close(CloseFrame { code: Some(code), reason: reason[..end].to_string() }, key, out);
         }
     }
 

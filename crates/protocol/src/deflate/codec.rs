@@ -103,10 +103,7 @@ impl Inflater {
             let spare = out.spare(step.min(limit.saturating_add(1) - len))?;
             let room = spare.len().min(limit.saturating_add(1) - len);
             let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
-            let status = self
-                .stream
-                .decompress_uninit(input, &mut spare[..room], InflateFlush::SyncFlush)
-                .map_err(|_| Fault::InvalidDeflate)?;
+            let status = self.stream.decompress_uninit(input, &mut spare[..room], InflateFlush::SyncFlush);
             let produced = (self.stream.total_out() - total_out) as usize;
             input = &input[(self.stream.total_in() - total_in) as usize..];
             // SAFETY: the decoder initialised the first `produced` bytes of the spare room.
@@ -114,6 +111,8 @@ impl Inflater {
             unsafe {
                 out.advance(produced);
             }
+            // Behind the advance: what came out before the error may be at fault, too, and then it was first.
+            let status = status.map_err(|_| Fault::InvalidDeflate)?;
             if status == Status::StreamEnd {
                 // RFC 7692 7.2.3.5 lets a sender finish the stream with BFINAL inside a message; what follows is a new one.
                 self.stream.reset(false);
@@ -129,7 +128,12 @@ impl Inflater {
 
     /// Ends a message: feeds what its sender removed (RFC 7692 7.2.2).
     pub(crate) fn finish<B: PayloadBuffer>(&mut self, out: &mut B, limit: usize) -> Result<(), Fault> {
+        let len = out.as_slice().len();
         self.inflate(&TAIL, out, limit)?;
+        // Behind a complete block the tail is an empty one. Where it makes data, the message ended inside a block.
+        if out.as_slice().len() > len {
+            return Err(Fault::InvalidDeflate);
+        }
         if self.reset_after_message {
             self.stream.reset(false);
         }

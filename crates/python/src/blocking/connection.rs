@@ -25,6 +25,20 @@ pub(crate) struct BlockingConnection {
     response: Py<PyAny>,
 }
 
+/// The argument of `pong`, where `None` is no value.
+enum PongData<'py> {
+    Empty,
+    Given(Bound<'py, PyAny>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for PongData<'py> {
+    type Error = std::convert::Infallible;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Self::Error> {
+        Ok(Self::Given(object.to_owned()))
+    }
+}
+
 type Result<T> = std::result::Result<T, Error<PyErr>>;
 
 impl BlockingConnection {
@@ -129,13 +143,14 @@ impl BlockingConnection {
     fn recv_many<'py>(
         &self,
         py: Python<'py>,
-        limit: usize,
+        limit: isize,
         timeout: Option<f64>,
         decode: Option<bool>,
     ) -> PyResult<Bound<'py, PyList>> {
-        if limit == 0 {
-            return Err(PyValueError::new_err("limit must be at least 1"));
-        }
+        let limit = match usize::try_from(limit) {
+            Ok(limit) if limit > 0 => limit,
+            _ => return Err(PyValueError::new_err("limit must be at least 1")),
+        };
         let result = self.inner.receive_many(&PythonHost { py, decode }, Patience::Until(deadline(timeout)?), limit);
         let items = self.map(py, result)?;
         // The list is made outside the connection's lock: a collection may start here.
@@ -248,9 +263,12 @@ impl BlockingConnection {
     }
 
     /// Sends a pong that nobody asked for.
-    #[pyo3(signature = (data = None))]
-    fn pong(&self, py: Python<'_>, data: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let payload = data.map(source::control).transpose()?.unwrap_or_default();
+    #[pyo3(signature = (data = PongData::Empty), text_signature = "($self, data=b'')")]
+    fn pong(&self, py: Python<'_>, data: PongData<'_>) -> PyResult<()> {
+        let payload = match data {
+            PongData::Empty => Vec::new(),
+            PongData::Given(data) => source::control(&data)?,
+        };
         self.map(py, self.inner.pong(&PythonHost { py, decode: None }, &payload))
     }
 

@@ -126,6 +126,16 @@ impl Transport {
     }
 }
 
+/// Raises what `Transport.open` would raise for options that are wrong in themselves, before anything is dialled.
+#[pyfunction]
+pub(crate) fn check_request(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut options: Options = options.extract()?;
+    let deflate = options.deflate.take().map(negotiate::Config::from);
+    let request = options.request(py, deflate)?;
+    let handshake = ClientHandshake::new(&request, [0; 16], handshake::Limits::default());
+    handshake.map(drop).map_err(|error| errors::handshake(py, &error))
+}
+
 /// Feeds a handshake from the pipe until it is done.
 fn converse<T>(
     py: Python<'_>,

@@ -1,0 +1,355 @@
+//! permessage-deflate on the wire, against an inflater of the tests' own that measures how far back a stream reaches.
+//! (The negotiation has a suite of its own.)
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use proptest::prelude::*;
+use support::inflate::{FixedBlock, Inflater, stored};
+use support::{
+    Frame, KEY, Rng, SIDES, Seen, connection, connection_with, feed, feed_all, params, receive_every_split, stream_to,
+    to,
+};
+use wirespeed_protocol::deflate::Params;
+use wirespeed_protocol::{Connection, Fault, Limits, MessageKind, Side};
+
+const NO_LIMITS: Limits = Limits { message_size: None, fragment_size: None, fragments: None };
+const BINARY: MessageKind = MessageKind::Binary;
+
+fn sender(params: Params) -> Connection {
+    connection_with(Side::Client, NO_LIMITS, Some(params))
+}
+
+fn receiver(params: Params) -> Connection {
+    connection_with(Side::Server, NO_LIMITS, Some(params))
+}
+
+/// Inflates what a sender wrote, message by message, as the RFC says it.
+struct Reader {
+    inflater: Inflater,
+    no_context_takeover: bool,
+}
+
+impl Reader {
+    fn new(params: &Params) -> Self {
+        Self { inflater: Inflater::default(), no_context_takeover: params.local_no_context_takeover }
+    }
+
+    fn messages(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut messages = Vec::new();
+        let mut open: Option<(bool, Vec<u8>)> = None;
+        for frame in Frame::decode_all(bytes) {
+            // RFC 7692 6: RSV1 on the first frame of a compressed message, and nowhere else.
+            assert!(frame.rsv == 0 || frame.rsv == 4 && frame.opcode != 0, "{frame:?}");
+            let (compressed, mut payload) = open.take().unwrap_or((frame.rsv == 4, Vec::new()));
+            payload.extend(frame.payload);
+            if !frame.fin {
+                open = Some((compressed, payload));
+                continue;
+            }
+            messages.push(if compressed { self.inflater.message(&payload).unwrap() } else { payload });
+            if self.no_context_takeover {
+                self.inflater.reset();
+            }
+        }
+        assert!(open.is_none());
+        messages
+    }
+}
+
+/// Every setting there is. Each message is inflated by the naive inflater, which fails if it reaches beyond what came
+/// before, and by the receiving side, byte by byte.
+#[test]
+fn every_setting() {
+    let mut rng = Rng::new(7);
+    let messages = [rng.prose(1200), rng.bytes(300), b"x".to_vec(), vec![b'-'; 700], rng.prose(900)];
+    for level in 0..=9 {
+        for memory_level in 1..=9 {
+            for bits in 8..=15 {
+                for no_context_takeover in [false, true] {
+                    let setting = Params { level, memory_level, ..params(bits, no_context_takeover) };
+                    let mut sender = sender(setting);
+                    let mut bytes = Vec::new();
+                    for message in &messages {
+                        sender.send_message(BINARY, message, None, || KEY, &mut bytes).unwrap();
+                    }
+                    let mut reader = Reader::new(&setting);
+                    assert!(reader.messages(&bytes) == messages, "{setting:?}");
+                    assert!(reader.inflater.reach <= 1 << bits, "{} in {setting:?}", reader.inflater.reach);
+
+                    let mut receiver = receiver(setting);
+                    let step = if bits == 8 { 1 } else { 1 + usize::from(memory_level) };
+                    let received = feed_all(&mut receiver, bytes.chunks(step));
+                    assert!(received.iter().zip(&messages).all(|(seen, message)| *seen == Seen::binary(message)));
+                    assert_eq!(received.len(), messages.len());
+                }
+            }
+        }
+    }
+}
+
+/// How far a compressor reaches back, with data that would have it reach further: never beyond its window, and for each
+/// size at some level nearly to its end. The smallest is run as the next (RFC 7692 7.1.2 allows 8, zlib has no 8).
+#[test]
+fn windows() {
+    let data = Rng::new(11).prose(120_000);
+    for bits in 8..=15 {
+        let mut reach = 0;
+        for level in 1..=9 {
+            for (memory_level, pieces) in [(9, 1), (5, 7), (1, 60)] {
+                let setting = Params { level, memory_level, ..params(bits, false) };
+                let mut sender = sender(setting);
+                let mut reader = Reader::new(&setting);
+                for piece in data.chunks(data.len().div_ceil(pieces)) {
+                    let mut bytes = Vec::new();
+                    sender.send_message(BINARY, piece, None, || KEY, &mut bytes).unwrap();
+                    assert!(reader.messages(&bytes) == [piece]);
+                }
+                assert!(reader.inflater.reach <= 1 << bits, "{} in {setting:?}", reader.inflater.reach);
+                reach = reach.max(reader.inflater.reach);
+            }
+        }
+        // 262 bytes of a window are the compressor's reserve.
+        let window = 1_usize << bits.max(9);
+        assert!(reach > window - window / 8 - 262, "{reach} of {window}");
+    }
+}
+
+/// Incompressible payloads of every size: the output buffer ends at every position relative to the flush.
+#[test]
+fn every_size() {
+    let noise = Rng::new(13).bytes(1500);
+    for level in [0, 1, 6] {
+        let setting = Params { level, ..params(15, true) };
+        let mut sender = sender(setting);
+        for len in 1..noise.len() {
+            sender.release_idle();
+            let mut bytes = Vec::new();
+            sender.send_message(BINARY, &noise[..len], None, || KEY, &mut bytes).unwrap();
+            assert!(Reader::new(&setting).messages(&bytes) == [&noise[..len]], "{len}");
+        }
+    }
+}
+
+/// Megabytes, which pass through the compressor's window many times.
+#[test]
+fn large_messages() {
+    let mut rng = Rng::new(17);
+    for level in [0, 1, 3, 6, 9] {
+        for data in [rng.prose(1 << 20), rng.bytes(1 << 20), vec![0; 3 << 20]] {
+            let setting = Params { level, ..params(15, false) };
+            let mut sender = sender(setting);
+            let mut bytes = Vec::new();
+            sender.send_message(BINARY, &data, None, || KEY, &mut bytes).unwrap();
+            let received = feed_all(&mut receiver(setting), bytes.chunks(65_537));
+            assert!(received == [Seen::binary(&data)]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Messages cut into fragments anywhere, some uncompressed, pings between, buffers released now and then.
+    #[test]
+    fn any_sequence_of_messages(
+        seed: u64,
+        level in 0..=9_u8,
+        memory_level in 1..=9_u8,
+        bits in 8..=15_u8,
+        no_context_takeover: bool,
+        threshold in 0..300_usize,
+        messages in prop::collection::vec((0..4000_usize, 0..5_usize, prop::option::of(any::<bool>()), any::<bool>()), 1..12),
+    ) {
+        let setting = Params { level, memory_level, threshold, ..params(bits, no_context_takeover) };
+        let mut rng = Rng::new(seed);
+        let (mut sender, mut receiver) = (sender(setting), receiver(setting));
+        let mut bytes = Vec::new();
+        let mut expected = Vec::new();
+        for (len, cuts, compress, release) in messages {
+            let message = if rng.below(4) == 0 { rng.bytes(len) } else { rng.prose(len) };
+            if cuts == 0 {
+                sender.send_message(BINARY, &message, compress, || KEY, &mut bytes).unwrap();
+            } else {
+                let mut rest = &message[..];
+                for index in 0..=cuts {
+                    let (piece, behind) = rest.split_at(if index == cuts { rest.len() } else { rng.below(rest.len() + 1) });
+                    rest = behind;
+                    if index == 0 {
+                        sender.send_first_fragment(BINARY, piece, compress, || KEY, &mut bytes).unwrap();
+                    } else {
+                        sender.send_ping(b"", || KEY, &mut bytes).unwrap();
+                        sender.send_fragment(piece, index == cuts, || KEY, &mut bytes).unwrap();
+                    }
+                    if release {
+                        sender.release_idle();
+                    }
+                }
+            }
+            if release {
+                sender.release_idle();
+            }
+            expected.push(message);
+        }
+        let pings = Seen::Ping(vec![]);
+        let mut messages: Vec<Seen> = Vec::new();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(1 + rng.below(rest.len().min(2000)));
+            rest = behind;
+            messages.extend(feed(&mut receiver, piece).into_iter().filter(|event| *event != pings));
+            receiver.release_idle();
+        }
+        prop_assert!(messages == expected.iter().map(|message| Seen::binary(message)).collect::<Vec<_>>());
+
+        let frames: Vec<_> = Frame::decode_all(&bytes).into_iter().filter(|frame| frame.opcode < 8).collect();
+        let data: Vec<u8> = frames.iter().flat_map(Frame::encode).collect();
+        let mut reader = Reader::new(&setting);
+        prop_assert!(reader.messages(&data) == expected);
+        prop_assert!(reader.inflater.reach <= 1 << bits);
+    }
+
+    /// Whatever is in a compressed frame, whole or split: the same events, no panic, and what the naive inflater reads
+    /// is what was delivered.
+    #[test]
+    fn any_bytes_as_a_compressed_message(bytes in prop::collection::vec(any::<u8>(), 0..60), split in 0..60_usize) {
+        let setting = params(15, false);
+        let stream = to(Side::Server, Frame::binary(&bytes).rsv(4));
+        let whole = feed(&mut receiver(setting), &stream);
+        prop_assert_eq!(&feed_all(&mut receiver(setting), stream.chunks(1)), &whole);
+        let (first, second) = stream.split_at(split.min(stream.len()));
+        prop_assert_eq!(&feed_all(&mut receiver(setting), [first, second]), &whole);
+        if let Ok(inflated) = Inflater::default().message(&bytes) {
+            prop_assert_eq!(whole, [Seen::Message(BINARY, inflated)]);
+        }
+    }
+}
+
+/// Matches at chosen distances, up to the end of the largest window, over the border of two messages.
+#[test]
+fn distances() {
+    let past = Rng::new(19).bytes(40_000);
+    for distance in [1, 2, 3, 255, 256, 257, 24_577, 32_505, 32_506, 32_767, 32_768] {
+        let mut all = past.clone();
+        for _ in 0..3 {
+            all.push(all[all.len() - distance]);
+        }
+        all.extend(b"!\xF0");
+        let expected = [Seen::binary(&past), Seen::binary(&all[past.len()..])];
+        for side in SIDES {
+            let bytes = stream_to(
+                side,
+                [
+                    Frame::binary(stored(&past)).rsv(4),
+                    Frame::binary(FixedBlock::new().back(distance).literal(b'!').literal(0xF0).finish()).rsv(4),
+                ],
+            );
+            for chunk in [1, 1000, 1_000_000] {
+                let mut receiver = connection_with(side, NO_LIMITS, Some(params(15, false)));
+                assert!(feed_all(&mut receiver, bytes.chunks(chunk)) == expected, "{distance}");
+            }
+        }
+    }
+}
+
+/// A match that reaches before the beginning, or into a message that the peer promised to forget.
+#[test]
+fn distances_that_reach_too_far() {
+    let fault = Seen::Fault(Fault::InvalidDeflate);
+    for side in SIDES {
+        let make =
+            |no_context_takeover| move || connection_with(side, NO_LIMITS, Some(params(15, no_context_takeover)));
+        let before = to(side, Frame::binary(FixedBlock::new().literal(b'a').back(2).finish()).rsv(4));
+        for no_context_takeover in [false, true] {
+            assert_eq!(receive_every_split(make(no_context_takeover), &before), std::slice::from_ref(&fault));
+        }
+        let again = stream_to(
+            side,
+            [Frame::binary(stored(b"abc")).rsv(4), Frame::binary(FixedBlock::new().back(3).finish()).rsv(4)],
+        );
+        let abc = Seen::binary(b"abc");
+        assert_eq!(receive_every_split(make(false), &again), [abc.clone(), abc.clone()]);
+        assert_eq!(receive_every_split(make(true), &again), [abc.clone(), fault.clone()]);
+        // A final block ends the stream, and its window with it.
+        let mut last = FixedBlock::new().back(3).finish();
+        last.splice(0..0, [1, 3, 0, 0xFC, 0xFF, b'x', b'y', b'z']);
+        let bytes = stream_to(side, [Frame::binary(stored(b"abc")).rsv(4), Frame::binary(last).rsv(4)]);
+        assert_eq!(receive_every_split(make(false), &bytes), [abc, fault.clone()]);
+    }
+}
+
+/// A message that ends inside a block is no message: what would complete it are bytes that the peer never sent.
+#[test]
+fn a_message_that_ends_inside_a_block() {
+    let whole = stored(&[b'x'; 100]);
+    for side in SIDES {
+        let make = || connection_with(side, NO_LIMITS, Some(params(15, false)));
+        for len in 6..105 {
+            let bytes = to(side, Frame::binary(&whole[..len]).rsv(4));
+            assert_eq!(feed(&mut make(), &bytes), [Seen::Fault(Fault::InvalidDeflate)], "{len}");
+        }
+    }
+}
+
+/// Which messages are compressed: above the threshold, as the caller says, never empty ones, never without negotiation.
+#[test]
+fn which_messages_are_compressed() {
+    let rsv = |connection: &mut Connection, len: usize, compress| {
+        let mut out = Vec::new();
+        let payload = vec![b'x'; len];
+        assert_eq!(
+            connection.wants_compression(len, compress),
+            {
+                connection.send_message(BINARY, &payload, compress, || KEY, &mut out).unwrap();
+                Frame::decode_all(&out)[0].rsv == 4
+            },
+            "{len} {compress:?}"
+        );
+        Frame::decode_all(&out)[0].rsv
+    };
+    for side in SIDES {
+        let setting = Params { threshold: 32, ..params(15, false) };
+        let mut with = connection_with(side, NO_LIMITS, Some(setting));
+        for (len, compress, expected) in [
+            (0, None, 0),
+            (0, Some(true), 0),
+            (31, None, 0),
+            (32, None, 4),
+            (31, Some(true), 4),
+            (1000, Some(false), 0),
+            (1000, None, 4),
+        ] {
+            assert_eq!(rsv(&mut with, len, compress), expected, "{len} {compress:?}");
+            assert_eq!(rsv(&mut connection(side), len, compress), 0);
+        }
+        // A fragmented message is taken for a large one.
+        for (compress, expected) in [(None, 4), (Some(true), 4), (Some(false), 0)] {
+            let mut out = Vec::new();
+            with.send_first_fragment(BINARY, b"", compress, || KEY, &mut out).unwrap();
+            with.send_fragment(b"x", true, || KEY, &mut out).unwrap();
+            let frames = Frame::decode_all(&out);
+            assert_eq!((frames[0].rsv, frames[1].rsv), (expected, 0));
+        }
+    }
+}
+
+/// RFC 7692 6: messages with and without compression may follow each other; the window passes over the plain ones.
+#[test]
+fn plain_messages_leave_the_window_alone() {
+    for side in SIDES {
+        let bytes = stream_to(
+            side,
+            [
+                Frame::binary(stored(b"abc")).rsv(4),
+                Frame::binary("plain"),
+                Frame::text("plain").open(),
+                Frame::continuation(""),
+                Frame::binary(FixedBlock::new().back(3).finish()).rsv(4),
+            ],
+        );
+        let make = || connection_with(side, NO_LIMITS, Some(params(15, false)));
+        let abc = Seen::binary(b"abc");
+        assert_eq!(receive_every_split(make, &bytes), [abc.clone(), Seen::binary(b"plain"), Seen::text("plain"), abc]);
+    }
+}

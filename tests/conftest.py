@@ -1,0 +1,74 @@
+"""What every test gets: the choice of the implementation under test, and a clean environment.
+
+Options:
+    --subject websockets    run the tests against the library that wirespeed is compatible with, to prove the tests
+
+Markers:
+    wirespeed_only(reason)      beyond the API of websockets: skipped there
+    websockets_differs(reason)  websockets is known not to behave so: expected to fail there
+
+Both markers do nothing when wirespeed is under test. The peers are fixtures of ``interop.fixtures``.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Helpers are imported as ``interop.*``, whichever import mode pytest runs in.
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ["interop.fixtures"]
+
+PROXY_VARIABLES = ("all", "http", "https", "no", "socks", "ws", "wss")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--subject",
+        choices=["wirespeed", "websockets"],
+        default=os.environ.get("WIRESPEED_TEST_SUBJECT", "wirespeed"),
+        help="the implementation under test",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["WIRESPEED_TEST_SUBJECT"] = config.getoption("--subject")
+    config.addinivalue_line("markers", "wirespeed_only(reason): beyond the API of websockets")
+    config.addinivalue_line("markers", "websockets_differs(reason): websockets is known not to behave so")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"subject: {config.getoption('--subject')}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--subject") == "wirespeed":
+        return
+    for item in items:
+        marker = item.get_closest_marker("wirespeed_only")
+        if marker is not None:
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
+        marker = item.get_closest_marker("websockets_differs")
+        if marker is not None:
+            item.add_marker(pytest.mark.xfail(reason=marker.args[0], strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback connections must not go through the proxy of whoever runs the tests."""
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _collect_garbage() -> Iterator[None]:
+    """A connection left open must warn in the test that left it, not in a later one."""
+    yield
+    gc.collect(0)

@@ -1,0 +1,90 @@
+"""Certificates made for the run by trustme: one authority that clients are told to trust, and what TLS faults need."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+
+import trustme
+
+__all__ = ["Certificates"]
+
+
+class Certificates:
+    """A certificate authority and the contexts of servers of each kind.
+
+    ``localhost`` and 127.0.0.1 are in the good server certificate. Files lie in ``folder``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca = trustme.CA()
+        self.other_ca = trustme.CA()
+        self.server = self.ca.issue_cert("localhost", "127.0.0.1")
+        self.client = self.ca.issue_cert("client@example.com")
+        self.stranger = self.other_ca.issue_cert("client@example.com")
+        self.ca_file = str(folder / "ca.pem")
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        self.other_ca_file = str(folder / "other-ca.pem")
+        self.other_ca.cert_pem.write_to_path(self.other_ca_file)
+        self.client_cert, self.client_key = self._write("client", self.client)
+        self.stranger_cert, self.stranger_key = self._write("stranger", self.stranger)
+
+    def _write(self, name: str, leaf: trustme.LeafCert) -> tuple[str, str]:
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+        leaf.private_key_pem.write_to_path(str(key))
+        return str(cert), str(key)
+
+    def server_files(self) -> tuple[str, str]:
+        return self._write("server", self.server)
+
+    @staticmethod
+    def _serving(leaf: trustme.LeafCert) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        leaf.configure_cert(context)
+        return context
+
+    def server_context(self, *, client_required: bool = False, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+        context = self._serving(self.server)
+        if client_required:
+            context.verify_mode = ssl.CERT_REQUIRED
+            self.ca.configure_trust(context)
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        return context
+
+    def expired_context(self) -> ssl.SSLContext:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        day = datetime.timedelta(days=1)
+        return self._serving(self.ca.issue_cert("localhost", not_before=now - 9 * day, not_after=now - day))
+
+    def future_context(self) -> ssl.SSLContext:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        day = datetime.timedelta(days=1)
+        return self._serving(self.ca.issue_cert("localhost", not_before=now + day, not_after=now + 9 * day))
+
+    def wrong_host_context(self) -> ssl.SSLContext:
+        return self._serving(self.ca.issue_cert("elsewhere.example"))
+
+    def unknown_authority_context(self) -> ssl.SSLContext:
+        return self._serving(self.other_ca.issue_cert("localhost"))
+
+    def self_signed_context(self) -> ssl.SSLContext:
+        # An authority's own certificate, used as a server's, is signed by itself.
+        cert, key = self.folder / "self.pem", self.folder / "self.key"
+        self.other_ca.cert_pem.write_to_path(str(cert))
+        self.other_ca.private_key_pem.write_to_path(str(key))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        return context
+
+    def client_context(self, *, trusted: bool = True, certificate: bool = False) -> ssl.SSLContext:
+        """What a user would pass as ``ssl=`` with the standard library."""
+        context = ssl.create_default_context()
+        if trusted:
+            self.ca.configure_trust(context)
+        if certificate:
+            context.load_cert_chain(self.client_cert, self.client_key)
+        return context

@@ -1,0 +1,49 @@
+"""The project's own echo server, ``wirespeed-bench echo``, in a process of its own.
+
+Paths: / (echo), /blast?size=N (frames of N bytes as fast as the client reads), /sink (reads and counts), /close?code=N.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .children import Child
+
+__all__ = ["NativeEcho", "find_binary"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def find_binary() -> Path | None:
+    """The binary of WIRESPEED_BENCH, or the newest one that cargo built here."""
+    given = os.environ.get("WIRESPEED_BENCH")
+    if given:
+        if not os.access(given, os.X_OK):
+            raise FileNotFoundError(f"WIRESPEED_BENCH={given} is not an executable file")
+        return Path(given)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    built = [path for path in (target / kind / "wirespeed-bench" for kind in ("release", "debug")) if path.exists()]
+    return max(built, key=lambda path: path.stat().st_mtime, default=None)
+
+
+class NativeEcho:
+    """A running server: ``uri`` (ws), ``secure_uri`` (wss), ``ca_file`` to trust for the latter."""
+
+    def __init__(self, binary: Path) -> None:
+        self.child = Child([str(binary), "echo", "--port", "0", "--tls-port", "0"])
+        self.uri = self.secure_uri = self.ca_file = ""
+        try:
+            while not (self.uri and self.secure_uri):
+                address, *more = self.child.read_until("listening ").split(None, 1)
+                if address.startswith("wss:"):
+                    self.secure_uri = address.rstrip("/")
+                    self.ca_file = more[0].removeprefix("ca=")
+                else:
+                    self.uri = address.rstrip("/")
+        except BaseException:
+            self.child.stop()
+            raise
+
+    def stop(self) -> None:
+        self.child.stop()

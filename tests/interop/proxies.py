@@ -1,0 +1,73 @@
+"""Proxies: real ones of each kind in a process of their own, and lying ones as scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import sys
+from pathlib import Path
+
+from .children import Child
+from .scripted import Wire
+
+__all__ = ["PASSWORD", "USER", "Proxy", "relay"]
+
+USER, PASSWORD = "someone", "open sesame"
+# As it stands in a URL.
+USER_INFO = "someone:open%20sesame@"
+
+
+class Proxy:
+    """A running proxy; ``url()`` is what a user passes as ``proxy=``."""
+
+    def __init__(self, kind: str, *, login: bool = False, certificate: tuple[str, str] | None = None) -> None:
+        self.kind = kind
+        self.login = login
+        command = [sys.executable, str(Path(__file__).with_name("proxy_main.py")), kind]
+        if login:
+            command += ["--user", f"{USER}:{PASSWORD}"]
+        if certificate is not None:
+            command += ["--cert", certificate[0], "--key", certificate[1]]
+        self.child = Child(command)
+        try:
+            self.port = int(self.child.read_until("listening "))
+        except BaseException:
+            self.child.stop()
+            raise
+
+    def url(self, scheme: str | None = None, user_info: str | None = None) -> str:
+        """The proxy's address; by default with the right credentials where it wants some."""
+        if user_info is None:
+            user_info = USER_INFO if self.login else ""
+        host = "localhost" if self.kind == "https" else "127.0.0.1"
+        return f"{scheme or self.kind}://{user_info}{host}:{self.port}"
+
+    def read_connection(self) -> tuple[str, int]:
+        """The host, as the client named it, and the port of the next connection that the proxy made; waits for it."""
+        host, port = self.child.read_until("connect ").split()
+        return host, int(port)
+
+    def read_resolution(self) -> str:
+        """The next name that a SOCKS 4a client asked for; waits for it."""
+        return self.child.read_until("resolve ")
+
+    def stop(self) -> None:
+        self.child.stop()
+
+
+def relay(wire: Wire, port: int) -> None:
+    """For scripted proxies: pass bytes between the client and a local port until either end closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as target, selectors.DefaultSelector() as selector:
+        ends = {wire.sock: target, target: wire.sock}
+        for sock in ends:
+            selector.register(sock, selectors.EVENT_READ)
+        if wire.buffer:
+            target.sendall(wire.buffer)
+        with contextlib.suppress(OSError):
+            while True:
+                for key, _ in selector.select(20):
+                    data = key.fileobj.recv(65536)  # type: ignore[union-attr]
+                    if not data:
+                        return
+                    ends[key.fileobj].sendall(data)  # type: ignore[index]

@@ -1,0 +1,106 @@
+"""One proxy server in a process of its own.
+
+``python proxy_main.py KIND [--user NAME:PASSWORD] [--cert FILE --key FILE]``, where KIND is http, https, socks4 (with
+the 4a extension) or socks5. HTTP and SOCKS 5 are served by pproxy, SOCKS 4 by Twisted: neither does all of them.
+
+It prints ``listening PORT`` once it accepts connections, then one line ``connect HOST PORT`` for each connection that
+it makes, HOST as the client named it. It ends when its standard input does, so it cannot outlive the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import threading
+import warnings
+
+
+def end_with_stdin() -> None:
+    """End the process when the parent does, however the parent ends."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def serve_pproxy(kind: str, user: str | None, cert: str | None, key: str | None) -> None:
+    import asyncio
+    import ssl
+
+    import pproxy
+
+    def report(line: str) -> None:
+        found = re.search(r" -> (\S+):(\d+)$", line)
+        if found:
+            say(f"connect {found[1]} {found[2]}")
+
+    async def main() -> None:
+        scheme = "http" if kind == "https" else kind
+        fragment = f"#{user}" if user else ""
+        proxy = pproxy.Server(f"{scheme}://127.0.0.1:0{fragment}")
+        if kind == "https":
+            proxy.sslserver = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            proxy.sslserver.load_cert_chain(cert, key)
+        # Without a negative authtime, an address that has logged in once needs no password later.
+        server = await proxy.start_server({"rserver": [], "verbose": report, "authtime": -1})
+        say(f"listening {server.sockets[0].getsockname()[1]}")
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+def serve_twisted(user: str | None) -> None:
+    from twisted.internet import protocol, reactor
+    from twisted.protocols import socks
+
+    class Resolver:
+        """Tells that the client asked for a name, as only SOCKS 4a can."""
+
+        def resolve(self, name: bytes) -> object:
+            say(f"resolve {name.decode()}")
+            return reactor.resolve(name)  # type: ignore[attr-defined]
+
+    class Socks4(socks.SOCKSv4):
+        def authorize(self, code: int, host: str, port: int, name: bytes) -> bool:
+            if isinstance(host, bytes):
+                host = host.decode()
+            if user is not None and name != user.split(":")[0].encode():
+                return False
+            say(f"connect {host} {port}")
+            return True
+
+        def log(self, proto: object, data: bytes) -> None:
+            pass
+
+    factory = protocol.Factory()
+    factory.protocol = lambda: Socks4(None, Resolver())  # type: ignore[assignment]
+    port = reactor.listenTCP(0, factory, interface="127.0.0.1")  # type: ignore[attr-defined]
+    say(f"listening {port.getHost().port}")
+    reactor.run(installSignalHandlers=False)  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("kind", choices=["http", "https", "socks4", "socks5"])
+    parser.add_argument("--user")
+    parser.add_argument("--cert")
+    parser.add_argument("--key")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    end_with_stdin()
+    if args.kind == "socks4":
+        serve_twisted(args.user)
+    else:
+        serve_pproxy(args.kind, args.user, args.cert, args.key)
+
+
+if __name__ == "__main__":
+    main()

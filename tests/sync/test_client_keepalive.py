@@ -1,0 +1,380 @@
+"""Pings and pongs, by the application and by the connection itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.checks import as_close, pong_arrives, within
+from interop.frames import CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import connect, exceptions
+
+Scripted = Callable[..., ScriptedServer]
+
+
+def answering(wire: Wire) -> list[Frame]:
+    """Accept, answer pings and close, return the other frames and the pings."""
+    wire.accept()
+    frames = []
+    while True:
+        received = wire.read_frame()
+        if received.opcode == CLOSE:
+            wire.send(frame(CLOSE, received.payload))
+            return frames
+        frames.append(received)
+        if received.opcode == PING:
+            wire.send(pong(received.payload))
+
+
+def silent(wire: Wire) -> tuple[list[Frame], Close | None]:
+    """Accept and never answer."""
+    wire.accept()
+    return wire.read_until_close()
+
+
+# Pings of the server
+
+
+def test_pings_are_answered_during_recv(server: WebSocketsServer) -> None:
+    with connect(server.uri + "/ping?data=spam") as ws:
+        assert ws.recv(timeout=5) == "pong spam"
+
+
+def test_pings_are_answered_during_recv_without_messages(scripted: Scripted) -> None:
+    """recv does not return for a ping, and answers it at once."""
+
+    def script(wire: Wire) -> list[Frame]:
+        wire.accept()
+        frames = []
+        for number in range(5):
+            wire.send(ping(b"%d" % number))
+            frames.append(wire.read_frame())
+        wire.send(text("done"))
+        wire.read_until_close()
+        return frames
+
+    server = scripted(script)
+    with connect(server.uri) as ws:
+        assert ws.recv(timeout=5) == "done"
+    assert server.result == [Frame(PONG, b"%d" % number) for number in range(5)]
+
+
+def test_pings_are_answered_while_a_message_arrives(scripted: Scripted) -> None:
+    def script(wire: Wire) -> Frame:
+        wire.accept(then=text("a", fin=False) + ping(b"inside"))
+        answer = wire.read_frame()
+        wire.send(frame(0, b"b"))
+        wire.read_until_close()
+        return answer
+
+    server = scripted(script)
+    with connect(server.uri) as ws:
+        assert ws.recv(timeout=5) == "ab"
+    assert server.result == Frame(PONG, b"inside")
+
+
+def test_pings_are_answered_while_waiting_for_a_pong(scripted: Scripted) -> None:
+    def script(wire: Wire) -> Frame:
+        wire.accept()
+        mine = wire.read_frame()
+        wire.send(ping(b"yours first"))
+        answer = wire.read_frame()
+        wire.send(pong(mine.payload))
+        wire.read_until_close()
+        return answer
+
+    server = scripted(script)
+    with connect(server.uri) as ws:
+        assert pong_arrives(ws.ping())
+    assert server.result == Frame(PONG, b"yours first")
+
+
+# Pings of the application
+
+
+def test_ping(server: WebSocketsServer) -> None:
+    with connect(server.uri) as ws:
+        assert ws.latency == 0
+        assert pong_arrives(ws.ping())
+        assert 0 < ws.latency < 5
+
+
+@pytest.mark.parametrize(
+    ("data", "payload"),
+    [("é", "é".encode()), (b"\x00\xff", b"\x00\xff"), (bytearray(b"x"), b"x"), ("", b""), (b"x" * 125, b"x" * 125)],
+)
+def test_ping_data(scripted: Scripted, data: Any, payload: bytes) -> None:
+    server = scripted(answering)
+    with connect(server.uri) as ws:
+        assert pong_arrives(ws.ping(data))
+    assert server.result == [Frame(PING, payload)]
+
+
+def test_ping_data_by_default_differs(scripted: Scripted) -> None:
+    server = scripted(answering)
+    with connect(server.uri) as ws:
+        for _ in range(5):
+            assert pong_arrives(ws.ping())
+    assert len({frame.payload for frame in server.result}) == 5
+
+
+@pytest.mark.parametrize("data", [1, None, {}, ["a"]], ids=repr)
+def test_pong_wrong_type(server: WebSocketsServer, data: Any) -> None:
+    with connect(server.uri) as ws:
+        with pytest.raises(TypeError):
+            ws.pong(data)
+        if data is not None:
+            with pytest.raises(TypeError):
+                ws.ping(data)
+
+
+@pytest.mark.parametrize("data", [b"x" * 126, "é" * 63], ids=["bytes", "str"])
+def test_ping_too_long(server: WebSocketsServer, data: Any) -> None:
+    with connect(server.uri) as ws:
+        for call in (ws.ping, ws.pong):
+            with pytest.raises((exceptions.ProtocolError, ValueError)):
+                call(data)
+        ws.send("still open")
+        assert ws.recv(timeout=5) == "still open"
+
+
+def test_ping_twice_with_the_same_data(scripted: Scripted) -> None:
+    with connect(scripted(silent).uri, close_timeout=0.1) as ws:
+        ws.ping("x")
+        with pytest.raises(exceptions.ConcurrencyError):
+            ws.ping("x")
+
+
+def test_ping_again_after_the_pong(server: WebSocketsServer) -> None:
+    with connect(server.uri) as ws:
+        assert pong_arrives(ws.ping("x"))
+        assert pong_arrives(ws.ping("x"))
+
+
+def test_pong_acknowledges_earlier_pings(scripted: Scripted) -> None:
+    """RFC 6455 section 5.5.3: a peer may answer only the most recent ping."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        for _ in range(3):
+            last = wire.read_frame()
+        wire.send(pong(last.payload))
+        wire.read_until_close()
+
+    with connect(scripted(script).uri) as ws:
+        waiters = [ws.ping() for _ in range(3)]
+        assert all(pong_arrives(waiter) for waiter in waiters)
+
+
+def test_unsolicited_pong_acknowledges_nothing(scripted: Scripted) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_frame()
+        wire.send(pong(b"something else"))
+        wire.read_until_close()
+
+    with connect(scripted(script).uri, close_timeout=0.1) as ws:
+        waiter = ws.ping("mine")
+        with within(1, at_least=0.1):
+            assert not pong_arrives(waiter, 0.1)
+
+
+def test_waiting_for_a_pong_loses_no_message(scripted: Scripted) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        mine = wire.read_frame()
+        wire.send(text("a") + text("b") + pong(mine.payload) + text("c"))
+        wire.read_until_close()
+
+    with connect(scripted(script).uri) as ws:
+        assert pong_arrives(ws.ping())
+        assert [ws.recv(timeout=5) for _ in range(3)] == ["a", "b", "c"]
+
+
+def test_waiting_for_a_pong_of_a_lost_connection(scripted: Scripted) -> None:
+    """It ends; whether it says so by an exception or by a false result."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_frame()
+
+    ws = connect(scripted(script).uri)
+    waiter = ws.ping()
+    with within(3), contextlib.suppress(exceptions.ConnectionClosed):
+        assert not pong_arrives(waiter, 2)
+    ws.close()
+
+
+@pytest.mark.parametrize(("data", "payload"), [(None, b""), ("é", "é".encode()), (b"x", b"x")])
+def test_pong(scripted: Scripted, data: Any, payload: bytes) -> None:
+    server = scripted(silent)
+    with connect(server.uri, close_timeout=0.1) as ws:
+        ws.pong() if data is None else ws.pong(data)
+    assert server.result[0] == [Frame(PONG, payload)]
+
+
+# Keepalive
+
+
+def test_keepalive_pings_while_receiving(scripted: Scripted) -> None:
+    server = scripted(answering)
+    with connect(server.uri, ping_interval=0.1, ping_timeout=5) as ws:
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.55)
+        assert ws.latency > 0
+    pings = server.result
+    assert {frame.opcode for frame in pings} == {PING}
+    assert 3 <= len(pings) <= 6
+    assert len({frame.payload for frame in pings}) == len(pings)
+
+
+def test_keepalive_is_in_time_in_a_receive_without_timeout(scripted: Scripted) -> None:
+    def script(wire: Wire) -> float:
+        import time
+
+        wire.accept()
+        start = time.monotonic()
+        received = wire.read_frame()
+        took = time.monotonic() - start
+        wire.send(pong(received.payload) + text("got it"))
+        wire.read_until_close()
+        return took
+
+    server = scripted(script)
+    with connect(server.uri, ping_interval=0.3, ping_timeout=5) as ws:
+        assert ws.recv() == "got it"
+    assert 0.2 < server.result < 1
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [lambda ws: ws.recv(), lambda ws: ws.recv(timeout=10), lambda ws: list(ws)],
+    ids=["recv", "timeout", "iteration"],
+)
+def test_keepalive_timeout(scripted: Scripted, receive: Callable[[Any], Any]) -> None:
+    server = scripted(silent)
+    ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.5)
+    with within(3, at_least=0.25), pytest.raises(exceptions.ConnectionClosedError) as raised:
+        receive(ws)
+    assert raised.value.rcvd is None
+    assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+    frames, on_the_wire = server.result
+    assert [frame.opcode for frame in frames] == [PING]
+    assert on_the_wire == Close(1011, "keepalive ping timeout")
+    assert ws.close_code == 1006
+    ws.close()
+
+
+def test_keepalive_timeout_with_receives_that_time_out(scripted: Scripted) -> None:
+    """An application that polls is told as well."""
+    server = scripted(silent)
+    ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.5)
+    with within(3), pytest.raises(exceptions.ConnectionClosedError) as raised:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                ws.recv(timeout=0.02)
+    assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+    ws.close()
+
+
+def test_keepalive_timeout_against_a_peer_that_only_sends(scripted: Scripted) -> None:
+    """Data is no pong."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        try:
+            while not server.release.wait(0.02):
+                wire.send(text("data"))
+        except Disconnected:
+            pass
+
+    server = scripted(script)
+    ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.2)
+    with within(5), pytest.raises(exceptions.ConnectionClosedError) as raised:
+        for message in ws:
+            assert message == "data"
+    assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+    ws.close()
+
+
+def test_late_pong_in_time(scripted: Scripted) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        first = wire.read_frame()
+        server.release.wait(0.3)
+        wire.send(pong(first.payload))
+        wire.read_frame()
+        wire.send(text("alive"))
+        return wire.read_until_close()
+
+    server = scripted(script)
+    with connect(server.uri, ping_interval=0.1, ping_timeout=5) as ws:
+        assert ws.recv(timeout=8) == "alive"
+        assert ws.latency >= 0.29
+
+
+def test_no_ping_timeout(scripted: Scripted) -> None:
+    """Pings go out, and a peer that never answers is not given up."""
+    server = scripted(silent)
+    with connect(server.uri, ping_interval=0.05, ping_timeout=None, close_timeout=0.1) as ws:
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.4)
+        ws.send("still open")
+    frames, on_the_wire = server.result
+    assert frames[0].opcode == PING
+    assert next(frame for frame in frames if frame.opcode == TEXT).payload == b"still open"
+    assert on_the_wire == Close(1000)
+
+
+def test_no_keepalive(scripted: Scripted) -> None:
+    server = scripted(silent)
+    options = {"ping_interval": None, "ping_timeout": 0.05, "close_timeout": 0.1}
+    with connect(server.uri, **options) as ws, pytest.raises(TimeoutError):
+        ws.recv(timeout=0.3)
+    assert server.result == ([], Close(1000))
+
+
+@pytest.mark.wirespeed_only("websockets reads in a thread of its own")
+def test_time_without_receiving_is_not_held_against_the_peer(scripted: Scripted) -> None:
+    """The pong is waiting in the socket when the application comes back to receive."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        first = wire.read_frame()
+        wire.send(pong(first.payload))
+        server.pause()
+        wire.send(text("alive"))
+        return wire.read_until_close()
+
+    server = scripted(script)
+    with connect(server.uri, ping_interval=0.1, ping_timeout=0.2) as ws:
+        # Long enough to send the ping, too short to fail.
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.15)
+        server.wait_reached()
+        import time
+
+        time.sleep(0.5)  # an application that computes: there is nothing to wait for
+        server.release.set()
+        assert ws.recv(timeout=5) == "alive"
+
+
+def test_close_waits_for_no_pong(scripted: Scripted) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = wire.read_until_close()
+        wire.send(close(1000))
+        return received
+
+    server = scripted(script)
+    ws = connect(server.uri, ping_interval=0.05, ping_timeout=20)
+    with pytest.raises(TimeoutError):
+        ws.recv(timeout=0.15)
+    with within(2):
+        ws.close()
+    assert ws.close_code == 1000

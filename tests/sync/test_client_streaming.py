@@ -1,0 +1,162 @@
+"""Receiving a message fragment by fragment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.checks import within
+from interop.faults import DEFLATE
+from interop.frames import CONT, TEXT, binary, deflate, frame, ping, text
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import connect, exceptions
+
+Scripted = Callable[..., ScriptedServer]
+
+
+def serve(scripted: Scripted, data: bytes, *headers: str) -> str:
+    """Start a server that sends this after the handshake; return its address."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept(*headers, then=data)
+        return wire.read_until_close()
+
+    return scripted(script).uri
+
+
+def test_fragments_of_text(scripted: Scripted) -> None:
+    data = text("one", fin=False) + frame(CONT, b"two", fin=False) + frame(CONT, b"three")
+    with connect(serve(scripted, data + text("next"))) as ws:
+        assert list(ws.recv_streaming()) == ["one", "two", "three"]
+        assert ws.recv(timeout=5) == "next"
+
+
+def test_fragments_of_binary(scripted: Scripted) -> None:
+    data = binary(b"one", fin=False) + frame(CONT, b"two")
+    with connect(serve(scripted, data)) as ws:
+        received = list(ws.recv_streaming())
+    assert received == [b"one", b"two"]
+    assert {type(piece) for piece in received} == {bytes}
+
+
+def test_unfragmented(scripted: Scripted) -> None:
+    with connect(serve(scripted, text("whole") + binary(b"too"))) as ws:
+        assert list(ws.recv_streaming()) == ["whole"]
+        assert list(ws.recv_streaming()) == [b"too"]
+
+
+def test_empty_message(scripted: Scripted) -> None:
+    with connect(serve(scripted, text("") + text("next"))) as ws:
+        assert "".join(ws.recv_streaming()) == ""
+        assert ws.recv(timeout=5) == "next"
+
+
+def test_character_split_across_fragments(scripted: Scripted) -> None:
+    """Each piece is valid text by itself; a cut character comes with the piece that completes it."""
+    data = text(b"a\xe2", fin=False) + frame(CONT, b"\x82", fin=False) + frame(CONT, b"\xacb")
+    with connect(serve(scripted, data)) as ws:
+        pieces = list(ws.recv_streaming())
+    assert pieces[0] == "a"
+    assert "".join(pieces) == "a€b"
+
+
+def test_decode(scripted: Scripted) -> None:
+    pieces = text("é", fin=False) + frame(CONT, "€".encode())
+    binaries = binary("é".encode(), fin=False) + frame(CONT, "€".encode())
+    with connect(serve(scripted, pieces + binaries)) as ws:
+        assert list(ws.recv_streaming(decode=False)) == ["é".encode(), "€".encode()]
+        assert list(ws.recv_streaming(decode=True)) == ["é", "€"]
+
+
+def test_control_frames_between(scripted: Scripted) -> None:
+    data = text("one", fin=False) + ping(b"x") + frame(CONT, b"two", fin=False) + ping(b"y") + frame(CONT, b"three")
+    with connect(serve(scripted, data)) as ws:
+        assert "".join(ws.recv_streaming()) == "onetwothree"
+
+
+def test_pieces_arrive_before_the_message_ends(scripted: Scripted) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept(then=text("one", fin=False))
+        server.pause()
+        wire.send(frame(CONT, b"two"))
+        wire.read_until_close()
+
+    server = scripted(script)
+    with connect(server.uri) as ws, within(8):
+        pieces = iter(ws.recv_streaming())
+        assert next(pieces) == "one"
+        server.release.set()
+        assert "".join(pieces) == "two"
+
+
+def test_compressed(scripted: Scripted) -> None:
+    data = deflate(b"Hello, Hello, Hello")
+    frames = text(data[:5], fin=False, rsv=4) + frame(CONT, data[5:])
+    with connect(serve(scripted, frames + text("next"), DEFLATE)) as ws:
+        assert "".join(ws.recv_streaming()) == "Hello, Hello, Hello"
+        assert ws.recv(timeout=5) == "next"
+
+
+def test_a_real_server(server: WebSocketsServer) -> None:
+    with connect(server.uri + "/fragments?n=20&size=10000") as ws:
+        ws.send("go")
+        pieces = list(ws.recv_streaming())
+        assert len(pieces) >= 20
+        assert "".join(pieces) == "".join(chr(ord("a") + index % 26) * 10_000 for index in range(20))
+
+
+def test_connection_lost_in_the_middle(scripted: Scripted) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept(then=text("one", fin=False))
+        server.pause()
+
+    server = scripted(script)
+    ws = connect(server.uri)
+    pieces = iter(ws.recv_streaming())
+    assert next(pieces) == "one"
+    server.release.set()
+    with pytest.raises(exceptions.ConnectionClosedError):
+        next(pieces)
+    ws.close()
+
+
+def test_bad_utf8_in_the_middle(scripted: Scripted) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept(then=text("one", fin=False) + frame(CONT, b"\xff", fin=False))
+        return wire.read_until_close()
+
+    server = scripted(script)
+    ws = connect(server.uri)
+    received = []
+    with pytest.raises(exceptions.ConnectionClosedError):
+        for piece in ws.recv_streaming():
+            received.append(piece)
+    assert received == ["one"]
+    assert server.result[1].code == 1007
+    ws.close()
+
+
+def test_after_the_connection_closed(server: WebSocketsServer) -> None:
+    ws = connect(server.uri)
+    ws.close()
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        next(iter(ws.recv_streaming()))
+
+
+def test_max_size_still_holds(scripted: Scripted) -> None:
+    data = binary(bytes(600), fin=False) + frame(CONT, bytes(600), fin=False)
+    ws = connect(serve(scripted, data), max_size=1000)
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        list(ws.recv_streaming())
+    assert raised.value.sent is not None
+    assert raised.value.sent.code == 1009
+    ws.close()
+
+
+def test_opcode_of_the_first_fragment_decides(scripted: Scripted) -> None:
+    with connect(serve(scripted, frame(TEXT, b"", fin=False) + frame(CONT, b"x"))) as ws:
+        pieces = list(ws.recv_streaming())
+    assert "".join(pieces) == "x"

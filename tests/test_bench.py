@@ -1,0 +1,346 @@
+"""The benchmarks, so that they cannot rot: each workload for a moment, and everything that can go wrong around it.
+
+Nothing here looks at a rate. Peers and servers that misbehave are small scripts that keep the contract of
+``bench/METHODOLOGY.md`` as far as the test wants.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.native import find_binary
+
+if sys.version_info < (3, 11):
+    pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+sys.path.insert(0, str(BENCH))
+
+from harness import scenario as scenarios  # noqa: E402
+from harness.errors import BenchError, UsageError  # noqa: E402
+from harness.peers import Peers, Sample  # noqa: E402
+from harness.process import environment  # noqa: E402
+from harness.record import as_json, write_csv  # noqa: E402
+from harness.report import bars_text, cell_text  # noqa: E402
+from harness.results import judge, ratio, summarize  # noqa: E402
+from harness.runner import Runner  # noqa: E402
+from harness.scenario import Bar, Cell, Measure, Scenario  # noqa: E402
+from harness.server import Server  # noqa: E402
+
+CELL = Cell("round-trip", 256, tls=False)
+MOMENT = Measure(rounds=2, seconds=0.01, warmup=0.01, batch=8)
+LISTENS = "print('listening ws://127.0.0.1:9', flush=True)"
+
+
+def bench(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, **options)
+
+
+# --- real peers against the real server ---
+
+
+@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("sync").workloads])
+def test_workload_runs(workload: str, tmp_path: Path) -> None:
+    binary = find_binary()
+    if binary is None:
+        pytest.skip("wirespeed-bench is not built: run cargo build -p wirespeed-bench, or set WIRESPEED_BENCH")
+    if importlib.util.find_spec("wirespeed") is None:
+        pytest.skip("wirespeed is not installed")
+    peers = ["wirespeed-sync", "raw-python", *(["raw-c"] if shutil.which("cc") else [])]
+    result = bench(
+        "sync",
+        *("--workload", workload, "--rounds", "1", "--seconds", "0.03", "--warmup", "0.01", "--no-record"),
+        *(argument for peer in peers for argument in ("--peer", peer)),
+        *("--server", f"{shlex.quote(str(binary))} echo --port 0 --tls-port 0"),
+        *("--json", str(tmp_path / "run.json")),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    samples = json.loads((tmp_path / "run.json").read_text())["samples"]
+    measured = [Cell(**sample["cell"]) for sample in samples if sample["peer"] == "wirespeed-sync"]
+    assert measured == scenarios.load("sync").workload(workload).cells()
+
+
+# --- the command line ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nope"], "unknown scenario nope: choose from"),
+        (["sync", "--peer", "nope"], "unknown peer nope: choose from"),
+        (["sync", "--workload", "nope"], "unknown workload nope: choose from"),
+        (["sync", "--size", "7"], "unknown size 7: choose from"),
+        (["sync", "--workload", "send", "--tls"], "has nothing of that workload, size and transport"),
+        (["sync", "--python", "/nonexistent/python"], "--python /nonexistent/python does not run"),
+        (["sync", "--rounds", "0"], "0 is not positive"),
+    ],
+)
+def test_unknown_things_are_usage_errors(arguments: list[str], complaint: str) -> None:
+    result = bench(*arguments)
+    assert result.returncode == 2
+    assert complaint in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("server", "complaint"),
+    [
+        ("/nonexistent/server", "cannot start /nonexistent/server: No such file"),
+        (f"{sys.executable} -c 1/0", "ended with status 1 (ZeroDivisionError: division by zero) before it listened"),
+    ],
+)
+def test_server_that_does_not_start(server: str, complaint: str) -> None:
+    result = bench("sync", "--quick", "--peer", "raw-python", "--workload", "send", "--server", server)
+    assert result.returncode == 1
+    assert complaint in result.stderr.splitlines()[-1]
+
+
+def test_peer_that_cannot_connect_is_shown_as_failed() -> None:
+    server = f'{sys.executable} -c "import time; {LISTENS}; time.sleep(40)"'
+    result = bench("sync", "--quick", "--peer", "raw-python", "--workload", "send", "--server", server)
+    assert result.returncode == 1
+    assert "raw-python: FAILED: ConnectionRefusedError" in result.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals to processes")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_stops_the_children(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    # Accepts and never answers, so that the peer waits in its handshake.
+    script = tmp_path / "server.py"
+    script.write_text(
+        "import os, socket\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "print('listening ws://127.0.0.1:%d' % listener.getsockname()[1], flush=True)\n"
+        "accepted = listener.accept()[0]\n"
+        f"open({str(tmp_path / 'new')!r}, 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r})\n"
+        "while True: listener.accept()\n"
+    )
+    arguments = ["sync", "--quick", "--peer", "raw-python", "--workload", "round-trip", "--plain"]
+    command = [sys.executable, str(BENCH / "run.py"), *arguments, "--server", f"{sys.executable} {script}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
+        try:
+            wait_for((tmp_path / "pid").exists)
+            harness.send_signal(number)
+            assert harness.wait(20) == status
+        finally:
+            harness.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# --- runs with scripted peers ---
+
+GOOD = '{"count": 100, "seconds": 0.5, "user": 0.1, "system": 0.2, "server": 0.3, "checked": true}'
+
+
+@dataclasses.dataclass
+class Stage:
+    """Peers made of a few lines of Python each, and a server that does nothing."""
+
+    folder: Path
+
+    def add(self, name: str, body: str, *, probe: str | None = None) -> None:
+        """Adds a peer that answers --probe, and else runs `body`."""
+        peer = self.folder / "peers" / name
+        peer.mkdir(parents=True)
+        (peer / "peer.toml").write_text('summary = "scripted"\ncommand = ["{python}", "{peer}/peer.py"]\n')
+        answer = probe or '{"version": "1", "workloads": ["round-trip"], "tls": false}'
+        (peer / "peer.py").write_text(
+            f"import os, sys\nif '--probe' in sys.argv: sys.exit(print({answer!r}))\n{body}\n"
+        )
+
+    def peers(self, names: list[str]) -> Peers:
+        """Returns the prepared peers."""
+        peers = Peers(self.folder / "peers", self.folder, self.folder, environment(BENCH), sys.executable)
+        peers.prepare(names)
+        return peers
+
+    def server(self, body: str = "import time; time.sleep(40)") -> Server:
+        """Returns a server that is not started."""
+        (self.folder / "server.py").write_text(f"{LISTENS}\n{body}\n")
+        command = shlex.join([sys.executable, str(self.folder / "server.py")])
+        return Server(command, tls=False, core=None, cwd=self.folder, env=dict(os.environ))
+
+    def run(self, names: list[str], server: Server | None = None) -> list[Sample]:
+        """Returns what MOMENT yields in one cell."""
+        server = server or self.server()
+        server.start()
+        try:
+            return next(samples for _, samples in Runner(small(), MOMENT, self.peers(names), server, None).run())
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def small() -> Scenario:
+    whole = scenarios.load("sync")
+    return whole.narrowed(workloads=["round-trip"], sizes=[256], tls=False)
+
+
+def test_peers_take_turns(stage: Stage) -> None:
+    for name in "abc":
+        stage.add(name, f"print('{GOOD}')")
+    samples = stage.run(["a", "b", "c"])
+    assert [(sample.round, sample.peer) for sample in samples] == [(n, peer) for n in (1, 2) for peer in "abc"]
+    assert samples[0].rate == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        ("sys.exit('no luck')", "ended with status 1: no luck"),
+        ("os.abort()", "ended with status -6"),
+        ("pass", "printed no result"),
+        ('print(\'{"failed": "lost a message"}\'); sys.exit(1)', "lost a message"),
+        (f"print('{GOOD}'.replace('true', 'false'))", "its messages were not checked"),
+        (f"print('{GOOD}'.replace('count', 'number'))", "its result is not of the contract: KeyError 'count'"),
+        (f"print('{GOOD}'.replace('100', '0'))", "its window is empty"),
+    ],
+)
+def test_failing_peer_is_never_fast(stage: Stage, body: str, failure: str) -> None:
+    stage.add("bad", body)
+    stage.add("good", f"print('{GOOD}')")
+    samples = stage.run(["bad", "good"])
+    # It is not tried again; the others go on.
+    assert [(sample.round, sample.peer) for sample in samples] == [(1, "bad"), (1, "good"), (2, "good")]
+    assert samples[0].failure == failure
+    bad, good = summarize(samples)
+    assert (bad.rate, good.failure) == (None, None)
+    assert f"bad: FAILED: {failure}" in cell_text(small(), CELL, samples)
+
+
+def test_peer_that_hangs_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.peers.GRACE_SECONDS", 1.0)
+    stage.add("hanging", "import time; time.sleep(40)")
+    assert [sample.failure for sample in stage.run(["hanging"])] == ["no result within 1 s"]
+
+
+def test_peer_that_is_missing_or_broken(stage: Stage) -> None:
+    stage.add("absent", "", probe='{"skipped": "x is not installed"}')
+    stage.add("broken", "", probe='{"failed": "ImportError: bad build"}')
+    stage.add("good", f"print('{GOOD}')")
+    peers = stage.peers(["absent", "broken", "good"])
+    assert (peers.skipped, peers.failed, list(peers.ready)) == (
+        {"absent": "x is not installed"},
+        {"broken": "ImportError: bad build"},
+        ["good"],
+    )
+    with pytest.raises(UsageError, match="peer nowhere has no"):
+        stage.peers(["nowhere"])
+
+
+def test_server_that_dies_is_started_again(stage: Stage) -> None:
+    # Its first life ends when the first peer runs.
+    trigger, died = stage.folder / "trigger", stage.folder / "died"
+    server = stage.server(
+        "import os, sys, time\n"
+        f"while os.path.exists({str(died)!r}) or not os.path.exists({str(trigger)!r}): time.sleep(0.01)\n"
+        f"open({str(died)!r}, 'w').close(); sys.exit('out of luck')"
+    )
+    stage.add("first", f"import time; open({str(trigger)!r}, 'w').close(); time.sleep(1); print('{GOOD}')")
+    stage.add("second", f"print('{GOOD}')")
+    samples = stage.run(["first", "second"], server)
+    assert samples[0].failure == "the server ended with status 1 (out of luck)"
+    assert [sample.failure for sample in samples[1:]] == [None, None]
+
+
+def test_server_that_says_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.server.START_SECONDS", 0.5)
+    command = f'{sys.executable} -c "import time; time.sleep(40)"'
+    server = Server(command, tls=True, core=None, cwd=stage.folder, env=dict(os.environ))
+    with pytest.raises(BenchError, match="did not say within"):
+        server.start()
+
+
+# --- scenarios, figures, records ---
+
+
+def samples_of(rates: dict[str, list[float]], failure: str | None = None) -> list[Sample]:
+    return [
+        Sample(peer, CELL, number, count=int(rate), seconds=1.0, user=0.1, system=0.1, server=0.1, failure=failure)
+        for peer, own in rates.items()
+        for number, rate in enumerate(own, 1)
+    ]
+
+
+def test_ratios_are_taken_within_rounds() -> None:
+    samples = samples_of({"a": [100, 220, 90], "b": [100, 200, 100]})
+    figure = ratio(samples, "a", "b")
+    assert figure is not None
+    assert (figure.median, figure.low, figure.high) == (1.0, 0.9, 1.1)
+    assert ratio(samples, "a", "c") is None
+
+
+@pytest.mark.parametrize(
+    ("bar", "verdict"),
+    [
+        (Bar("", "round-trip", "a", at_least=100), "PASS"),
+        (Bar("", "round-trip", "a", above=100), "MISS"),
+        (Bar("", "round-trip", "a", versus="b", at_least=0.5), "PASS"),
+        (Bar("", "round-trip", "a", versus="b", at_least=0.6), "MISS"),
+        (Bar("", "round-trip", "a", versus="c", at_least=0.6), "NOT MEASURED"),
+        (Bar("", "round-trip", "c", at_least=1), "NOT MEASURED"),
+    ],
+)
+def test_bars(bar: Bar, verdict: str) -> None:
+    scenario = dataclasses.replace(small(), bars=(bar,))
+    results = judge(scenario, samples_of({"a": [100], "b": [200]}))
+    assert [result.verdict for result in results] == [verdict]
+    assert verdict in bars_text(results)
+
+
+def test_bars_of_peers_left_out_go() -> None:
+    versus = {bar.versus for bar in scenarios.load("sync").narrowed(peers=["wirespeed-sync", "raw-c"]).bars}
+    assert versus == {"raw-c", None}
+
+
+def test_scenario_files_are_sound() -> None:
+    for name in scenarios.names():
+        scenario = scenarios.load(name)
+        assert set(scenario.peers) >= {scenario.subject, *scenario.limits}
+        assert all((BENCH / "peers" / peer / "peer.toml").exists() for peer in scenario.peers)
+        assert all(any(bar.selects(cell) for cell in scenario.cells()) for bar in scenario.bars)
+
+
+def test_records_keep_every_window_and_overwrite_none(stage: Stage) -> None:
+    stage.add("a", "")
+    stage.add("absent", "", probe='{"skipped": "not installed"}')
+    peers = stage.peers(["a", "absent"])
+    samples = [*samples_of({"a": [100, 200]}), *samples_of({"a": [0]}, failure="lost, twice")]
+    first = write_csv(stage.folder / "records", "sync", {"cpu": "x"}, peers, samples)
+    second = write_csv(stage.folder / "records", "sync", {"cpu": "x"}, peers, samples)
+    assert first != second
+    lines = first.read_text().splitlines()
+    assert lines[:2] == ["# cpu: x", "# without absent: not installed"]
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert [row["rate"] for row in rows] == ["100.0", "200.0", ""]
+    assert rows[2]["failure"] == "lost, twice"
+    content = json.loads(as_json("sync", {}, peers, samples, judge(small(), samples)))
+    assert len(content["samples"]) == 3
