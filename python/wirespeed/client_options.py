@@ -9,6 +9,8 @@ import dataclasses
 import functools
 import logging
 import math
+import os
+import re
 import socket
 import ssl as ssl_module
 from collections.abc import Sequence
@@ -30,6 +32,8 @@ _QUEUE_BYTES = 4 * 2**20
 """Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold on common systems."""
 
 _UNLIMITED = 2**62
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,9 @@ class ClientOptions:
             for subprotocol in self.subprotocols:
                 if not isinstance(subprotocol, str):
                     raise TypeError(f"subprotocols must be a list of str, it contains a {type(subprotocol).__name__}")
+                # RFC 6455, section 4.1: tokens of RFC 9110.
+                if not _TOKEN.fullmatch(subprotocol):
+                    raise ValueError(f"subprotocols must be tokens, without spaces or commas; {subprotocol!r} is not")
         for name in ("open_timeout", "ping_interval", "ping_timeout", "close_timeout"):
             _check_seconds(name, getattr(self, name))
         for name, value in (
@@ -121,12 +128,14 @@ def native_tls(tls: TLS) -> ClientTLS:
         tls: The settings.
     """
     arguments: dict[str, Any] = dict(tls._native_arguments())
-    return _make_tls(tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in arguments.items()))
+    # Where the system's authorities are is part of the settings.
+    places = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return _make_tls(tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in arguments.items()), places)
 
 
 # As many as an application has different settings; the certificates of each take some kilobytes.
 @functools.lru_cache(maxsize=64)
-def _make_tls(arguments: tuple[tuple[str, Any], ...]) -> ClientTLS:
+def _make_tls(arguments: tuple[tuple[str, Any], ...], _places: tuple[str | None, str | None]) -> ClientTLS:
     return ClientTLS(**{name: list(v) if isinstance(v, tuple) else v for name, v in arguments})
 
 
@@ -174,7 +183,12 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
     if isinstance(headers, (str, bytes)):
         raise TypeError(f"{expected}, not {type(headers).__name__}")
     try:
-        return Headers(headers)
+        if isinstance(headers, Headers):
+            return headers.copy()
+        pairs = [(name, headers[name]) for name in headers.keys()] if hasattr(headers, "keys") else list(headers)
+        if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
+            raise TypeError
+        return Headers(pairs)
     except InvalidHeader as exc:
         raise ValueError(f"additional_headers: {exc}") from None
     except (TypeError, ValueError, AttributeError):

@@ -4,8 +4,12 @@
 use std::io;
 use std::time::Instant;
 
+use wirespeed_protocol::{Connection, PayloadBuffer};
+
 use crate::blocking::Host;
 use crate::buffers;
+use crate::keepalive::Keepalive;
+use crate::peer::{Failure, Peer};
 use crate::socket::{Mode, Readiness, Socket};
 use crate::tls::{self, Layer, Stacked};
 use crate::write_queue::{Flushed, WriteQueue};
@@ -31,6 +35,10 @@ pub struct Pipe {
     plain: Vec<u8>,
     output: WriteQueue,
     eof: bool,
+    /// Why nothing more comes, told once everything that came before it was taken.
+    failure: Option<tls::Error>,
+    /// Why nothing more can be written. The peer may have said why before it went.
+    write_error: Option<io::Error>,
 }
 
 impl Pipe {
@@ -44,6 +52,8 @@ impl Pipe {
             plain: Vec::new(),
             output: WriteQueue::default(),
             eof: false,
+            failure: None,
+            write_error: None,
         }
     }
 
@@ -104,10 +114,19 @@ impl Pipe {
     /// [`Self::consume`] how many it took.
     pub fn fill<H: Host>(&mut self, host: &H, deadline: Option<Instant>) -> Result<&[u8], Error<H::Interrupt>> {
         while self.plain.is_empty() && !self.eof {
+            if let Some(error) = self.failure.take() {
+                return Err(Error::Tls(error));
+            }
             self.read(host, deadline)?;
             self.flush(host, deadline)?;
         }
-        Ok(&self.plain)
+        match self.write_error.take() {
+            Some(error) if self.plain.is_empty() => Err(Error::Io(error)),
+            error => {
+                self.write_error = error;
+                Ok(&self.plain)
+            }
+        }
     }
 
     /// Forgets the first `count` bytes of what [`Self::fill`] returned.
@@ -115,11 +134,14 @@ impl Pipe {
         self.plain.drain(..count);
     }
 
-    /// What a WebSocket connection goes on with: socket, layer, plain bytes not consumed, bytes not decrypted.
+    /// What a WebSocket connection goes on with: the socket, and a peer that has what arrived early.
     #[must_use]
-    #[allow(clippy::type_complexity)] // four parts, taken apart once
-    pub fn into_parts(self) -> (Socket, Option<Box<dyn Layer>>, Vec<u8>, Vec<u8>) {
-        (self.socket, self.layer, self.plain, self.cipher_tail)
+    pub fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> (Socket, Peer<B>) {
+        let mut peer = Peer::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
+        if let Some(error) = self.failure {
+            peer.fail_after_input(Failure::Tls(error));
+        }
+        (self.socket, peer)
     }
 
     fn read<H: Host>(&mut self, host: &H, deadline: Option<Instant>) -> Result<(), Error<H::Interrupt>> {
@@ -160,7 +182,15 @@ impl Pipe {
     fn decrypt<I>(&mut self) -> Result<(), Error<I>> {
         let Some(layer) = &mut self.layer else { return Ok(()) };
         let mut cipher = std::mem::take(&mut self.cipher_tail);
-        let consumed = layer.receive(&mut cipher, &mut self.plain, self.output.tail()).map_err(Error::Tls)?;
+        let consumed = match layer.receive(&mut cipher, &mut self.plain, self.output.tail()) {
+            Ok(consumed) => consumed,
+            // What was decrypted before the error is valid and comes first.
+            Err(error) if !self.plain.is_empty() => {
+                self.failure = Some(error);
+                cipher.len()
+            }
+            Err(error) => return Err(Error::Tls(error)),
+        };
         if layer.is_peer_closed() {
             self.eof = true;
         }
@@ -171,10 +201,21 @@ impl Pipe {
     }
 
     fn flush<H: Host>(&mut self, host: &H, deadline: Option<Instant>) -> Result<(), Error<H::Interrupt>> {
-        while self.output.flush(&self.socket, Mode::NonBlocking).map_err(Error::Io)? == Flushed::Blocked {
-            wait(&self.socket, Readiness { readable: false, writable: true }, host, deadline)?;
+        loop {
+            match self.output.flush(&self.socket, Mode::NonBlocking) {
+                Ok(Flushed::All) => return Ok(()),
+                Ok(Flushed::Blocked) => {
+                    wait(&self.socket, Readiness { readable: false, writable: true }, host, deadline)?;
+                }
+                // A server or proxy that refuses may answer before it has read everything, and close: its answer can still be read.
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                    self.output.clear();
+                    self.write_error.get_or_insert(error);
+                    return Ok(());
+                }
+                Err(error) => return Err(Error::Io(error)),
+            }
         }
-        Ok(())
     }
 }
 

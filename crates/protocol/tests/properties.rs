@@ -6,11 +6,11 @@
 mod support;
 
 use proptest::prelude::*;
-use support::wire::{self, BINARY, CLOSE, CONTINUATION, LengthForm, PING, PONG, TEXT};
 use support::model::model;
+use support::wire::{self, BINARY, CLOSE, CONTINUATION, LengthForm, PING, PONG, TEXT};
 use support::{Frame, KEY, Rng, Seen, connection_with, feed, feed_all, params};
 use wirespeed_protocol::frame::{Header, Opcode};
-use wirespeed_protocol::{CloseCode, CloseFrame, Delivery, Fault, Limits, MessageKind, Side, State};
+use wirespeed_protocol::{Delivery, Limits, MessageKind, Side, State};
 
 /// Payloads of every length form, most of them text.
 fn payload() -> impl Strategy<Value = Vec<u8>> {

@@ -161,7 +161,9 @@ pub(crate) fn handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
         | E::DuplicateExtension { .. }
         | E::MissingParameter { .. } => exception(py, "NegotiationError", (text,)),
         E::InvalidOutgoingHeader(error) => header_argument(py, error),
-        E::RefusedHeader { .. } | E::InvalidArgument { .. } => PyValueError::new_err(text),
+        E::RefusedHeader { .. } => PyValueError::new_err(format!("additional_headers: {text}")),
+        E::InvalidArgument { argument: "subprotocol", .. } => PyValueError::new_err(format!("subprotocols: {text}")),
+        E::InvalidArgument { .. } => PyValueError::new_err(text),
         E::OutOfOrder { .. } => PyRuntimeError::new_err(text),
         _ => exception(py, "InvalidMessage", (text,)),
     }

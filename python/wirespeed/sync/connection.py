@@ -35,15 +35,13 @@ class ClientConnection(BlockingConnection):
     Attributes:
         id: A UUID, for logs.
         logger: The logger given to ``connect``.
-        local_address: Address of this end, as ``socket.getsockname()`` returned it when the connection was opened.
-        remote_address: Address of the other end, that of the proxy if there is one.
     """
 
     def __init__(self, opened: Opened, *, logger: LoggerLike, local_address: Any, remote_address: Any) -> None:
         self.id: uuid.UUID = uuid.uuid4()
         self.logger = logger
-        self.local_address = local_address
-        self.remote_address = remote_address
+        self._local_address = local_address
+        self._remote_address = remote_address
         self._streaming = threading.Lock()
 
     def __repr__(self) -> str:
@@ -63,9 +61,20 @@ class ClientConnection(BlockingConnection):
     def __del__(self) -> None:
         # A constructor that raised leaves an object without attributes.
         with contextlib.suppress(AttributeError):
-            if self._state != State.CLOSED:
+            # One that is closing has told so by an exception: it needs no second word.
+            if self._state == State.OPEN:
                 warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
-                self.abort()
+            self.abort()
+
+    @property
+    def local_address(self) -> Any:
+        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
+        return self._local_address
+
+    @property
+    def remote_address(self) -> Any:
+        """Address of the other end, that of the proxy if there is one."""
+        return self._remote_address
 
     # The state of the connection.
 

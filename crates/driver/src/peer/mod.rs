@@ -298,6 +298,12 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
+    /// Nothing more comes after what was read: it is handed out first.
+    pub fn fail_after_input(&mut self, failure: Failure) {
+        self.link.failure.get_or_insert(failure);
+        self.link.eof = true;
+    }
+
     /// Fails the connection as [`Self::fail`] does, but tells the peer why first, if it can still be told.
     pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
         self.link.failure.get_or_insert(failure);

@@ -1,6 +1,6 @@
 //! The client's TLS configuration.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -80,16 +80,25 @@ pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateK
         .map_err(|error| Error::configuration(argument, format_args!("no usable private key in it: {error:?}")))
 }
 
-/// The operating system's authorities, read once per process.
-fn system_roots() -> Result<&'static [CertificateDer<'static>], Error> {
-    static ROOTS: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
-    let roots = ROOTS.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+/// The variables that say where the operating system's authorities are.
+type Places = [Option<std::ffi::OsString>; 2];
+
+/// The operating system's authorities, read once for as long as the environment says that they are in the same place.
+fn system_roots() -> Result<Arc<[CertificateDer<'static>]>, Error> {
+    static ROOTS: Mutex<Option<(Places, Arc<[CertificateDer<'static>]>)>> = Mutex::new(None);
+    let places = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(std::env::var_os);
+    let mut cached = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, roots)) = cached.as_ref().filter(|(cached, _)| *cached == places) {
+        return Ok(Arc::clone(roots));
+    }
+    let roots: Arc<[_]> = rustls_native_certs::load_native_certs().certs.into();
     if roots.is_empty() {
         return Err(Error::configuration(
             "system_roots",
             "the system has no trusted certificates (install ca-certificates, set SSL_CERT_FILE, or pass ca=)",
         ));
     }
+    *cached = Some((places, Arc::clone(&roots)));
     Ok(roots)
 }
 

@@ -48,6 +48,8 @@ impl From<rustls::Error> for Error {
                 C::UnknownIssuer => {
                     "unknown issuer (self-signed, or signed by an authority that is not trusted: pass its certificate as ca=)".into()
                 }
+                C::Expired | C::ExpiredContext { .. } => format!("the certificate has expired ({reason})"),
+                C::NotValidYet | C::NotValidYetContext { .. } => format!("the certificate is not yet valid ({reason})"),
                 C::NotValidForName => "the certificate is not valid for this host name".into(),
                 other => other.to_string(),
             }),

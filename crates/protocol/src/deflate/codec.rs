@@ -111,8 +111,11 @@ impl Inflater {
             unsafe {
                 out.advance(produced);
             }
-            // Behind the advance: what came out before the error may be at fault, too, and then it was first.
-            let status = status.map_err(|_| Fault::InvalidDeflate)?;
+            // What came out before the error may be at fault, too, and then it was first: text that is not UTF-8, or too
+            // much, which the caller tells.
+            let Ok(status) = status else {
+                return if out.as_slice().len() > limit { Ok(()) } else { Err(Fault::InvalidDeflate) };
+            };
             if status == Status::StreamEnd {
                 // RFC 7692 7.2.3.5 lets a sender finish the stream with BFINAL inside a message; what follows is a new one.
                 self.stream.reset(false);

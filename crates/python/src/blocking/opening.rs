@@ -149,11 +149,19 @@ fn converse<T>(
     let mut eof = Some(eof);
     loop {
         let (taken, output) = {
-            let input = pipe.fill(&host, deadline).map_err(|error| errors::opening(py, error))?;
-            if input.is_empty() {
-                let error = eof.take().map_or(HandshakeError::ConnectionClosed { received: 0 }, |eof| eof());
-                return Ok(Err(HandshakeErrorAtEof(error)));
-            }
+            let mut end = || eof.take().map_or(HandshakeError::ConnectionClosed { received: 0 }, |eof| eof());
+            let input = match pipe.fill(&host, deadline) {
+                Ok([]) => return Ok(Err(HandshakeErrorAtEof(end()))),
+                Ok(input) => input,
+                Err(Error::Interrupted(error)) => return Err(error),
+                // A refusal whose body does not end, or ends in a reset, is a refusal all the same.
+                Err(error) => {
+                    return match end() {
+                        refused @ HandshakeError::Rejected(_) => Ok(Err(HandshakeErrorAtEof(refused))),
+                        _ => Err(errors::opening(py, error)),
+                    };
+                }
+            };
             match receive(input).map_err(|error| map(py, &error))? {
                 Progress::Incomplete => (input.len(), None),
                 Progress::Complete { consumed, output } => (consumed, Some(output)),
@@ -278,10 +286,9 @@ impl Transport {
         })?;
         let pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take();
         let pipe = pipe.ok_or_else(|| PyRuntimeError::new_err("this transport is closed"))?;
-        let (socket, layer, plain, cipher_tail) = pipe.into_parts();
         let connection = Connection::new(Config { side: Side::Client, limits, deflate: accepted.deflate });
         let keepalive = Keepalive::new(interval, pong_timeout, Instant::now());
-        let peer = Peer::new(connection, layer, &plain, cipher_tail, keepalive);
+        let (socket, peer) = pipe.into_peer(connection, keepalive);
         Ok(Opened { parts: Mutex::new(Some(Parts { peer, socket, settings, request: sent, accepted })) })
     }
 
