@@ -2,8 +2,8 @@
 
     python conformance/run_client.py [--cases quick|small|all|PATTERN ...] [--library wirespeed|websockets]
 
-Exit status: 0 as expected, 1 not as expected, 2 the run itself failed, 77 there is no CPython 2.7 to run the suite with.
-"""
+Exit status: 0 as expected, 1 not as expected, 2 the run itself failed, 77 there is no CPython 2.7 to run the suite
+with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The main job: connect to real WebSocket servers over ws and wss, and exchange messages.
 
-The servers: the native echo server of this project, and one that others wrote, of the `websockets` package, if it is installed.
+The servers: the native echo server of this project, and one that others wrote, of the `websockets` package, if it is
+installed.
 
     make demo
 """

@@ -25,7 +25,6 @@ impl<'a> Input<'a> {
         *first
     }
 
-
     pub(crate) fn below(&mut self, bound: u8) -> u8 {
         self.byte() % bound
     }

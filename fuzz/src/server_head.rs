@@ -55,10 +55,7 @@ pub fn run(data: &[u8]) {
 
 type Outcome = Result<(Request, usize), HandshakeError>;
 
-fn feed<'a>(
-    mut handshake: ServerHandshake,
-    pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> (ServerHandshake, Outcome) {
+fn feed<'a>(mut handshake: ServerHandshake, pieces: impl IntoIterator<Item = &'a [u8]>) -> (ServerHandshake, Outcome) {
     let mut before = 0;
     for piece in pieces {
         match handshake.receive(piece) {

@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import ssl as ssl_module
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ._native import ClientTLS
@@ -29,7 +29,8 @@ from .uri import WebSocketURI
 __all__ = ["ClientOptions", "check_headers", "check_network", "native_tls"]
 
 _QUEUE_BYTES = 4 * 2**20
-"""Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold on common systems."""
+"""Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold
+on common systems."""
 
 _UNLIMITED = 2**62
 
@@ -53,9 +54,9 @@ class ClientOptions:
     ping_interval: float | None = 20
     ping_timeout: float | None = 20
     close_timeout: float | None = 10
-    max_size: int | None | tuple[int | None, int | None] = 2**20
+    max_size: int | tuple[int | None, int | None] | None = 2**20
     max_fragments: int | None = 4096
-    max_queue: int | None | tuple[int | None, int | None] = 16
+    max_queue: int | tuple[int | None, int | None] | None = 16
     logger: LoggerLike | None = None
     _deflate: DeflateOptions | None = dataclasses.field(init=False)
 
@@ -127,16 +128,14 @@ def native_tls(tls: TLS) -> ClientTLS:
     Args:
         tls: The settings.
     """
-    arguments: dict[str, Any] = dict(tls._native_arguments())
     # Where the system's authorities are is part of the settings.
-    places = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    return _make_tls(tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in arguments.items()), places)
+    return _make_tls(tls, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 # As many as an application has different settings; the certificates of each take some kilobytes.
 @functools.lru_cache(maxsize=64)
-def _make_tls(arguments: tuple[tuple[str, Any], ...], _places: tuple[str | None, str | None]) -> ClientTLS:
-    return ClientTLS(**{name: list(v) if isinstance(v, tuple) else v for name, v in arguments})
+def _make_tls(tls: TLS, _cert_file: str | None, _cert_dir: str | None) -> ClientTLS:
+    return ClientTLS(**tls._native_arguments())
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -185,7 +184,11 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
     try:
         if isinstance(headers, Headers):
             return headers.copy()
-        pairs = [(name, headers[name]) for name in headers.keys()] if hasattr(headers, "keys") else list(headers)
+        pairs = (
+            list(headers)
+            if isinstance(headers, Iterable) and not isinstance(headers, Mapping)
+            else [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it need not be iterable
+        )
         if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
             raise TypeError
         return Headers(pairs)

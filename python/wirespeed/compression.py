@@ -20,9 +20,10 @@ class Deflate:
         server_no_context_takeover: Demand that the server compresses each message by itself. Saves this end the memory
             of a window between messages.
         client_no_context_takeover: Compress each message by itself.
-        server_max_window_bits: Largest window of the server's compressor, as a power of two from 8 to 15, ``None`` for no
-            demand. This end needs that much memory for decompressing.
-        client_max_window_bits: Largest window of the client's compressor, from 8 to 15, ``None`` for what the server asks.
+        server_max_window_bits: Largest window of the server's compressor, as a power of two from 8 to 15, ``None``
+            for no demand. This end needs that much memory for decompressing.
+        client_max_window_bits: Largest window of the client's compressor, from 8 to 15, ``None`` for what the server
+            asks.
         level: Effort, from 0 (store) to 9 (smallest).
         memory_level: Memory of the compressor, from 1 to 9: 2 ** (memory_level + 9) bytes beside its window.
         threshold: Messages of fewer bytes are sent uncompressed.

@@ -53,9 +53,9 @@ def connect(
     ping_timeout: float | None = 20,
     close_timeout: float | None = 10,
     # Limits
-    max_size: int | None | tuple[int | None, int | None] = 2**20,
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
     max_fragments: int | None = 4096,
-    max_queue: int | None | tuple[int | None, int | None] = 16,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
     # Logging
     logger: LoggerLike | None = None,
     # Escape hatch
@@ -77,7 +77,8 @@ def connect(
         port: Port to connect to instead of that of the URI.
         local_addr: Host and port to connect from.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
-        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a failure.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
+            failure.
         origin: Value of the Origin header, for servers that check it.
         subprotocols: Subprotocols to offer, in order of preference.
         compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
@@ -90,16 +91,17 @@ def connect(
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
         open_timeout: Seconds for everything until the connection is open, redirects included; ``None`` for no limit.
             Resolving a name is up to the system, and may take longer.
-        ping_interval: Seconds between keepalive pings, ``None`` for none. They are sent while a thread receives or waits.
+        ping_interval: Seconds between keepalive pings, ``None`` for none. They are sent while a thread receives or
+            waits.
         ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
             no limit. The time that no thread attends to the connection does not count.
         close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
-        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the second
-            limits fragments.
+        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
+            second limits fragments.
         max_fragments: Fragments of a received message; ``None`` for no limit.
         max_queue: Received messages that are kept while the application does not receive: when it waits for a pong or
-            for room to send, and when it closes. More are kept as long as they are below 4 MiB together. ``None`` for no
-            limit. Of a pair, the first counts.
+            for room to send, and when it closes. More are kept as long as they are below 4 MiB together. ``None`` for
+            no limit. Of a pair, the first counts.
         logger: Logger for debugging, by default ``wirespeed.client``.
         create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
 
@@ -178,7 +180,8 @@ def unix_connect(
 
     Args:
         path: Path of the socket, ``None`` if ``sock`` is given.
-        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``, by default.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
+            by default.
         sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
         ssl: As for :func:`connect`.
         server_hostname: As for :func:`connect`.

@@ -12,7 +12,9 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+from typing_extensions import Self
 
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
@@ -21,6 +23,9 @@ from ..protocol_state import State
 from ..typing import Data, LoggerLike, Subprotocol
 
 __all__ = ["ClientConnection", "Ping"]
+
+
+_Self = TypeVar("_Self", bound="ClientConnection")  # noqa: PYI018 - used below
 
 
 class ClientConnection(BlockingConnection):
@@ -47,7 +52,7 @@ class ClientConnection(BlockingConnection):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} {self.id}>"
 
-    def __enter__(self) -> ClientConnection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -85,8 +90,9 @@ class ClientConnection(BlockingConnection):
 
     @property
     def close_code(self) -> int | None:
-        """Code of the close frame received, 1005 if it had none, 1006 if the connection was lost; ``None`` while it is open.
+        """Code of the close frame received, ``None`` while the connection is open.
 
+        1005 stands for a close frame without a code, 1006 for a connection that was lost:
         RFC 6455, section 7.1.5.
         """
         return None if self._close is None else self._close[0]

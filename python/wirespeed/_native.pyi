@@ -1,0 +1,298 @@
+"""The native core: what messages pass through.
+
+Private, except for the methods that :class:`wirespeed.sync.ClientConnection` and :class:`wirespeed.sync.Ping` inherit
+or are.
+"""
+
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, final, overload
+
+from typing_extensions import Buffer, Self, disjoint_base
+
+from ._native_types import ConnectOptions, Stats
+from .datastructures import Request, Response
+from .exceptions import ConnectionClosed
+
+__all__ = [
+    "BlockingConnection",
+    "ClientTLS",
+    "Opened",
+    "Ping",
+    "Transport",
+    "__version__",
+    "after_fork",
+    "check_request",
+]
+
+__version__: str
+
+@final
+class ClientTLS:
+    """Native form of :class:`wirespeed.TLS`."""
+
+    def __new__(
+        cls,
+        *,
+        ca_pem: Sequence[bytes],
+        system_roots: bool,
+        cert_pem: bytes | None,
+        key_pem: bytes | None,
+        verify: bool,
+        alpn: Sequence[bytes],
+        min_version: str | None,
+        max_version: str | None,
+    ) -> ClientTLS: ...
+
+@final
+class Transport:
+    """A connected socket on its way to a WebSocket. A method that raises has closed it."""
+
+    def __new__(cls, fd: int) -> Transport: ...
+    def start_tls(self, config: ClientTLS | ssl.SSLContext, server_hostname: str | None, timeout: float | None) -> None:
+        """Make a TLS handshake as a client; a second one goes inside the first."""
+
+    def connect_tunnel(
+        self, authority: str, headers: Sequence[tuple[str, str]], authorization: str | None, timeout: float | None
+    ) -> None:
+        """Ask an HTTP proxy for a tunnel: RFC 9110, section 9.3.6."""
+
+    def addresses(self) -> tuple[Any, Any]:
+        """Return the addresses of this end and of the other end."""
+
+    def open(self, options: ConnectOptions, timeout: float | None) -> Opened:
+        """Make the opening handshake as a client: RFC 6455, section 4.1."""
+
+    def close(self) -> None:
+        """Close the socket, unless a connection has taken it over."""
+
+@final
+class Opened:
+    """A WebSocket whose opening handshake has succeeded: the argument of a connection's constructor, once."""
+
+@final
+class Ping:
+    """A ping that is on its way; :meth:`ClientConnection.ping` returns it."""
+
+    def wait(self, timeout: float | None = None) -> float:
+        """Wait for the pong.
+
+        The thread that waits receives for it, unless another one does; messages that arrive meanwhile are kept.
+
+        Args:
+            timeout: Seconds to wait, ``None`` for no limit.
+
+        Returns:
+            The latency in seconds.
+
+        Raises:
+            TimeoutError: The pong did not arrive in time.
+            ConnectionClosed: The connection was closed before it arrived.
+        """
+
+    def is_set(self) -> bool:
+        """Return whether the pong has arrived."""
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds between the ping and its pong, ``None`` until the pong has arrived."""
+
+@disjoint_base
+class BlockingConnection:
+    """The native part of :class:`wirespeed.sync.ClientConnection`."""
+
+    def __new__(cls, opened: Opened, *_args: Any, **_kwargs: Any) -> Self: ...
+    @overload
+    def recv(self, timeout: float | None = None, decode: Literal[True] = ..., *, busy_poll: float = 0.0) -> str: ...
+    @overload
+    def recv(self, timeout: float | None = None, decode: Literal[False] = ..., *, busy_poll: float = 0.0) -> bytes: ...
+    @overload
+    def recv(self, timeout: float | None = None, decode: bool | None = None, *, busy_poll: float = 0.0) -> str | bytes:
+        """Receive the next message.
+
+        Several threads may receive at once: each message goes to one of them.
+
+        Args:
+            timeout: Seconds to wait, ``None`` for no limit. Nothing is lost when it passes: a message of which a part
+                has arrived will be received later.
+            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
+                the one or the other; ``False`` saves the decoding of text.
+            busy_poll: Seconds to poll the socket without sleeping first: lower latency for a busy core.
+
+        Raises:
+            TimeoutError: No message arrived in time.
+            ConnectionClosed: The connection is closed. Messages that arrived before are received first.
+            UnicodeDecodeError: ``decode`` is ``True`` and a binary message is not UTF-8.
+        """
+
+    @overload
+    def recv_nowait(self, decode: Literal[True]) -> str: ...
+    @overload
+    def recv_nowait(self, decode: Literal[False]) -> bytes: ...
+    @overload
+    def recv_nowait(self, decode: bool | None = None) -> str | bytes:
+        """Receive a message that has arrived.
+
+        Args:
+            decode: As for :meth:`recv`.
+
+        Raises:
+            BlockingIOError: No message has arrived.
+            ConnectionClosed: The connection is closed.
+        """
+
+    def recv_many(
+        self, limit: int = 1024, timeout: float | None = None, decode: bool | None = None
+    ) -> list[str | bytes]:
+        """Receive all messages that have arrived; wait for the first if none has.
+
+        Args:
+            limit: How many messages to return at most.
+            timeout: Seconds to wait for the first message, ``None`` for no limit.
+            decode: As for :meth:`recv`.
+
+        Returns:
+            One message at least, in the order of their arrival.
+
+        Raises:
+            TimeoutError: No message arrived in time.
+            ConnectionClosed: The connection is closed.
+            ValueError: ``limit`` is less than 1.
+        """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> str | bytes:
+        """Receive the next message; a clean close ends the iteration."""
+
+    def send(
+        self,
+        message: str | Buffer | Iterable[str] | Iterable[Buffer],
+        *,
+        text: bool | None = None,
+        compress: bool | None = None,
+    ) -> None:
+        """Send a message. Return when the operating system has taken all of it.
+
+        Several threads may send at once: messages are not mixed. While the peer does not read, this waits, and receives
+        meanwhile, so that two ends that both send do not wait for each other. An exception from a signal handler leaves
+        the connection usable: the message is sent whole, with the next call.
+
+        Args:
+            message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer
+                as binary. The items of an iterable, all of one kind, are sent as the fragments of one message.
+            text: ``True`` to send bytes, which must be UTF-8, as text; ``False`` to send ``str`` as binary.
+            compress: ``False`` to send this message uncompressed, ``True`` to compress it whatever its size; ``None``
+                to compress it from the threshold on. Without permessage-deflate it has no effect.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+            ConcurrencyError: Another thread is in the middle of a message in fragments.
+            TypeError: ``message`` has another type.
+            UnicodeEncodeError: ``message`` contains lone surrogates.
+            UnicodeDecodeError: ``text`` is ``True`` and ``message`` is not UTF-8.
+        """
+
+    def send_many(
+        self, messages: Iterable[str | Buffer], *, text: bool | None = None, compress: bool | None = None
+    ) -> None:
+        """Send many messages, with one system call for every 64 KiB. Return when the operating system has taken them.
+
+        Args:
+            messages: Each as for :meth:`send`, without fragments.
+            text: As for :meth:`send`.
+            compress: As for :meth:`send`.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+            TypeError: A message has another type. The messages before it are sent.
+        """
+
+    def flush(self) -> None:
+        """Return when the operating system has taken everything.
+
+        It has, when a call that sends returns; after an exception from a signal handler it may not.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+        """
+
+    def ping(self, data: str | Buffer | None = None) -> Ping:
+        """Send a ping: RFC 6455, section 5.5.2.
+
+        Args:
+            data: Payload, 125 bytes at most; ``None`` for a random one.
+
+        Returns:
+            Something to wait on, which then tells the latency.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+            ConcurrencyError: A ping with the same payload was not answered yet.
+            ProtocolError: ``data`` is too long.
+        """
+
+    def pong(self, data: str | Buffer = b"") -> None:
+        """Send a pong that no ping asked for: RFC 6455, section 5.5.3. Pings are answered without it.
+
+        Args:
+            data: Payload, 125 bytes at most.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+            ProtocolError: ``data`` is too long.
+        """
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Make the closing handshake, RFC 6455, section 7.1.2, and close the socket.
+
+        Wait for the server for ``close_timeout`` at most. Messages that have arrived can be received afterwards; those
+        for which ``max_queue`` has no room are dropped. On a connection that is closed this does nothing.
+
+        Args:
+            code: Close code: 1000 to 1003, 1007 to 1014, 3000 to 4999, or 1005 for a close frame without a code.
+            reason: Close reason, 123 bytes of UTF-8 at most.
+
+        Raises:
+            ProtocolError: ``code`` or ``reason`` must not be sent.
+        """
+
+    def abort(self) -> None:
+        """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
+
+    @property
+    def subprotocol(self) -> str | None:
+        """Subprotocol that was agreed on, ``None`` if there is none."""
+
+    @property
+    def request(self) -> Request:
+        """The request of the opening handshake."""
+
+    @property
+    def response(self) -> Response:
+        """The response of the opening handshake."""
+
+    @property
+    def latency(self) -> float:
+        """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
+
+    def fileno(self) -> int:
+        """Return the number of the socket's descriptor, -1 once it is closed. Do not read from it or write to it."""
+
+    def stats(self) -> Stats:
+        """Return counters of the connection."""
+
+    @property
+    def _state(self) -> int: ...
+    @property
+    def _close(self) -> tuple[int, str] | None: ...
+    @property
+    def _tls(self) -> tuple[str | None, str | None] | None: ...
+    def _recv_fragment(self, timeout: float | None = None) -> tuple[bytes, bool, bool]: ...
+    def _discard_message(self) -> None: ...
+    def _closed_error(self) -> ConnectionClosed: ...
+
+def after_fork() -> None:
+    """Forget the masking keys that were drawn before a fork."""
+
+def check_request(options: ConnectOptions) -> None:
+    """Raise what :meth:`Transport.open` would raise for options that are wrong in themselves."""
