@@ -43,10 +43,10 @@ impl<'a> Input<'a> {
     pub(crate) fn payload(&mut self) -> Vec<u8> {
         match self.byte() {
             len @ 0..200 => self.take(usize::from(len)).to_vec(),
-            200..215 => Rng::new(u64::from(self.byte())).prose(usize::from(self.number())),
-            215..230 => Rng::new(u64::from(self.byte())).bytes(usize::from(self.number())),
-            230..245 => vec![self.byte(); usize::from(self.number())],
-            _ => vec![self.byte(); 2 * usize::from(self.number())],
+            200..215 => Rng::new(u64::from(self.byte())).prose(usize::from(self.number() & 0x0FFF)),
+            215..230 => Rng::new(u64::from(self.byte())).bytes(usize::from(self.number() & 0x0FFF)),
+            230..254 => vec![self.byte(); usize::from(self.number() & 0x0FFF)],
+            _ => vec![self.byte(); usize::from(self.number()) + 1000],
         }
     }
 }

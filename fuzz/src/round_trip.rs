@@ -30,7 +30,7 @@ pub fn run(data: &[u8]) {
     let mut out = Vec::new();
     let mut expected = Vec::new();
     let mut open: Option<(MessageKind, Vec<u8>)> = None;
-    while !input.is_empty() && out.len() < 1 << 20 {
+    while !input.is_empty() && out.len() < 1 << 17 {
         let step = input.byte();
         let key = rng.key();
         let mut payload = input.payload();

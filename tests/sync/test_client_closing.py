@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from interop.checks import as_close, no_leaks, within
-from interop.frames import CONT, PONG, TEXT, Close, Frame, close, frame, ping, text
+from interop.frames import BINARY, CONT, PONG, TEXT, Close, Frame, close, frame, ping, text
 from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
@@ -353,6 +354,30 @@ def test_no_reply_to_close_but_data(scripted: Scripted) -> None:
     with within(3, at_least=0.3):
         ws.close()
     assert ws.close_code == 1006
+
+
+@pytest.mark.websockets_differs("stops reading when its queue is full, so close waits for its timeout")
+@pytest.mark.parametrize("size", [10, 64, 100_000])
+def test_close_under_a_flood(scripted: Scripted, size: int) -> None:
+    """The server sends as fast as it can until it sees the close frame; the application has given up receiving."""
+    block = frame(BINARY, bytes(size)) * max(1, 65_536 // size)
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        while not select.select([wire.sock], [], [], 0)[0]:
+            wire.send(block)
+        received = wire.read_until_close()
+        wire.send(close(1000))
+        return received
+
+    server = scripted(script)
+    ws = connect(server.uri, compression=None, close_timeout=2)
+    for _ in range(100):
+        assert ws.recv(timeout=5) == bytes(size)
+    with within(1.5):
+        ws.close()
+    assert ws.close_code == 1000
+    assert server.result == ([], Close(1000))
 
 
 def test_tcp_left_open_after_the_closing_handshake(scripted: Scripted) -> None:

@@ -115,6 +115,23 @@ def test_ping_data(scripted: Scripted, data: Any, payload: bytes) -> None:
     assert server.result == [Frame(PING, payload)]
 
 
+@pytest.mark.parametrize("timeout", [None, 10], ids=["for-ever", "timeout"])
+def test_wait_returns_when_the_pong_arrives(server: WebSocketsServer, timeout: float | None) -> None:
+    with connect(server.uri) as ws:
+        for _ in range(3):
+            waiter = ws.ping()
+            with within(1):
+                assert waiter.wait(timeout)
+
+
+def test_wait_times_out(scripted: Scripted) -> None:
+    with connect(scripted(silent).uri, close_timeout=0.1) as ws:
+        waiter = ws.ping()
+        with within(0.6, at_least=0.2):
+            assert not pong_arrives(waiter, 0.2)
+        assert ws.latency == 0
+
+
 def test_ping_data_by_default_differs(scripted: Scripted) -> None:
     server = scripted(answering)
     with connect(server.uri) as ws:
