@@ -1,10 +1,12 @@
 #!/bin/sh
-# Runs every fuzz target for FUZZ_SECONDS (default 20) each, or those named as arguments. With a nightly compiler and
-# cargo-fuzz: libFuzzer with AddressSanitizer. Without: the same oracles on blind mutations of the corpora.
+# fuzz/run.sh [SECONDS [TARGET...]]: runs every fuzz target, or those named, for that long each (default 20). With a
+# nightly compiler and cargo-fuzz: libFuzzer with AddressSanitizer. Without: the same oracles on blind mutations of the
+# corpora, every target.
 # New inputs stay under fuzz/target/corpus; one that fails is written to fuzz/artifacts and ends the run.
 set -eu
 cd "$(dirname "$0")"
-seconds=${FUZZ_SECONDS:-20}
+seconds=${1:-20}
+[ $# -eq 0 ] || shift
 toolchain=${FUZZ_TOOLCHAIN:-nightly}
 
 if ! cargo "+$toolchain" fuzz --version >/dev/null 2>&1; then
@@ -20,7 +22,7 @@ for target in $targets; do
     log="target/$target.log"
     if ! cargo "+$toolchain" fuzz run --fuzz-dir . --features libfuzzer "$target" \
         "target/corpus/$target" "corpus/$target" -- \
-        "-max_total_time=$seconds" -timeout=10 -max_len=4096 -print_final_stats=1 >"$log" 2>&1; then
+        "-max_total_time=$seconds" -timeout=10 -max_len=1024 -print_final_stats=1 >"$log" 2>&1; then
         tail -n 60 "$log"
         echo "fuzz: $target failed; the input is under fuzz/artifacts/$target"
         exit 1

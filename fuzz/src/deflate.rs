@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     match choice & 3 {
         0 | 1 => {
             let mut messages = Vec::new();
-            while !input.is_empty() && messages.len() < 20 {
+            while !input.is_empty() && messages.len() < 8 {
                 messages.push(input.payload());
             }
             if choice & 1 == 0 { compressing(params, &messages) } else { decompressing(params, &messages) }

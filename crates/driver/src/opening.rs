@@ -104,7 +104,7 @@ impl Pipe {
         deadline: Option<Instant>,
     ) -> Result<(), Error<H::Interrupt>> {
         match &mut self.layer {
-            Some(layer) => layer.send(bytes, self.output.tail()).map_err(Error::Tls)?,
+            Some(layer) => layer.send(&mut self.cipher_tail, bytes, self.output.tail()).map_err(Error::Tls)?,
             None => self.output.tail().extend_from_slice(bytes),
         }
         self.flush(host, deadline)

@@ -38,6 +38,12 @@ impl WriteQueue {
         self.len() == 0
     }
 
+    /// Bytes of the buffer that it holds.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// All bytes that the kernel has taken so far.
     #[must_use]
     pub fn written(&self) -> u64 {

@@ -292,6 +292,32 @@ fn a_message_that_ends_inside_a_block() {
     }
 }
 
+/// Data that breaks two rules: the fault that comes first in the stream is reported, however the bytes were divided.
+#[test]
+fn the_first_of_two_faults() {
+    let block = |data: &[u8]| stored(data)[..5 + data.len()].to_vec();
+    let broken: &[u8] = b"\x07"; // a block of the type that does not exist
+    for side in SIDES {
+        let make = |limit| {
+            let limits = Limits { message_size: limit, ..NO_LIMITS };
+            move || connection_with(side, limits, Some(params(15, false)))
+        };
+        let frame = |payload: &[&[u8]]| to(side, Frame::text(payload.concat()).rsv(4));
+        let too_big = |limit| Seen::Fault(Fault::MessageTooBig { size: None, limit });
+        let (utf8, deflate) = (Seen::Fault(Fault::InvalidUtf8), Seen::Fault(Fault::InvalidDeflate));
+        for (limit, payload, fault) in [
+            (None, [&block(b"ok\xFF")[..], broken], utf8.clone()),
+            (None, [&block(b"ok")[..], broken], deflate.clone()),
+            (Some(1), [&block(b"ok")[..], broken], too_big(1)),
+            (Some(2), [&block(b"ok")[..], broken], deflate),
+            (Some(1), [&block(b"o\xFF")[..], broken], utf8),
+            (Some(0), [&block(b"o\xFF")[..], broken], too_big(0)),
+        ] {
+            assert_eq!(receive_every_split(make(limit), &frame(&payload)), [fault]);
+        }
+    }
+}
+
 /// Which messages are compressed: above the threshold, as the caller says, never empty ones, never without negotiation.
 #[test]
 fn which_messages_are_compressed() {

@@ -86,7 +86,7 @@ impl Layer for SslLayer {
         })
     }
 
-    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+    fn send(&mut self, _pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         Python::attach(|py| {
             // A memory BIO takes everything: one write is all it needs.
             self.object.call_method1(py, "write", (PyBytes::new(py, plain),)).map_err(other)?;
@@ -94,7 +94,7 @@ impl Layer for SslLayer {
         })
     }
 
-    fn close(&mut self, outgoing: &mut Vec<u8>) {
+    fn close(&mut self, _pending: &mut [u8], outgoing: &mut Vec<u8>) {
         Python::attach(|py| {
             // unwrap() sends our notice and then wants the peer's, which may never come: that is not waited for.
             let _ = self.object.call_method0(py, "unwrap");

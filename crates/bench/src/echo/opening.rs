@@ -139,7 +139,7 @@ impl Opening {
     fn send(&mut self, bytes: &[u8]) {
         match &mut self.layer {
             Some(layer) => {
-                if layer.send(bytes, self.output.tail()).is_err() {
+                if layer.send(&mut self.cipher, bytes, self.output.tail()).is_err() {
                     self.refused = true;
                 }
             }

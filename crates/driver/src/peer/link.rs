@@ -63,6 +63,8 @@ pub struct LargeSend {
 pub struct Link<B = Vec<u8>> {
     pub(super) connection: Connection<B>,
     pub(super) layer: Option<Box<dyn Layer>>,
+    /// An incomplete TLS record, or what the layer refers to.
+    pub(super) cipher_tail: Vec<u8>,
     pub(super) output: WriteQueue,
     /// Pings and the deadline for their pongs.
     pub keepalive: Keepalive,
@@ -79,10 +81,16 @@ pub struct Link<B = Vec<u8>> {
 }
 
 impl<B: PayloadBuffer> Link<B> {
-    pub(super) fn new(connection: Connection<B>, layer: Option<Box<dyn Layer>>, keepalive: Keepalive) -> Self {
+    pub(super) fn new(
+        connection: Connection<B>,
+        layer: Option<Box<dyn Layer>>,
+        cipher_tail: Vec<u8>,
+        keepalive: Keepalive,
+    ) -> Self {
         Self {
             connection,
             layer,
+            cipher_tail,
             output: WriteQueue::default(),
             keepalive,
             mid_frame: false,
@@ -261,7 +269,7 @@ impl<B: PayloadBuffer> Link<B> {
         let mut plain = buffers::take_write();
         let result = encoder(&mut self.connection, &mut plain);
         if !plain.is_empty()
-            && let Err(error) = layer.send(&plain, self.output.tail())
+            && let Err(error) = layer.send(&mut self.cipher_tail, &plain, self.output.tail())
         {
             self.failure.get_or_insert(Failure::Tls(error));
             self.eof = true;
@@ -296,7 +304,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
     pub fn send_close_notify(&mut self) {
         if let Some(layer) = &mut self.layer {
-            layer.close(self.output.tail());
+            layer.close(&mut self.cipher_tail, self.output.tail());
         }
     }
 

@@ -87,7 +87,6 @@ pub struct Peer<B = Vec<u8>> {
     pub link: Link<B>,
     input: Vec<u8>,
     input_start: usize,
-    cipher_tail: Vec<u8>,
 }
 
 impl<B: PayloadBuffer> Peer<B> {
@@ -106,7 +105,7 @@ impl<B: PayloadBuffer> Peer<B> {
             input = buffers::take_read();
             input.extend_from_slice(early);
         }
-        Self { link: Link::new(connection, layer, keepalive), input, input_start: 0, cipher_tail }
+        Self { link: Link::new(connection, layer, cipher_tail, keepalive), input, input_start: 0 }
     }
 
     /// The next event in what was read, if there is one; after `None`, read again.
@@ -192,9 +191,9 @@ impl<B: PayloadBuffer> Peer<B> {
         let mut destination = None;
         if self.link.layer.is_none() {
             destination = self.link.connection.take_destination(DIRECT_MIN);
-        } else if !self.cipher_tail.is_empty() {
-            buffer.append(&mut self.cipher_tail);
-            self.cipher_tail = Vec::new();
+        } else {
+            // A copy: while this read is out, the layer may refer to the original in order to send.
+            buffer.extend_from_slice(&self.link.cipher_tail);
         }
         ReadOperation { buffer, destination, direct: 0 }
     }
@@ -214,15 +213,15 @@ impl<B: PayloadBuffer> Peer<B> {
         }
         match result {
             Ok(0) => {
-                self.keep_tail(buffer, 0);
+                buffers::give_read(buffer);
                 self.receive_eof();
             }
             Ok(_) => self.receive_bytes(buffer),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                self.keep_tail(buffer, 0);
+                buffers::give_read(buffer);
             }
             Err(error) => {
-                self.keep_tail(buffer, 0);
+                buffers::give_read(buffer);
                 self.fail(Failure::Io(error));
             }
         }
@@ -262,10 +261,12 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
-    /// Keeps the incomplete TLS record behind `consumed`, if there is one, and gives the buffer back.
+    /// Keeps what the layer did not consume of `buffer`, in a vector of its size, and gives the buffer back.
     fn keep_tail(&mut self, buffer: Vec<u8>, consumed: usize) {
         if consumed < buffer.len() {
-            self.cipher_tail = buffer[consumed..].to_vec();
+            self.link.cipher_tail = buffer[consumed..].to_vec();
+        } else if self.link.cipher_tail.capacity() > 0 {
+            self.link.cipher_tail = Vec::new();
         }
         buffers::give_read(buffer);
     }
@@ -296,6 +297,12 @@ impl<B: PayloadBuffer> Peer<B> {
         if !self.has_input() {
             self.link.connection.receive_eof();
         }
+    }
+
+    /// Bytes of the buffers that this connection holds: none while it is idle, without compression.
+    #[must_use]
+    pub fn held_capacity(&self) -> usize {
+        self.input.capacity() + self.link.cipher_tail.capacity() + self.link.output.capacity()
     }
 
     /// Nothing more comes after what was read: it is handed out first.

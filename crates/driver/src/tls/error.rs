@@ -50,7 +50,9 @@ impl From<rustls::Error> for Error {
                 }
                 C::Expired | C::ExpiredContext { .. } => format!("the certificate has expired ({reason})"),
                 C::NotValidYet | C::NotValidYetContext { .. } => format!("the certificate is not yet valid ({reason})"),
-                C::NotValidForName => "the certificate is not valid for this host name".into(),
+                C::NotValidForName | C::NotValidForNameContext { .. } => {
+                    format!("the certificate is not valid for this host name ({reason})")
+                }
                 other => other.to_string(),
             }),
             rustls::Error::NoCertificatesPresented => Self::Certificate("the peer sent no certificate".into()),

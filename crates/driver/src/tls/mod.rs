@@ -18,11 +18,12 @@ pub trait Layer: Send {
     /// Called with no bytes once to begin the handshake.
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error>;
 
-    /// Appends `plain`, encrypted, to `outgoing`. Only after the handshake.
-    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error>;
+    /// Appends `plain`, encrypted, to `outgoing`. Only after the handshake. `pending` are the bytes that [`Self::receive`]
+    /// did not consume, which a layer may refer to.
+    fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error>;
 
     /// Appends the notice that nothing more will be sent.
-    fn close(&mut self, outgoing: &mut Vec<u8>);
+    fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>);
 
     /// Whether the handshake goes on.
     fn is_handshaking(&self) -> bool;

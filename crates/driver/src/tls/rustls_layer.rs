@@ -55,9 +55,8 @@ impl RustlsLayer {
         incoming: &mut [u8],
         plain: &mut Vec<u8>,
         outgoing: &mut Vec<u8>,
-    ) -> Result<(usize, Step), Error> {
+    ) -> (usize, Result<Step, Error>) {
         let (handshaking, peer_closed) = (&mut self.handshaking, &mut self.peer_closed);
-        // A fatal alert that is due for an error lies in wait for the next step: see `receive`.
         match &mut self.connection {
             Connection::Client(connection) => {
                 handle(connection.process_tls_records(incoming), plain, outgoing, handshaking, peer_closed)
@@ -75,12 +74,19 @@ fn handle<Data>(
     outgoing: &mut Vec<u8>,
     handshaking: &mut bool,
     peer_closed: &mut bool,
-) -> Result<(usize, Step), Error> {
+) -> (usize, Result<Step, Error>) {
     let mut discard = status.discard;
-    let step = match status.state? {
+    let state = match status.state {
+        Ok(state) => state,
+        Err(error) => return (discard, Err(error.into())),
+    };
+    let step = match state {
         ConnectionState::ReadTraffic(mut traffic) => {
             while let Some(record) = traffic.next_record() {
-                let record = record?;
+                let record = match record {
+                    Ok(record) => record,
+                    Err(error) => return (discard, Err(error.into())),
+                };
                 discard += record.discard;
                 plain.extend_from_slice(record.payload);
             }
@@ -113,7 +119,7 @@ fn handle<Data>(
         // BlockedHandshake: more bytes are needed. ReadEarlyData: not offered, so it does not occur.
         _ => Step::Done,
     };
-    Ok((discard, step))
+    (discard, Ok(step))
 }
 
 /// Appends what `write` writes to the room it is given; it answers with the size that it needs if that is not enough.
@@ -166,49 +172,53 @@ impl Layer for RustlsLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
         let mut consumed = 0;
         loop {
-            match self.step(&mut incoming[consumed..], plain, outgoing) {
-                Ok((discard, step)) => {
-                    consumed += discard;
-                    if matches!(step, Step::Done) {
-                        return Ok(consumed);
-                    }
-                }
+            let (discard, step) = self.step(&mut incoming[consumed..], plain, outgoing);
+            consumed += discard;
+            match step {
+                Ok(Step::Again) => {}
+                Ok(Step::Done) => return Ok(consumed),
                 Err(error) => {
-                    // The alert that tells the peer why comes out as data to encode, before the error comes again.
-                    while let Ok((_, Step::Again)) = self.step(&mut [], plain, outgoing) {}
+                    // The alert that tells the peer why lies in wait; nothing else may be processed after an error.
+                    while self.common().wants_write() {
+                        let (discard, step) = self.step(&mut incoming[consumed..], plain, outgoing);
+                        consumed += discard;
+                        if step.is_err() {
+                            break;
+                        }
+                    }
                     return Err(error);
                 }
             }
         }
     }
 
-    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+    fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         // Whatever rustls has to say first, such as the answer to a key update, precedes.
         loop {
             let done = match &mut self.connection {
                 Connection::Client(connection) => {
-                    encrypt(connection.process_tls_records(&mut []), outgoing, Some(plain))
+                    encrypt(connection.process_tls_records(pending), outgoing, Some(plain))
                 }
                 Connection::Server(connection) => {
-                    encrypt(connection.process_tls_records(&mut []), outgoing, Some(plain))
+                    encrypt(connection.process_tls_records(pending), outgoing, Some(plain))
                 }
             }?;
             if done {
                 return Ok(());
             }
             let before = outgoing.len();
-            let (_, step) = self.step(&mut [], &mut Vec::new(), outgoing)?;
+            let step = self.step(pending, &mut Vec::new(), outgoing).1?;
             if matches!(step, Step::Done) && outgoing.len() == before && (self.handshaking || self.peer_closed) {
                 return Err(Error::Protocol("the TLS connection is closed".into()));
             }
         }
     }
 
-    fn close(&mut self, outgoing: &mut Vec<u8>) {
+    fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>) {
         // A failure leaves nothing to say: the connection is over either way.
         let _ = match &mut self.connection {
-            Connection::Client(connection) => encrypt(connection.process_tls_records(&mut []), outgoing, None),
-            Connection::Server(connection) => encrypt(connection.process_tls_records(&mut []), outgoing, None),
+            Connection::Client(connection) => encrypt(connection.process_tls_records(pending), outgoing, None),
+            Connection::Server(connection) => encrypt(connection.process_tls_records(pending), outgoing, None),
         };
     }
 

@@ -24,7 +24,7 @@ impl Layer for Stacked {
         let mut told = Vec::new();
         let result = self.inner.receive(&mut self.between, plain, &mut told);
         if !told.is_empty() {
-            self.outer.send(&told, outgoing)?;
+            self.outer.send(&mut incoming[consumed..], &told, outgoing)?;
         }
         self.between.drain(..result?);
         if self.between.is_empty() {
@@ -33,17 +33,17 @@ impl Layer for Stacked {
         Ok(consumed)
     }
 
-    fn send(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+    fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         let mut encrypted = Vec::new();
-        self.inner.send(plain, &mut encrypted)?;
-        self.outer.send(&encrypted, outgoing)
+        self.inner.send(&mut self.between, plain, &mut encrypted)?;
+        self.outer.send(pending, &encrypted, outgoing)
     }
 
-    fn close(&mut self, outgoing: &mut Vec<u8>) {
+    fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>) {
         let mut told = Vec::new();
-        self.inner.close(&mut told);
-        let _ = self.outer.send(&told, outgoing); // a failure leaves nothing to say
-        self.outer.close(outgoing);
+        self.inner.close(&mut self.between, &mut told);
+        let _ = self.outer.send(pending, &told, outgoing); // a failure leaves nothing to say
+        self.outer.close(pending, outgoing);
     }
 
     fn is_handshaking(&self) -> bool {

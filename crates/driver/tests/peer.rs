@@ -1,0 +1,165 @@
+//! A peer on a socket that takes and gives little at a time.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
+
+mod support;
+
+use support::{End, layers, peer, shake_hands, sockets};
+use wirespeed_driver::peer::{Failure, PeerEvent};
+use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, Side, State};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::{Peer, buffers};
+
+/// Everything that is to be had without waiting.
+fn pump(peer: &mut Peer, socket: &Socket) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    loop {
+        while let Some(event) = peer.poll_event() {
+            if let PeerEvent::Message { payload, .. } = event {
+                messages.push(match payload {
+                    Payload::Slice(slice) => slice.to_vec(),
+                    Payload::Buffer(buffer) => buffer,
+                });
+            }
+        }
+        let _ = peer.link.flush(socket, Mode::NonBlocking);
+        if peer.poll_eof() {
+            return messages;
+        }
+        let mut read = peer.begin_read();
+        let result = read.read(socket, Mode::NonBlocking);
+        let blocked = result.is_err();
+        peer.complete_read(read, result);
+        if blocked {
+            return messages;
+        }
+    }
+}
+
+#[test]
+fn large_messages_pass_small_socket_buffers() {
+    for tls in [false, true] {
+        let (client_socket, server_socket) = sockets(Some(4096));
+        let (mut client, mut server) = if tls {
+            let (client, server) = layers(&[]);
+            let (mut client, mut server) = (End::new(client), End::new(server));
+            shake_hands(&mut client, &mut server, 1000);
+            (peer(Side::Client, Some(client.layer)), peer(Side::Server, Some(server.layer)))
+        } else {
+            (peer(Side::Client, None), peer(Side::Server, None))
+        };
+        let message: Vec<u8> = (0..1_000_003u32).map(|i| (i * 7) as u8).collect();
+        client.link.send_message(MessageKind::Binary, &message, None).unwrap();
+        let mut received = Vec::new();
+        for _ in 0..100_000 {
+            pump(&mut client, &client_socket);
+            received.extend(pump(&mut server, &server_socket));
+            if !received.is_empty() {
+                break;
+            }
+        }
+        assert!(received == [message], "tls: {tls}");
+        assert_eq!(client.link.queued(), 0);
+    }
+}
+
+#[test]
+fn pieces_of_a_large_message_and_control_frames_do_not_mix() {
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let message = vec![b'x'; 3 * buffers::WRITE_SIZE];
+    let mut large = client.link.begin_large(MessageKind::Binary, message.len()).unwrap();
+    assert!(!client.link.append_large(&mut large, &message[..buffers::WRITE_SIZE]));
+    assert!(client.link.send_ping(b"no").is_err(), "refused in the middle of a frame");
+    // A ping and a close frame that arrive now are answered after the frame.
+    server.link.send_ping(b"ping").unwrap();
+    server.link.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
+    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    pump(&mut client, &client_socket);
+    assert!(client.link.append_large(&mut large, &message[buffers::WRITE_SIZE..]));
+    let mut received = Vec::new();
+    for _ in 0..100 {
+        pump(&mut client, &client_socket);
+        received.extend(pump(&mut server, &server_socket));
+    }
+    assert!(received == [message]);
+    assert_eq!((client.link.state(), server.link.state()), (State::Closed, State::Closed));
+    assert!(server.link.failure().is_none(), "{:?}", server.link.failure());
+}
+
+#[test]
+fn unread_pings_do_not_pile_up() {
+    let (client_socket, server_socket) = sockets(Some(4096));
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    for i in 0..20_000u32 {
+        server.link.send_ping(&i.to_be_bytes()).unwrap();
+        if i % 100 == 0 {
+            let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+            pump(&mut client, &client_socket);
+        }
+    }
+    let mut last = None;
+    for _ in 0..10_000 {
+        // The server writes everything before it reads anything.
+        let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+        pump(&mut client, &client_socket);
+        assert!(client.link.queued() < 256 * 1024, "{} bytes of pongs", client.link.queued());
+        if server.link.queued() == 0 {
+            break;
+        }
+    }
+    for _ in 0..10_000 {
+        let mut read = server.begin_read();
+        let result = read.read(&server_socket, Mode::NonBlocking);
+        server.complete_read(read, result);
+        while let Some(event) = server.poll_event() {
+            if let PeerEvent::Pong(payload) = event {
+                last = Some(payload.as_slice().to_vec());
+            }
+        }
+        pump(&mut client, &client_socket);
+    }
+    assert_eq!(last.as_deref(), Some(&19_999u32.to_be_bytes()[..]), "the last ping is answered (RFC 6455 5.5.3)");
+}
+
+#[test]
+fn a_message_before_a_reset_is_delivered_before_the_failure() {
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    server.link.send_message(MessageKind::Text, b"last words", None).unwrap();
+    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    drop(server_socket);
+    assert_eq!(pump(&mut client, &client_socket), [b"last words"]);
+    assert!(matches!(client.link.failure(), Some(Failure::Eof)));
+    assert_eq!(client.link.state(), State::Failed);
+}
+
+#[test]
+fn a_half_closed_peer_still_receives() {
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    server.link.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
+    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    server_socket.shutdown_write();
+    pump(&mut client, &client_socket);
+    pump(&mut server, &server_socket);
+    assert_eq!((client.link.state(), server.link.state()), (State::Closed, State::Closed));
+    assert_eq!(server.link.close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
+    assert_eq!(client.link.received_then_sent(), Some(true));
+    assert_eq!(server.link.received_then_sent(), Some(false));
+}
+
+#[test]
+fn idle_peers_hold_no_buffers() {
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    assert!(size_of::<Peer>() < 1024, "{} bytes", size_of::<Peer>());
+    for len in [10, 100_000, 1_000_000] {
+        client.link.send_message(MessageKind::Binary, &vec![1; len], None).unwrap();
+        for _ in 0..100 {
+            pump(&mut client, &client_socket);
+            pump(&mut server, &server_socket);
+        }
+        assert_eq!(client.held_capacity() + server.held_capacity(), 0, "after {len} bytes");
+    }
+}

@@ -1,0 +1,134 @@
+//! What the driver's tests share: certificates, socket pairs, a host without an interpreter.
+
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use wirespeed_driver::blocking::Host;
+use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, Payload, Side};
+use wirespeed_driver::socket::Socket;
+use wirespeed_driver::tls::{Layer, RustlsLayer, client, server};
+use wirespeed_driver::{Keepalive, Peer};
+
+/// Both ends of a stream, each with socket buffers of about `size` bytes.
+pub fn sockets(size: Option<usize>) -> (Socket, Socket) {
+    let (left, right) = UnixStream::pair().unwrap();
+    let wrap = |stream: UnixStream| {
+        let socket = Socket::new(OwnedFd::from(stream));
+        if let Some(size) = size {
+            socket.options().set_send_buffer_size(size).unwrap();
+        }
+        socket
+    };
+    (wrap(left), wrap(right))
+}
+
+/// A peer without compression, limits or pings.
+pub fn peer(side: Side, layer: Option<Box<dyn Layer>>) -> Peer {
+    peer_with(side, layer, None)
+}
+
+/// A peer with a keepalive.
+pub fn peer_with(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Option<Duration>) -> Peer {
+    let limits = Limits { message_size: None, ..Limits::default() };
+    let connection = Connection::new(Config { limits, ..Config::new(side) });
+    Peer::new(connection, layer, &[], Vec::new(), Keepalive::new(keepalive, keepalive, Instant::now()))
+}
+
+/// The certificate of `localhost`, its key, and the authority that signed it, PEM.
+pub fn certificate(name: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    let number = AUTHORITIES.fetch_add(1, Ordering::Relaxed);
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("authority {number}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    (certificate.pem().into_bytes(), key.serialize_pem().into_bytes(), authority.pem().into_bytes())
+}
+
+/// Both ends of TLS, before their handshake.
+pub fn layers(versions: &[client::Version]) -> (Box<dyn Layer>, Box<dyn Layer>) {
+    let (chain, key, authority) = certificate("localhost");
+    let options = client::Options { ca: vec![authority], versions: versions.to_vec(), ..Default::default() };
+    let name = client::server_name("localhost").unwrap();
+    let client = RustlsLayer::client(options.build().unwrap(), name).unwrap();
+    let options = server::Options { certificate: chain, key, versions: versions.to_vec(), ..Default::default() };
+    let server = RustlsLayer::server(options.build().unwrap()).unwrap();
+    (Box::new(client), Box::new(server))
+}
+
+/// One end of a TLS connection and the bytes on their way to it.
+pub struct End {
+    pub layer: Box<dyn Layer>,
+    pub incoming: Vec<u8>,
+    pub plain: Vec<u8>,
+}
+
+impl End {
+    pub fn new(layer: Box<dyn Layer>) -> Self {
+        Self { layer, incoming: Vec::new(), plain: Vec::new() }
+    }
+
+    /// Consumes what has arrived, `step` bytes at a time; what goes back.
+    pub fn receive(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
+        let mut outgoing = Vec::new();
+        if bytes.is_empty() {
+            self.layer.receive(&mut [], &mut self.plain, &mut outgoing).unwrap();
+        }
+        for chunk in bytes.chunks(step) {
+            self.incoming.extend_from_slice(chunk);
+            let consumed = self.layer.receive(&mut self.incoming, &mut self.plain, &mut outgoing).unwrap();
+            self.incoming.drain(..consumed);
+        }
+        outgoing
+    }
+}
+
+/// Makes the handshake of two layers, delivering `step` bytes at a time.
+pub fn shake_hands(client: &mut End, server: &mut End, step: usize) {
+    let mut to_server = client.receive(&[], step);
+    while client.layer.is_handshaking() || server.layer.is_handshaking() || !to_server.is_empty() {
+        let to_client = server.receive(&to_server, step);
+        assert!(!to_client.is_empty() || !to_server.is_empty(), "the handshake is stuck");
+        to_server = client.receive(&to_client, step);
+    }
+}
+
+/// Threads of Rust: no interpreter, no signals, messages are vectors.
+#[derive(Clone, Default)]
+pub struct NativeHost {
+    /// How often a signal's handlers were run.
+    pub interrupts: Arc<AtomicUsize>,
+}
+
+impl Host for NativeHost {
+    type Buffer = Vec<u8>;
+    type Message = Vec<u8>;
+    type Interrupt = &'static str;
+
+    fn message(&self, _: MessageKind, payload: Payload<'_, Vec<u8>>) -> Result<Vec<u8>, &'static str> {
+        Ok(match payload {
+            Payload::Slice(slice) => slice.to_vec(),
+            Payload::Buffer(buffer) => buffer,
+        })
+    }
+
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
+    fn check_interrupt(&self) -> Result<(), &'static str> {
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}

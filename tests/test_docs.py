@@ -1,0 +1,147 @@
+"""Every Python snippet of README.md and docs/ runs against a real server; links and commands exist.
+
+The server is the native echo server where it is built, otherwise that of the ``websockets`` package. A snippet
+
+- that shows what it prints with ``# -> text`` must print exactly these texts, in this order;
+- that does not connect by itself gets an open connection, ``ws``, and the names ``connect`` and ``wirespeed``;
+- whose fence says ``python no-run: reason`` is compiled only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wirespeed
+from interop.certificates import Certificates
+from interop.native import NativeEcho, find_binary
+from interop.servers import WebSocketsServer
+from wirespeed.sync import connect
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
+WITH_SNIPPETS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+PRINTS = re.compile(r"#\ -> (.*)$", re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)[^)]*\)")
+MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
+
+pytestmark = pytest.mark.wirespeed_only("the documentation is ours")
+
+
+@dataclasses.dataclass(frozen=True)
+class Snippet:
+    """A fenced block of Python."""
+
+    page: str
+    line: int
+    info: str
+    code: str
+
+    @property
+    def must_run(self) -> bool:
+        return "no-run" not in self.info
+
+    @property
+    def prints(self) -> list[str]:
+        return PRINTS.findall(self.code)
+
+
+def snippets() -> Iterator[Any]:
+    for page in WITH_SNIPPETS:
+        text = page.read_text(encoding="utf-8")
+        name = str(page.relative_to(ROOT))
+        for match in FENCE.finditer(text):
+            if match["info"].split()[:1] == ["python"]:
+                # Of the first line of the code, so that tracebacks point into the page.
+                line = text.count("\n", 0, match.start("code")) + 1
+                yield pytest.param(Snippet(name, line, match["info"], match["code"]), id=f"{name}:{line}")
+
+
+@pytest.fixture(scope="module")
+def places(
+    certificates: Certificates,
+    client_certificate_server: WebSocketsServer,
+    unix_server: WebSocketsServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, str]]:
+    """What stands in the pages for a server or a file, and what it is here."""
+    fixed = {
+        "wss://localhost:8444": client_certificate_server.uri,
+        "internal-ca.pem": certificates.ca_file,
+        "client.pem": certificates.client_cert,
+        "client.key": certificates.client_key,
+        "/run/feed.sock": unix_server.unix_path or "",
+    }
+    binary = find_binary()
+    with contextlib.ExitStack() as stack:
+        if binary is not None:
+            echo = NativeEcho(binary)
+            stack.callback(echo.stop)
+            yield {
+                "ws://localhost:8765": echo.uri,
+                "wss://localhost:8443": echo.secure_uri,
+                "ca.pem": echo.ca_file,
+                **fixed,
+            }
+        else:
+            plain = stack.enter_context(WebSocketsServer())
+            secure = stack.enter_context(WebSocketsServer(ssl_context=certificates.server_context()))
+            yield {
+                "ws://localhost:8765": plain.uri,
+                "wss://localhost:8443": secure.uri,
+                "ca.pem": certificates.ca_file,
+                **fixed,
+            }
+
+
+def localized(code: str, places: dict[str, str]) -> str:
+    names = "|".join(re.escape(name) for name in sorted(places, key=len, reverse=True))
+    return re.sub(rf"(?<![\w-])(?:{names})", lambda match: places[match[0]], code)
+
+
+def compiled(snippet: Snippet, code: str) -> Any:
+    return compile("\n" * (snippet.line - 1) + code, str(ROOT / snippet.page), "exec")
+
+
+@pytest.mark.parametrize("snippet", snippets())
+def test_snippet(snippet: Snippet, places: dict[str, str]) -> None:
+    program = compiled(snippet, localized(snippet.code, places))
+    if not snippet.must_run:
+        assert ":" in snippet.info, "say why it must not run: ```python no-run: reason"
+        return
+    namespace: dict[str, Any] = {"__name__": "__main__", "wirespeed": wirespeed, "connect": connect}
+    printed = io.StringIO()
+    with contextlib.ExitStack() as stack:
+        if "connect(" not in snippet.code:
+            namespace["ws"] = stack.enter_context(connect(places["ws://localhost:8765"]))
+        stack.enter_context(contextlib.redirect_stdout(printed))
+        exec(program, namespace)
+    if snippet.prints:
+        assert printed.getvalue().splitlines() == snippet.prints
+
+
+def test_there_are_snippets() -> None:
+    """The pattern that finds them still does."""
+    assert {snippet.values[0].page for snippet in snippets()} >= {"README.md", "docs/sync.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_targets_exist(page: Path) -> None:
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    code = " ".join(re.findall(r"`[^`]+`|^ {4}.*$|^```.*?^```", page.read_text(encoding="utf-8"), re.M | re.S))
+    assert set(MAKE.findall(code)) <= known

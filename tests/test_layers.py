@@ -1,0 +1,315 @@
+"""The rules of dependence, checked by machine: who may know whom, and where unsafe code may be.
+
+    protocol <- driver <- python, bench        Rust crates, by Cargo.toml and by source
+    wirespeed <- wirespeed.sync                Python
+    public names <- tests, examples, conformance, bench
+
+The other half of the first rule, that crates/protocol needs nothing of a host, is scripts/check-no-host.sh.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+CRATES = ROOT / "crates"
+PACKAGE = ROOT / "python" / "wirespeed"
+
+pytestmark = pytest.mark.wirespeed_only("the rules are ours")
+
+
+def load(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+# Rust: who depends on whom
+
+OURS = {
+    "protocol": set(),
+    "driver": {"protocol"},
+    "bench": {"driver", "protocol"},
+    "python": {"driver", "protocol"},
+}
+
+
+def dependencies(manifest: dict[str, Any]) -> set[str]:
+    """Packages of every kind of dependency, for every target."""
+    tables = [manifest, *manifest.get("target", {}).values()]
+    kinds = ("dependencies", "dev-dependencies", "build-dependencies")
+    entries = [(name, entry) for table in tables for kind in kinds for name, entry in table.get(kind, {}).items()]
+    return {entry.get("package", name) if isinstance(entry, dict) else name for name, entry in entries}
+
+
+def rust_files(crate: str) -> list[Path]:
+    return sorted((CRATES / crate).rglob("*.rs"))
+
+
+def code_of(path: Path) -> str:
+    """Rust source without comments and strings, each line where it was."""
+    token = re.compile(
+        r"""(?P<comment>//[^\n]*|/\*.*?\*/)"""
+        r"""|(?P<text>b?r(?P<hashes>\#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])')""",
+        re.DOTALL,
+    )
+    return token.sub(lambda match: "\n" * match[0].count("\n") or " ", path.read_text(encoding="utf-8"))
+
+
+def test_every_crate_has_a_rule() -> None:
+    assert {path.parent.name for path in CRATES.glob("*/Cargo.toml")} == set(OURS)
+    members = load(ROOT / "Cargo.toml")["workspace"]["members"]
+    assert set(members) == {f"crates/{crate}" for crate in OURS}
+
+
+@pytest.mark.parametrize("crate", OURS)
+def test_crate_dependencies(crate: str) -> None:
+    ours = {name for name in dependencies(load(CRATES / crate / "Cargo.toml")) if name.startswith("wirespeed")}
+    assert ours == {f"wirespeed-{name}" for name in OURS[crate]}
+
+
+@pytest.mark.parametrize("crate", OURS)
+def test_crate_names_no_crate_above(crate: str) -> None:
+    """By source, so that a manifest edited in a hurry is not enough."""
+    allowed = {f"wirespeed_{name}" for name in {crate, *OURS[crate]}}
+    used = {
+        (name, str(path.relative_to(ROOT)))
+        for path in rust_files(crate)
+        for name in re.findall(rf"\bwirespeed_(?:{'|'.join(OURS)})\b", code_of(path))
+    }
+    assert {(name, path) for name, path in used if name not in allowed} == set()
+
+
+@pytest.mark.parametrize("crate", sorted(set(OURS) - {"python"}))
+def test_only_the_bindings_know_python(crate: str) -> None:
+    assert not {name for name in dependencies(load(CRATES / crate / "Cargo.toml")) if "pyo3" in name}
+    assert [path for path in rust_files(crate) if "pyo3" in code_of(path)] == []
+
+
+def test_protocol_is_no_std() -> None:
+    """It says so, uses `std` only in tests, and asks no dependency for more than `alloc` by default."""
+    manifest = load(CRATES / "protocol" / "Cargo.toml")
+    shared = load(ROOT / "Cargo.toml")["workspace"]["dependencies"]
+    library = (CRATES / "protocol" / "src" / "lib.rs").read_text(encoding="utf-8")
+    assert '#![cfg_attr(not(feature = "std"), no_std)]' in library
+    for name in manifest["dependencies"]:
+        assert shared[name].get("default-features") is False, f"{name} brings its default features"
+        assert "std" not in shared[name].get("features", []), f"{name} brings std"
+    named = {
+        (str(path.relative_to(ROOT)), line)
+        for path in sorted((CRATES / "protocol" / "src").rglob("*.rs"))
+        for line in code_of(path).split("#[cfg(test)]")[0].splitlines()
+        # CPU detection is what the feature is for, and is nothing of the host but an instruction.
+        if re.search(r"\bstd::", line) and "is_x86_feature_detected" not in line
+    }
+    assert named == set()
+
+
+def test_protocol_asks_for_no_host() -> None:
+    used = set(load(CRATES / "protocol" / "Cargo.toml")["dependencies"])
+    assert not {"getrandom", "libc", "mio", "rand", "rustls", "socket2"} & used
+
+
+# Rust: unsafe code
+
+UNSAFE = {
+    "crates/protocol/src/mask/mod.rs": None,
+    "crates/protocol/src/mask/portable.rs": None,
+    "crates/protocol/src/mask/x86_64.rs": None,
+    "crates/protocol/src/deflate/codec.rs": None,
+    "crates/protocol/src/payload.rs": None,
+    "crates/protocol/src/connection/receive.rs": "put_destination",
+    "crates/driver/src/socket.rs": None,
+    "crates/driver/src/peer/mod.rs": "put_destination",
+    "crates/python/src/payload.rs": None,
+    "crates/python/src/source.rs": None,
+    "crates/python/src/blocking/opening.rs": "from_raw_fd",
+}
+"""Where unsafe code is, and the only function that it is for, if there is one."""
+
+SOURCES = [path for crate in OURS for path in sorted((CRATES / crate / "src").rglob("*.rs"))]
+
+
+def test_unsafe_is_where_it_may_be() -> None:
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if re.search(r"\bunsafe\b", code_of(path))}
+    assert found == set(UNSAFE)
+
+
+@pytest.mark.parametrize("path", [path for path, function in UNSAFE.items() if function])
+def test_unsafe_is_for_one_function(path: str) -> None:
+    code = code_of(ROOT / path)
+    for match in re.finditer(r"\bunsafe\b", code):
+        # In its own definition, or in a call of it.
+        assert UNSAFE[path] in code[max(0, match.start() - 200) : match.start() + 100]
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *(CRATES / "protocol" / "tests").rglob("*.rs")], ids=lambda p: p.name)
+def test_unsafe_has_its_reason(path: Path) -> None:
+    """``// SAFETY:`` above each block and impl, ``# Safety`` in the documentation of each function."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    missing = []
+    for number, line in enumerate(code_of(path).splitlines()):
+        for match in re.finditer(r"\bunsafe\b\s*(\(|impl\b|extern\b|fn\b)?", line):
+            above = "\n".join(comment_above(lines, number))
+            if match[1] in {"(", "extern"}:
+                continue  # an attribute, or foreign functions, each of which is unsafe to call
+            if match[1] == "fn":
+                # A method of a trait keeps the contract of the trait; nobody else calls the helpers of tests.
+                if not in_trait_impl(lines, number) and is_source(path) and "# Safety" not in above:
+                    missing.append(number + 1)
+            elif "SAFETY:" not in above:
+                missing.append(number + 1)
+    assert missing == [], f"{path}: unsafe code without a reason"
+
+
+def is_source(path: Path) -> bool:
+    return "tests" not in path.relative_to(CRATES).parts
+
+
+def comment_above(lines: list[str], number: int) -> Iterator[str]:
+    """The comment above the statement that a line belongs to; attributes may stand between."""
+    at = number - 1
+    # Up to where the statement begins: it is the first after a blank line, a comment, or the end of another one.
+    while at >= 0 and not re.search(r"^\s*//|^\s*$|[;{}]\s*(//.*)?$|^\s*#!?\[.*\]", lines[at]):
+        at -= 1
+    while at >= 0 and re.match(r"\s*(//|#\[)", lines[at]):
+        yield lines[at]
+        at -= 1
+
+
+def in_trait_impl(lines: list[str], number: int) -> bool:
+    indent = len(lines[number]) - len(lines[number].lstrip())
+    for line in reversed(lines[:number]):
+        if line.strip() and len(line) - len(line.lstrip()) < indent:
+            return re.match(r"\s*(unsafe )?impl\b.* for ", line) is not None
+    return False
+
+
+def test_workspace_lints() -> None:
+    lints = load(ROOT / "Cargo.toml")["workspace"]["lints"]
+    assert lints["rust"]["unsafe_code"] == "deny"
+    assert lints["clippy"]["undocumented_unsafe_blocks"] == "deny"
+    for crate in OURS:
+        assert load(CRATES / crate / "Cargo.toml")["lints"] == {"workspace": True}
+
+
+# Python: who imports whom
+
+FOLDERS = {"sync", "asyncio"}
+"""Parts of the package that stand side by side, above the rest."""
+
+PYTHON = sorted(PACKAGE.rglob("*.py*"))
+STDLIB = sys.stdlib_module_names
+
+
+def module_of(path: Path) -> list[str]:
+    parts = list(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def type_checking_only(tree: ast.AST) -> set[ast.AST]:
+    """The nodes under ``if TYPE_CHECKING``, which do not run."""
+    blocks = [
+        node.body for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    return {inner for body in blocks for statement in body for inner in ast.walk(statement)}
+
+
+def imports(path: Path, *, running: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Absolute names of the modules that a file imports, each with a name taken from it, ``None`` for the module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    left_out = type_checking_only(tree) if running else set()
+    here = module_of(path) if path.is_relative_to(PACKAGE) else []
+    package = here if path.stem == "__init__" else here[:-1]
+    for node in ast.walk(tree):
+        if node in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *filter(None, [node.module])])
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def modules_imported(path: Path) -> set[str]:
+    """Also ``from package import module``, which imports both."""
+    return {part for module, name in imports(path) for part in (module, f"{module}.{name}") if module}
+
+
+@pytest.mark.parametrize("path", [path for path in PYTHON if path.suffix in {".py", ".pyi"}], ids=lambda p: p.name)
+def test_python_layers(path: Path) -> None:
+    parts = path.relative_to(PACKAGE).parts
+    mine = parts[0] if parts[0] in FOLDERS else None
+    if parts == ("__init__.py",):
+        return  # it gathers what is public
+    forbidden = [f"wirespeed.{folder}" for folder in FOLDERS if folder != mine]
+    wrong = {name for name in modules_imported(path) if any(f"{name}.".startswith(f"{other}.") for other in forbidden)}
+    assert wrong == set()
+
+
+def test_blocking_code_does_not_know_asyncio() -> None:
+    for path in (PACKAGE / "sync").rglob("*.py"):
+        assert not {name for name in modules_imported(path) if name.split(".")[0] == "asyncio"}
+
+
+def test_python_needs_only_what_it_declares() -> None:
+    """`pip install wirespeed` into an empty environment must be enough."""
+    project = load(ROOT / "pyproject.toml")["project"]
+    declared = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in project.get("dependencies", [])}
+    optional = {
+        re.split(r"[^\w-]", text)[0].replace("-", "_")
+        for extra in project.get("optional-dependencies", {}).values()
+        for text in extra
+    }
+    for path in PACKAGE.rglob("*.py"):
+        needed = {module.split(".")[0] for module, _ in imports(path, running=True)} - STDLIB - {"wirespeed", ""}
+        assert needed - declared - optional == set(), f"{path.name} imports what pip does not install"
+        # Extras are imported where they are needed: importing wirespeed must work without.
+        top_level = {
+            alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0)
+            for alias in node.names
+        }
+        assert top_level & (optional - declared) == set()
+
+
+# Users of the package
+
+USERS = sorted(
+    path
+    for folder in ("tests", "examples", "conformance", "bench")
+    for path in (ROOT / folder).rglob("*.py")
+    if not {"__pycache__", "report"} & set(path.parts)
+)
+
+
+@pytest.mark.parametrize("path", USERS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_users_take_public_names(path: Path) -> None:
+    """No module and no name that begins with an underscore, and none that its module does not list."""
+    wrong = []
+    for name, item in imports(path):
+        if name.split(".")[0] != "wirespeed":
+            continue
+        listed = getattr(importlib.import_module(name), "__all__", []) if "._" not in name else []
+        if "._" in name or (item is not None and item not in listed and not is_public_module(f"{name}.{item}")):
+            wrong.append(f"{name}.{item}" if item else name)
+    assert wrong == []
+
+
+def is_public_module(name: str) -> bool:
+    relative = Path(*name.split(".")[1:])
+    exists = (PACKAGE / relative).is_dir() or (PACKAGE / relative).with_suffix(".py").exists()
+    return exists and not any(part.startswith("_") for part in relative.parts)
