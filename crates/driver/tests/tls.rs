@@ -167,3 +167,46 @@ fn tls_inside_tls() {
     client.receive(&wire, 1);
     assert!(client.layer.is_peer_closed());
 }
+
+/// A server by rustls' other API, which can ask for new keys.
+#[test]
+fn key_updates_are_followed_and_answered() {
+    let (chain, key, authority) = certificate("localhost");
+    let options = client::Options { ca: vec![authority], versions: vec![Version::Tls13], ..Default::default() };
+    let client = RustlsLayer::client(options.build().unwrap(), client::server_name("localhost").unwrap()).unwrap();
+    let options = server::Options { certificate: chain, key, ..Default::default() };
+    let mut server = rustls::ServerConnection::new(options.build().unwrap()).unwrap();
+    let mut client = End::new(Box::new(client));
+
+    let mut to_server = client.receive(&[], 1000);
+    while client.layer.is_handshaking() || server.is_handshaking() {
+        server.read_tls(&mut to_server.as_slice()).unwrap();
+        server.process_new_packets().unwrap();
+        let mut to_client = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut to_client).unwrap();
+        }
+        to_server = client.receive(&to_client, 1000);
+    }
+    for round in 0..3u8 {
+        server.refresh_traffic_keys().unwrap();
+        std::io::Write::write_all(&mut server.writer(), &[round; 100]).unwrap();
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut wire).unwrap();
+        }
+        client.plain.clear();
+        // RFC 8446 4.6.3: the answer to a key update precedes what is sent with the new keys.
+        let mut answer = client.receive(&wire, 1);
+        assert_eq!(client.plain, [round; 100]);
+        client.layer.send(&mut [], b"under new keys", &mut answer).unwrap();
+        let mut input = answer.as_slice();
+        while !input.is_empty() {
+            server.read_tls(&mut input).unwrap();
+            server.process_new_packets().unwrap();
+        }
+        let mut plain = [0; 14];
+        std::io::Read::read_exact(&mut server.reader(), &mut plain).unwrap();
+        assert_eq!(&plain, b"under new keys");
+    }
+}
