@@ -68,6 +68,7 @@ test: test-rust test-python test-python-newest ## Run every test
 .PHONY: test-rust
 test-rust: ## Run the tests of the Rust crates
 	$(CARGO) test --workspace --quiet
+	$(CARGO) test --quiet --manifest-path fuzz/Cargo.toml
 	scripts/check-no-host.sh
 
 .PHONY: test-python
@@ -105,7 +106,7 @@ conformance: build ## Run the Autobahn suite against the blocking client (10 min
 	$(VENV)/bin/python conformance/run_client.py --cases $(or $(CASES),all)
 
 .PHONY: fuzz
-fuzz: ## Fuzz every target for FUZZ_SECONDS (20); needs nightly Rust
+fuzz: ## Fuzz every target for FUZZ_SECONDS (20): libFuzzer where nightly and cargo-fuzz are, else blind mutation
 	fuzz/run.sh $(FUZZ_SECONDS)
 
 # ---- benchmarks ----
@@ -130,6 +131,6 @@ bench-sync: $(BENCH)/built target/release/wirespeed-bench ## Measure the blockin
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf target fuzz/target $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn
+	rm -rf target fuzz/target fuzz/artifacts build $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn
 	find python tests bench conformance -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/wirespeed/_native*.so

@@ -30,7 +30,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benc
 WITH_SNIPPETS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-PRINTS = re.compile(r"#\ -> (.*)$", re.MULTILINE)
+PRINTS = re.compile(r"# -> (.*)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)[^)]*\)")
 MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
 
@@ -112,7 +112,7 @@ def compiled(snippet: Snippet, code: str) -> Any:
     return compile("\n" * (snippet.line - 1) + code, str(ROOT / snippet.page), "exec")
 
 
-@pytest.mark.parametrize("snippet", snippets())
+@pytest.mark.parametrize("snippet", list(snippets()))
 def test_snippet(snippet: Snippet, places: dict[str, str]) -> None:
     program = compiled(snippet, localized(snippet.code, places))
     if not snippet.must_run:

@@ -19,8 +19,15 @@ class Child:
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
+        # A session of its own: a Ctrl-C in the terminal is for the tests, which then stop this.
         self.process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._thread = threading.Thread(target=self._collect, name="child-output", daemon=True)
@@ -59,12 +66,13 @@ class Child:
         assert self.process.stdout is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        self.process.terminate()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(5)
+        for insist in (self.process.terminate, self.process.kill):
+            try:
+                self.process.wait(5)
+                break
+            except subprocess.TimeoutExpired:
+                insist()
+        self.process.wait(5)
         self._thread.join(5)
         self.process.stdout.close()
 

@@ -14,6 +14,9 @@ __all__ = ["NativeEcho", "find_binary"]
 
 ROOT = Path(__file__).parents[2]
 
+# Ends the server when the standard input ends, so that it does not outlive tests that were killed.
+TIED = '"$@" & read -r _; kill $!; wait'
+
 
 def find_binary() -> Path | None:
     """The binary of WIRESPEED_BENCH, or the newest one that cargo built here."""
@@ -31,7 +34,7 @@ class NativeEcho:
     """A running server: ``uri`` (ws), ``secure_uri`` (wss), ``ca_file`` to trust for the latter."""
 
     def __init__(self, binary: Path) -> None:
-        self.child = Child([str(binary), "echo", "--port", "0", "--tls-port", "0"])
+        self.child = Child(["sh", "-c", TIED, "sh", str(binary), "echo", "--port", "0", "--tls-port", "0"])
         self.uri = self.secure_uri = self.ca_file = ""
         try:
             while not (self.uri and self.secure_uri):

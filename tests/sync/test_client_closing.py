@@ -364,7 +364,12 @@ def test_close_under_a_flood(scripted: Scripted, size: int) -> None:
 
     def script(wire: Wire) -> Any:
         wire.accept()
-        while not select.select([wire.sock], [], [], 0)[0]:
+        while True:
+            readable, writable, _ = select.select([wire.sock], [wire.sock], [], 0)
+            if readable:
+                break
+            if not writable:
+                server.reached.set()
             wire.send(block)
         received = wire.read_until_close()
         wire.send(close(1000))
@@ -374,6 +379,7 @@ def test_close_under_a_flood(scripted: Scripted, size: int) -> None:
     ws = connect(server.uri, compression=None, close_timeout=2)
     for _ in range(100):
         assert ws.recv(timeout=5) == bytes(size)
+    server.wait_reached()  # all buffers are full
     with within(1.5):
         ws.close()
     assert ws.close_code == 1000

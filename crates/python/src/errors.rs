@@ -220,6 +220,11 @@ pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: im
         blocking::Error::TimedOut => PyTimeoutError::new_err("timed out"),
         blocking::Error::Closed => closed(),
         blocking::Error::Refused(error) => refused(py, error),
+        blocking::Error::Streaming => exception(
+            py,
+            "ConcurrencyError",
+            ("a message is being received by recv_streaming; receive all of it first",),
+        ),
         blocking::Error::PingOutstanding => {
             exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
         }

@@ -12,9 +12,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, TypeVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any
 
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
@@ -22,10 +20,10 @@ from ..exceptions import ConcurrencyError
 from ..protocol_state import State
 from ..typing import Data, LoggerLike, Subprotocol
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["ClientConnection", "Ping"]
-
-
-_Self = TypeVar("_Self", bound="ClientConnection")  # noqa: PYI018 - used below
 
 
 class ClientConnection(BlockingConnection):

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use wirespeed_protocol::{CloseCode, PayloadBuffer, Side, State as ProtocolState};
 
-use super::receiving::ITEM_COST;
 use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host};
 use crate::peer::Failure;
@@ -39,13 +38,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state.peer.link.send_close(code, reason).map_err(Error::Refused)?;
         }
         state.finish_by.get_or_insert(deadline);
+        // The application closes without having received: it gives up what does not fit the queue.
+        state.dropping = true;
         loop {
             if self.is_over(&state) {
                 return self.finish(state, host, None);
-            }
-            if self.is_queue_full(&state) {
-                // The application closes without having received: it gives up what does not fit.
-                state.queue.pop_back().inspect(|item| state.queued_bytes -= item.len + ITEM_COST);
             }
             state = match self.pump(state, host, deadline) {
                 Ok(state) => state,

@@ -39,6 +39,8 @@ pub enum Error<I> {
     Closed,
     /// The call itself is wrong.
     Refused(crate::protocol::SendError),
+    /// A message is being received in fragments: nothing else can be received before its end.
+    Streaming,
     /// A ping with this payload is still unanswered.
     PingOutstanding,
 }
@@ -92,8 +94,12 @@ struct State<B, M> {
     queue: VecDeque<Item<M>>,
     queued_bytes: usize,
     delivery: Delivery,
+    /// A message is being received in fragments: the last one taken was not its end.
+    streaming: bool,
     /// The rest of the message that is arriving is not wanted.
     discarding: bool,
+    /// Messages for which the queue has no room are not wanted.
+    dropping: bool,
     reading: bool,
     sending: bool,
     /// Threads in [`Blocking::wait_for_change`].
@@ -131,7 +137,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 queue: VecDeque::new(),
                 queued_bytes: 0,
                 delivery: Delivery::Messages,
+                streaming: false,
                 discarding: false,
+                dropping: false,
                 reading: false,
                 sending: false,
                 waiting: 0,

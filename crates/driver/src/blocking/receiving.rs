@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseCode, Delivery, Payload, PayloadBuffer};
 
-use super::{Blocking, Error, Guard, Host, Item, State, is_transient};
+use super::{Blocking, Error, Guard, Host, Item, Settings, State, is_transient};
 use crate::keepalive::Due;
 use crate::peer::{Failure, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 
 /// What a queued message costs beside its bytes, roughly: an object of the host and its place in the queue.
-pub(super) const ITEM_COST: usize = 64;
+const ITEM_COST: usize = 64;
 
 /// Whether to wait for a message.
 #[derive(Clone, Copy, Debug)]
@@ -42,17 +42,17 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Item<M>, Error<H::Interrupt>> {
         let mut state = self.lock(host);
         loop {
-            if let Some(item) = state.queue.pop_front() {
-                state.queued_bytes -= item.len + ITEM_COST;
+            if state.streaming && delivery == Delivery::Messages {
+                return Err(Error::Streaming);
+            }
+            if let Some(item) = self.pop(&mut state) {
                 self.notify(&mut state);
                 return Ok(item);
             }
-            if state.delivery != delivery {
-                state.delivery = delivery;
-                state.peer.link.set_delivery(delivery);
-            }
+            self.set_delivery(&mut state, delivery);
             if let Some(item) = self.poll(&mut state, host)? {
                 state.peer.release_parsed();
+                state.streaming = !item.fin;
                 return Ok(item);
             }
             state = self.advance(state, host, patience)?;
@@ -68,12 +68,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Vec<Item<M>>, Error<H::Interrupt>> {
         let mut items = vec![self.receive(host, patience, Delivery::Messages)?];
         let mut state = self.lock(host);
-        while items.len() < limit {
-            if let Some(item) = state.queue.pop_front() {
-                state.queued_bytes -= item.len + ITEM_COST;
+        while items.len() < limit && !state.streaming {
+            if let Some(item) = self.pop(&mut state) {
                 items.push(item);
                 continue;
             }
+            self.set_delivery(&mut state, Delivery::Messages);
             match self.poll(&mut state, host) {
                 Ok(Some(item)) => items.push(item),
                 // What ended it, if anything did, is for the next call: these messages come first.
@@ -87,7 +87,31 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Drops the rest of the message whose fragments were being received.
     pub fn discard_message<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
-        self.lock(host).discarding = true;
+        let mut state = self.lock(host);
+        while state.streaming {
+            if self.pop(&mut state).is_none() {
+                state.discarding = true;
+                state.streaming = false;
+            }
+        }
+        self.notify(&mut state);
+    }
+
+    /// The next item that was queued.
+    #[inline]
+    fn pop(&self, state: &mut State<B, M>) -> Option<Item<M>> {
+        let item = state.queue.pop_front()?;
+        state.queued_bytes -= item.len + ITEM_COST;
+        state.streaming = !item.fin;
+        Some(item)
+    }
+
+    #[inline]
+    fn set_delivery(&self, state: &mut State<B, M>, delivery: Delivery) {
+        if state.delivery != delivery {
+            state.delivery = delivery;
+            state.peer.link.set_delivery(delivery);
+        }
     }
 
     /// The next item in what was read. Handles everything else that is found on the way.
@@ -111,6 +135,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             };
             if state.discarding {
                 state.discarding = !fin;
+                continue;
+            }
+            if state.dropping && is_full(&self.settings, state.queue.len(), state.queued_bytes) {
                 continue;
             }
             let len = match &payload {
@@ -170,7 +197,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state: &mut State<B, M>,
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
-        while !self.is_queue_full(state) {
+        // The fragments of a message that somebody receives in fragments stay fragments.
+        if !state.streaming {
+            self.set_delivery(state, Delivery::Messages);
+        }
+        while state.dropping || !self.is_queue_full(state) {
             let Some(item) = self.poll(state, host)? else { break };
             state.queued_bytes += item.len + ITEM_COST;
             state.queue.push_back(item);
@@ -180,8 +211,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Ok(())
     }
 
+    /// Whether nothing more may be read for an application that does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
-        state.queue.len() >= self.settings.queue_messages && state.queued_bytes >= self.settings.queue_bytes
+        !state.dropping && is_full(&self.settings, state.queue.len(), state.queued_bytes)
     }
 
     /// Whether nothing will be received any more.
@@ -309,6 +341,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
         None
     }
+}
+
+fn is_full(settings: &Settings, messages: usize, bytes: usize) -> bool {
+    messages >= settings.queue_messages && bytes >= settings.queue_bytes
 }
 
 /// Reads once, sleeping until `wake` at most; `WouldBlock` means that it woke for another reason, possibly early.

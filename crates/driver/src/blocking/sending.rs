@@ -174,6 +174,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Duration, Error<H::Interrupt>> {
         let mut state = self.lock(host);
         loop {
+            self.fill_queue(&mut state, host)?;
             match ticket.outcome() {
                 Some(Ok(latency)) => return Ok(latency),
                 Some(Err(())) => return Err(Error::Closed),
