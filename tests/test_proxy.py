@@ -233,8 +233,10 @@ def test_socks(proxy: RunProxy, listener: socket.socket, scheme: str, login: boo
     # SOCKS 4a names are reported apart from addresses.
     if scheme == "socks4a":
         assert running.read_resolution() == "localhost"
+    # The proxy serves other tests too, some of which do not look at what it says.
     host, to = running.read_connection()
-    assert to == port
+    while to != port:
+        host, to = running.read_connection()
     if scheme != "socks4a":
         assert (host == "localhost") == (scheme == "socks5h")
 

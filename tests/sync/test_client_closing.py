@@ -356,7 +356,7 @@ def test_no_reply_to_close_but_data(scripted: Scripted) -> None:
     assert ws.close_code == 1006
 
 
-@pytest.mark.websockets_differs("stops reading when its queue is full, so close waits for its timeout")
+@pytest.mark.wirespeed_only("websockets stops reading when its queue is full, so close waits for its timeout")
 @pytest.mark.parametrize("size", [10, 64, 100_000])
 def test_close_under_a_flood(scripted: Scripted, size: int) -> None:
     """The server sends as fast as it can until it sees the close frame; the application has given up receiving."""

@@ -40,7 +40,7 @@ def test_echo(target: tuple[str, dict[str, Any]], compression: str | None) -> No
     assert ws.close_code == 1000
 
 
-@pytest.mark.websockets_differs("stops reading when its queue is full, so close waits for its timeout")
+@pytest.mark.wirespeed_only("websockets stops reading when its queue is full, so close waits for its timeout")
 @pytest.mark.parametrize("size", [64, 100_000])
 def test_blast(target: tuple[str, dict[str, Any]], size: int) -> None:
     uri, options = target
