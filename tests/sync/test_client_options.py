@@ -90,11 +90,9 @@ def test_headers_of_the_handshake_are_not_for_the_user(server: WebSocketsServer,
         connect(server.uri, additional_headers={name: "spam"})
 
 
-@pytest.mark.parametrize("value", ["1", [1], object(), True])
+@pytest.mark.parametrize("value", ["1", [1], object()])
 def test_recv_timeout_of_wrong_type(server: WebSocketsServer, value: Any) -> None:
     with connect(server.uri) as ws:
-        if value is True:
-            pytest.skip("a bool is a number in Python, and refusing it would cost time in each call")
         with pytest.raises(TypeError):
             ws.recv(timeout=value)
         with pytest.raises((ValueError, TypeError)):
