@@ -154,6 +154,8 @@ def _check_seconds(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
     if math.isnan(value) or value < 0:
         raise ValueError(f"{name} must not be negative; use None to switch it off")
+    if value == 0 and name.startswith("ping"):
+        raise ValueError(f"{name} must not be 0; use None to switch it off")
 
 
 def _check_count(name: str, value: object) -> None:

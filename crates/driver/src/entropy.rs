@@ -30,7 +30,7 @@ thread_local! {
 #[inline]
 pub fn draw_key() -> Key {
     KEYS.with_borrow_mut(|pool| {
-        if pool.used == POOL || pool.forks != FORKS.load(Ordering::Relaxed) {
+        if pool.used == POOL || pool.forks != forks() {
             refill(pool);
         }
         let mut key = Key::default();
@@ -46,7 +46,7 @@ pub fn draw_key() -> Key {
 fn refill(pool: &mut Pool) {
     fill(&mut pool.bytes);
     pool.used = 0;
-    pool.forks = FORKS.load(Ordering::Relaxed);
+    pool.forks = forks();
 }
 
 /// The nonce of an opening handshake: 16 bytes (RFC 6455 4.1).
@@ -59,6 +59,12 @@ pub fn draw_nonce() -> [u8; 16] {
 
 fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system has random numbers");
+}
+
+/// How many forks lie between this process and the first one.
+#[must_use]
+pub fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// To be called in the child after a fork.

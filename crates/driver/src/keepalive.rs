@@ -10,6 +10,8 @@ struct Outstanding {
     sent: Instant,
     /// Sent by [`Keepalive::poll`], not by the application.
     own: bool,
+    /// Its deadline was put off once.
+    resumed: bool,
 }
 
 /// What is due.
@@ -70,7 +72,13 @@ impl Keepalive {
     /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its number.
     pub fn handle_ping_sent(&mut self, payload: &[u8], own: bool, now: Instant) -> u64 {
         self.last_id += 1;
-        self.outstanding.push_back(Outstanding { id: self.last_id, payload: payload.into(), sent: now, own });
+        self.outstanding.push_back(Outstanding {
+            id: self.last_id,
+            payload: payload.into(),
+            sent: now,
+            own,
+            resumed: false,
+        });
         if own {
             self.next = self.interval.and_then(|interval| now.checked_add(interval));
         }
@@ -86,14 +94,23 @@ impl Keepalive {
         Some((self.outstanding.drain(..=index).map(|ping| ping.id).collect(), latency))
     }
 
-    /// The connection could not be read for a while, by the application's choice: a pong may be waiting in the kernel, so the deadline
-    /// starts again at `now` (DESIGN 4: slow readers are not killed).
-    pub fn handle_resumed(&mut self, now: Instant) {
-        for ping in &mut self.outstanding {
-            if ping.own {
+    /// The connection could not be read for a while, by the application's choice: a pong may be waiting in the kernel, so the
+    /// deadline starts again at `now`. Once per ping; false: it did so before.
+    pub fn handle_resumed(&mut self, now: Instant) -> bool {
+        match self.outstanding.iter_mut().find(|ping| ping.own) {
+            Some(ping) if !ping.resumed => {
+                ping.resumed = true;
                 ping.sent = now;
+                true
             }
+            _ => false,
         }
+    }
+
+    /// How long a peer may be silent at most before it is given up; `None`: for ever.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        self.interval?.checked_add(self.timeout?)
     }
 
     /// Whether an unanswered ping with this payload is on its way: a second one could not be told apart.
@@ -153,7 +170,8 @@ mod tests {
         let now = Instant::now();
         let mut keepalive = Keepalive::new(Some(S), Some(S), now);
         keepalive.handle_ping_sent(b"a", true, now);
-        keepalive.handle_resumed(now + 100 * S);
+        assert!(keepalive.handle_resumed(now + 100 * S));
+        assert!(!keepalive.handle_resumed(now + 200 * S), "once");
         assert_eq!(keepalive.poll(now + 100 * S), Due::Nothing(Some(now + 101 * S)));
     }
 }

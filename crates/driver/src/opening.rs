@@ -2,6 +2,7 @@
 //! deadline over all of it.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use wirespeed_protocol::{Connection, PayloadBuffer};
@@ -139,7 +140,7 @@ impl Pipe {
     pub fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> (Socket, Peer<B>) {
         let mut peer = Peer::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
         if let Some(error) = self.failure {
-            peer.fail_after_input(Failure::Tls(error));
+            peer.fail_after_input(Failure::Tls(Arc::new(error)));
         }
         (self.socket, peer)
     }

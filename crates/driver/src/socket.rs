@@ -114,7 +114,8 @@ impl Socket {
                 }
                 // Any value up to `wait` will do: keep what is set unless it would wake us much too often. So a timeout that
                 // shrinks with every call, as the time to the next ping does, costs a system call only when it has halved.
-                if (wait / 16..=wait).contains(&current) {
+                // The kernel rounds long timeouts up by an eighth: what is close to `wait` could end after it.
+                if (wait / 16..=wait - wait / 4).contains(&current) {
                     return Ok(true);
                 }
                 wait / 2

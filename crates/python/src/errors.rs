@@ -225,6 +225,11 @@ pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: im
             "ConcurrencyError",
             ("a message is being received by recv_streaming; receive all of it first",),
         ),
+        blocking::Error::QueueFull => exception(
+            py,
+            "ConcurrencyError",
+            ("the messages that arrived meanwhile fill max_queue, and no thread receives them; receive them first",),
+        ),
         blocking::Error::PingOutstanding => {
             exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
         }

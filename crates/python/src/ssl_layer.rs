@@ -1,5 +1,8 @@
 //! TLS by the standard library's `ssl`, for applications that bring an `ssl.SSLContext`: honoured whole, at the price of
 //! Python calls. Memory BIOs on both sides, so the sockets stay ours.
+//!
+//! The object under `ssl.SSLObject` is called, not that class: it is C, so no Python code runs inside the connection's lock,
+//! no signal handler and no tracing function, which could call back into the connection.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -26,6 +29,8 @@ impl SslLayer {
         let bio = ssl.getattr("MemoryBIO")?;
         let (incoming, outgoing) = (bio.call0()?, bio.call0()?);
         let object = context.call_method1("wrap_bio", (&incoming, &outgoing, false, server_hostname))?;
+        // A subclass of SSLContext may make objects of a kind of its own: then there is nothing under them.
+        let object = object.getattr("_sslobj").unwrap_or(object);
         Ok(Self {
             object: object.unbind(),
             incoming: incoming.unbind(),
@@ -96,8 +101,8 @@ impl Layer for SslLayer {
 
     fn close(&mut self, _pending: &mut [u8], outgoing: &mut Vec<u8>) {
         Python::attach(|py| {
-            // unwrap() sends our notice and then wants the peer's, which may never come: that is not waited for.
-            let _ = self.object.call_method0(py, "unwrap");
+            // This sends our notice and then wants the peer's, which may never come: that is not waited for.
+            let _ = self.object.call_method0(py, "shutdown");
             let _ = self.drain(py, outgoing);
         });
     }

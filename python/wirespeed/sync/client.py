@@ -252,6 +252,8 @@ def _connect(
         connection = (create_connection or ClientConnection)(
             opened, logger=logger, local_address=local_address, remote_address=remote_address
         )
+        if not isinstance(connection, ClientConnection):
+            raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
         logger.debug("connection %s open: %r, %r", connection.id, connection.request, connection.response)
         return connection
 

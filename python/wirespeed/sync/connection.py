@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import os
 import threading
 import uuid
 import warnings
@@ -46,6 +47,7 @@ class ClientConnection(BlockingConnection):
         self._local_address = local_address
         self._remote_address = remote_address
         self._streaming = threading.Lock()
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} {self.id}>"
@@ -64,8 +66,8 @@ class ClientConnection(BlockingConnection):
     def __del__(self) -> None:
         # A constructor that raised leaves an object without attributes.
         with contextlib.suppress(AttributeError):
-            # One that is closing has told so by an exception: it needs no second word.
-            if self._state == State.OPEN:
+            # One that is closing has told so by an exception: it needs no second word. After a fork, the parent closes.
+            if self._state == State.OPEN and self._pid == os.getpid():
                 warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
             self.abort()
 

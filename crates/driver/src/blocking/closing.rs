@@ -5,7 +5,7 @@ use std::time::Instant;
 use wirespeed_protocol::{CloseCode, PayloadBuffer, Side, State as ProtocolState};
 
 use super::sending::Stop;
-use super::{Blocking, Error, Guard, Host};
+use super::{Blocking, Error, Guard, Host, earliest};
 use crate::peer::Failure;
 use crate::socket::Mode;
 
@@ -38,19 +38,32 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state.peer.link.send_close(code, reason).map_err(Error::Refused)?;
         }
         state.finish_by.get_or_insert(deadline);
-        // The application closes without having received: it gives up what does not fit the queue.
+        self.see_to_the_end(state, host)
+    }
+
+    /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.
+    fn see_to_the_end<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+    ) -> Result<(), Error<H::Interrupt>> {
+        // The application does not receive any more: it gives up what does not fit the queue.
         state.dropping = true;
         loop {
+            self.fill_queue(&mut state, host)?;
             if self.is_over(&state) {
                 return self.finish(state, host, None);
+            }
+            let now = Instant::now();
+            let deadline = self.finish_by(&mut state, now);
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                self.end(&mut state, Failure::Aborted);
+                return Ok(());
             }
             state = match self.pump(state, host, deadline) {
                 Ok(state) => state,
                 Err(Error::Closed) => return self.finish(self.lock(host), host, None),
-                Err(Error::TimedOut) => {
-                    self.end(&mut self.lock(host), Failure::Aborted);
-                    return Ok(());
-                }
+                Err(Error::TimedOut) => self.lock(host),
                 Err(error) => return Err(error),
             };
         }
@@ -64,43 +77,25 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// For a caller that cannot send any more: reads what the peer sent before, its close frame with the reason perhaps, and ends TCP.
     pub(super) fn wait_for_end<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.lock(host);
-        let deadline = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let deadline = *state.finish_by.get_or_insert(deadline);
         // We began the closing handshake and it goes on: its end is for close() and receive() to wait for.
         if state.peer.link.state() == ProtocolState::CloseSent && state.peer.link.failure().is_none() {
             return Ok(());
         }
-        loop {
-            if state.peer.link.failure().is_some() && state.socket.is_some() && !state.reading {
-                // The socket is broken for writing: look at what can be read without waiting.
-                self.fill_queue(&mut state, host)?;
-                let before = state.peer.link.is_eof();
-                if before || self.is_queue_full(&state) || self.is_over(&state) {
-                    self.end(&mut state, Failure::Aborted);
-                    return Ok(());
-                }
-                let (next, result) =
-                    self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking));
-                state = next;
-                if result.is_err() {
-                    self.end(&mut state, Failure::Aborted);
-                    return Ok(());
-                }
-                continue;
+        // The socket is broken for writing: look at what can be read without waiting.
+        while state.peer.link.failure().is_some() && state.socket.is_some() && !state.reading {
+            self.fill_queue(&mut state, host)?;
+            if state.peer.link.is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
+                self.end(&mut state, Failure::Aborted);
+                return Ok(());
             }
-            if self.is_over(&state) {
-                return self.finish(state, host, None);
+            let (next, result) = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking));
+            state = next;
+            if result.is_err() {
+                self.end(&mut state, Failure::Aborted);
+                return Ok(());
             }
-            state = match self.pump(state, host, deadline) {
-                Ok(state) => state,
-                Err(Error::Closed) => return self.finish(self.lock(host), host, None),
-                Err(Error::TimedOut) => {
-                    self.end(&mut self.lock(host), Failure::Aborted);
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            };
         }
+        self.see_to_the_end(state, host)
     }
 
     /// Nothing will be received any more: writes what is queued, a close frame above all, and ends TCP, which the server
@@ -111,12 +106,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         patience: Option<Instant>,
     ) -> Result<(), Error<H::Interrupt>> {
-        let by = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let by = *state.finish_by.get_or_insert(by);
-        let deadline = match (by, patience) {
-            (Some(by), Some(patience)) => Some(by.min(patience)),
-            (by, patience) => by.or(patience),
-        };
+        let by = self.finish_by(&mut state, Instant::now());
+        let deadline = earliest(by, patience);
+        // Nothing is received any more, so nothing is lost: what still arrives must only be read.
+        state.dropping = true;
         let mut said = false;
         loop {
             let Some(socket) = state.socket.clone() else { return Ok(()) };

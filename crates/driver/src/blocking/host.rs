@@ -13,8 +13,14 @@ pub trait Host {
     /// Why a call is to be abandoned.
     type Interrupt;
 
-    /// Makes a message. Runs inside the connection's lock: it must not call back into the connection.
-    fn message(&self, kind: MessageKind, payload: Payload<'_, Self::Buffer>) -> Result<Self::Message, Self::Interrupt>;
+    /// Makes a message, or a fragment of one unless it is `whole`: text may then end inside a character. Runs inside the
+    /// connection's lock: it must not call back into the connection.
+    fn message(
+        &self,
+        kind: MessageKind,
+        payload: Payload<'_, Self::Buffer>,
+        whole: bool,
+    ) -> Result<Self::Message, Self::Interrupt>;
 
     /// Runs `f`, which may sleep, without the host's own lock.
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;

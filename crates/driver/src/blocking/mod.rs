@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State as ProtocolState};
 
+use crate::entropy;
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
 
@@ -41,6 +42,8 @@ pub enum Error<I> {
     Refused(crate::protocol::SendError),
     /// A message is being received in fragments: nothing else can be received before its end.
     Streaming,
+    /// As much as may be is queued already, and nobody receives it.
+    QueueFull,
     /// A ping with this payload is still unanswered.
     PingOutstanding,
 }
@@ -118,6 +121,8 @@ pub struct Blocking<B, M> {
     state: Mutex<State<B, M>>,
     changed: Condvar,
     settings: Settings,
+    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
+    forks: u64,
 }
 
 type Guard<'a, B, M> = MutexGuard<'a, State<B, M>>;
@@ -150,6 +155,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }),
             changed: Condvar::new(),
             settings,
+            forks: entropy::forks(),
         }
     }
 
@@ -228,13 +234,22 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Ends the connection here and now.
     fn end(&self, state: &mut State<B, M>, failure: Failure) {
         if let Some(socket) = state.socket.take() {
-            socket.shutdown();
+            // After a fork the socket is shared with the parent, whose connection goes on.
+            if self.forks == entropy::forks() {
+                socket.shutdown();
+            }
             if state.peer.link.state() != ProtocolState::Closed {
                 state.peer.fail(failure);
             }
         }
         PingTicket::fail_all(&mut state.tickets);
         self.changed_always(state);
+    }
+
+    /// Until when the rest of the closing may take; from now on, if it was not begun.
+    fn finish_by(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
+        let by = self.settings.close_timeout.and_then(|timeout| now.checked_add(timeout));
+        *state.finish_by.get_or_insert(by)
     }
 
     fn changed_always(&self, state: &mut State<B, M>) {
@@ -276,6 +291,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// The socket, unless TCP is over.
     pub fn socket<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Option<Arc<Socket>> {
         self.lock(host).socket.clone()
+    }
+}
+
+/// The earlier of two moments, either of which may never come.
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

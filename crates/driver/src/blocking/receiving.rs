@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseCode, Delivery, Payload, PayloadBuffer};
 
-use super::{Blocking, Error, Guard, Host, Item, Settings, State, is_transient};
+use super::sending::Stop;
+use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, Item, Settings, State, earliest, is_transient};
 use crate::keepalive::Due;
 use crate::peer::{Failure, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 
 /// What a queued message costs beside its bytes, roughly: an object of the host and its place in the queue.
 const ITEM_COST: usize = 64;
+
+/// How long to poll the socket without sleeping before signals are looked for.
+const SPIN_SLICE: Duration = Duration::from_millis(10);
 
 /// Whether to wait for a message.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +45,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         delivery: Delivery,
     ) -> Result<Item<M>, Error<H::Interrupt>> {
         let mut state = self.lock(host);
+        let mut waited = false;
         loop {
             if state.streaming && delivery == Delivery::Messages {
                 return Err(Error::Streaming);
@@ -53,8 +58,17 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if let Some(item) = self.poll(&mut state, host)? {
                 state.peer.release_parsed();
                 state.streaming = !item.fin;
+                // The application may be busy for a while: the pong for a ping that came before this message leaves first.
+                if state.peer.link.queued() > 0 {
+                    self.flush_some(&mut state);
+                }
                 return Ok(item);
             }
+            // A message that arrives in many pieces, or pings without end, must not hold up the deadline.
+            if waited && patience.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(Error::TimedOut);
+            }
+            waited = true;
             state = self.advance(state, host, patience)?;
         }
     }
@@ -81,8 +95,23 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
         }
         state.peer.release_parsed();
+        self.flush_some(&mut state);
         self.notify(&mut state);
         Ok(items)
+    }
+
+    /// Takes items back that were received last, in their order: they will be received again.
+    pub fn put_back<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        items: impl DoubleEndedIterator<Item = Item<M>>,
+    ) {
+        let mut state = self.lock(host);
+        for item in items.rev() {
+            state.queued_bytes += item.len + ITEM_COST;
+            state.queue.push_front(item);
+        }
+        self.notify(&mut state);
     }
 
     /// Drops the rest of the message whose fragments were being received.
@@ -131,7 +160,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     self.handle_pong(state, payload.as_slice());
                     continue;
                 }
-                Some(PeerEvent::Closing) => break,
+                // What is left of the input is discarded by polling on.
+                Some(PeerEvent::Closing) => continue,
             };
             if state.discarding {
                 state.discarding = !fin;
@@ -144,7 +174,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Payload::Slice(slice) => slice.len(),
                 Payload::Buffer(buffer) => buffer.as_slice().len(),
             };
-            let message = host.message(kind, payload).map_err(Error::Interrupted)?;
+            let whole = fin && !state.streaming && state.delivery == Delivery::Messages;
+            let message = host.message(kind, payload, whole).map_err(Error::Interrupted)?;
             return Ok(Some(Item { kind, message, fin, len }));
         }
         state.peer.poll_eof();
@@ -173,22 +204,22 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.wait_for_input(state, host, patience)
     }
 
-    /// As [`Self::advance`], for a caller that wants something else than messages: they are queued.
+    /// Makes the next thing happen for a caller that wants something else than messages, and has queued those that there were.
     pub(super) fn pump<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
-        self.fill_queue(&mut state, host)?;
-        if self.is_over(&state) {
-            return Err(Error::Closed);
-        }
         self.flush_some(&mut state);
-        if self.is_queue_full(&state) {
-            return self.wait_for_change(state, host, deadline);
+        if !self.is_queue_full(&state) {
+            return self.wait_for_input(state, host, Patience::Until(deadline));
         }
-        self.wait_for_input(state, host, Patience::Until(deadline))
+        // Another thread has to receive first. Without one, and without a deadline, this would be for ever.
+        if deadline.is_none() && state.waiting == 0 && !state.reading {
+            return Err(Error::QueueFull);
+        }
+        self.wait_for_change(state, host, deadline)
     }
 
     /// Moves what was read to the queue.
@@ -239,23 +270,41 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         patience: Patience,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
-        if state.reading {
-            return self.wait_for_change(state, host, patience.deadline());
-        }
         let now = Instant::now();
-        let keepalive = self.attend(&mut state, now);
-        let wake = match (patience.deadline(), keepalive) {
-            (Some(deadline), Some(due)) => Some(deadline.min(due)),
-            (deadline, due) => deadline.or(due),
-        };
-        let spin = match patience {
-            Patience::Spin(until, _) => Some(until),
-            Patience::Until(_) => None,
-        };
-        let mut interest = Readiness { readable: true, writable: state.peer.link.queued() > 0 && !state.sending };
-        if spin.is_some() {
-            interest.writable = false;
+        // In the closing handshake the peer has limited time.
+        let mut wake = if state.finish_by.is_some() { self.finish_by(&mut state, now) } else { None };
+        if wake.is_some_and(|wake| wake <= now) {
+            self.end(&mut state, Failure::Aborted);
+            return Err(Error::Closed);
         }
+        if state.reading {
+            wake = earliest(wake, patience.deadline());
+            if state.peer.link.queued() == 0 || state.sending {
+                return self.wait_for_change(state, host, wake).or_else(|error| match error {
+                    // The caller's deadline, or not yet.
+                    Error::TimedOut if patience.deadline() != wake => Ok(self.lock(host)),
+                    error => Err(error),
+                });
+            }
+            // The reader sleeps, and does not know that something was queued meanwhile.
+            return match self.drain_slowly(state, host, wake) {
+                Ok(state) => Ok(state),
+                Err(Stop::Error(Error::TimedOut | Error::Closed)) => Ok(self.lock(host)),
+                Err(Stop::Error(error)) => Err(error),
+                Err(Stop::Signal) => {
+                    host.check_interrupt().map_err(Error::Interrupted)?;
+                    Ok(self.lock(host))
+                }
+            };
+        }
+        wake = earliest(wake, self.attend(&mut state, now));
+        wake = earliest(wake, patience.deadline());
+        let spin = match patience {
+            Patience::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
+            _ => None,
+        };
+        let interest =
+            Readiness { readable: true, writable: spin.is_none() && state.peer.link.queued() > 0 && !state.sending };
         let (mut state, result) =
             self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
         match result {
@@ -316,15 +365,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     state.peer.link.send_keepalive(now);
                     self.flush_some(state);
                     if state.peer.link.is_mid_frame() {
-                        return None;
+                        return Some(now + INTERRUPT_CHECK); // when the frame is out
                     }
                 }
                 Due::TimedOut => {
                     let timeout = state.peer.link.keepalive.timeout().unwrap_or(Duration::MAX);
-                    if absent > timeout / 2 {
-                        // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
-                        state.peer.link.keepalive.handle_resumed(now);
-                    } else if let Some(socket) = &state.socket {
+                    // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
+                    if absent > timeout / 2 && state.peer.link.keepalive.handle_resumed(now) {
+                        continue;
+                    }
+                    if let Some(socket) = &state.socket {
                         if matches!(socket.wait(Readiness { readable: true, writable: false }, Some(now)), Ok(ready) if ready.readable)
                         {
                             return Some(now); // something is there: it is read first
@@ -363,7 +413,8 @@ fn read_before<B: PayloadBuffer>(
                 result => return result,
             }
             if Instant::now() >= until {
-                break;
+                // A system call that does not sleep is not interrupted by signals: look for them.
+                return Err(io::ErrorKind::Interrupted.into());
             }
             std::hint::spin_loop();
         }

@@ -4,10 +4,11 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{MessageKind, PayloadBuffer, SendError};
+use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
-use super::{Blocking, Error, Guard, Host, Source, State};
+use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
 use crate::buffers;
+use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
 use crate::write_queue::Flushed;
 
@@ -88,13 +89,18 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state = match self.drain(state, host) {
                 Ok(state) => state,
                 Err(stop) => {
-                    // The frame must not stay open: what is left of it is queued.
+                    // The frame must not stay open: what is left of it is queued, unless nothing can leave any more. The turn was
+                    // kept until here, so that nobody else's frame came between.
                     let mut state = self.lock(host);
+                    if state.peer.link.failure().is_some() || state.socket.is_none() {
+                        state.peer.link.abandon_large();
+                    }
                     while state.peer.link.is_mid_frame() {
                         let end = (start + buffers::WRITE_SIZE).min(source.len());
                         state.peer.link.append_large(&mut large, source.piece(start..end));
                         start = end;
                     }
+                    self.give_turn(&mut state);
                     drop(state);
                     return self.resume(host, stop);
                 }
@@ -173,6 +179,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         deadline: Option<Instant>,
     ) -> Result<Duration, Error<H::Interrupt>> {
         let mut state = self.lock(host);
+        let mut waited = false;
         loop {
             self.fill_queue(&mut state, host)?;
             match ticket.outcome() {
@@ -180,17 +187,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Some(Err(())) => return Err(Error::Closed),
                 None => {}
             }
-            state = match self.pump(state, host, deadline) {
-                Ok(state) => state,
-                Err(Error::Closed) => {
-                    let state = self.lock(host);
-                    self.finish(state, host, deadline)?;
-                    return ticket.outcome().unwrap_or(Err(())).map_err(|()| Error::Closed);
-                }
-                // The pong may have been the last thing to arrive in time.
-                Err(Error::TimedOut) => return ticket.outcome().unwrap_or(Err(())).map_err(|()| Error::TimedOut),
-                Err(error) => return Err(error),
-            };
+            if self.is_over(&state) {
+                self.finish(state, host, deadline)?;
+                return ticket.outcome().unwrap_or(Err(())).map_err(|()| Error::Closed);
+            }
+            if waited && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(Error::TimedOut);
+            }
+            waited = true;
+            state = self.pump(state, host, deadline)?;
         }
     }
 
@@ -289,7 +294,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(state)
             }
             Err(error) => {
-                self.give_turn(&mut self.lock(host));
+                let mut state = self.lock(host);
+                if !state.peer.link.is_mid_frame() {
+                    self.give_turn(&mut state);
+                }
                 Err(error)
             }
         }
@@ -306,15 +314,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
+        let patience = state.peer.link.keepalive.patience();
+        let (mut written, mut since) = (state.peer.link.written(), Instant::now());
         loop {
             let Some(socket) = state.socket.clone() else { return Err(Error::Closed.into()) };
             match state.peer.link.flush(&socket, Mode::NonBlocking) {
                 Ok(Flushed::All) => return Ok(state),
                 Ok(Flushed::Blocked) => {}
                 Err(_) => return Err(Error::Closed.into()),
-            }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Err(Error::TimedOut.into());
             }
             // A peer that waits for us to read, before it reads, would wait for ever.
             if !state.reading {
@@ -323,31 +330,55 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if state.peer.link.failure().is_some() {
                 return Err(Error::Closed.into());
             }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Err(Error::TimedOut.into());
+            }
+            if state.peer.link.written() != written {
+                (written, since) = (state.peer.link.written(), now);
+            }
+            // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may take is as
+            // silent as one that does not answer.
+            let mut wake = patience.and_then(|patience| since.checked_add(patience));
+            if wake.is_some_and(|wake| wake <= now) {
+                state.peer.fail_with_code(
+                    Failure::KeepaliveTimeout,
+                    CloseCode::INTERNAL_ERROR,
+                    "keepalive ping timeout",
+                );
+                return Err(Error::Closed.into());
+            }
+            // A peer that has closed need not read any more.
+            if !state.peer.link.state().can_receive() {
+                let by = self.finish_by(&mut state, now);
+                if by.is_some_and(|by| by <= now) {
+                    return Err(Error::Closed.into());
+                }
+                wake = earliest(wake, by);
+            }
             let readable = !state.reading
                 && !self.is_queue_full(&state)
                 && !state.peer.has_input()
                 && state.peer.link.state().can_receive();
-            let now = Instant::now();
-            let due = if state.reading { None } else { self.attend(&mut state, now) };
-            let wake = match (deadline, due) {
-                (Some(deadline), Some(due)) => Some(deadline.min(due)),
-                (deadline, due) => deadline.or(due),
-            };
+            if state.reading {
+                // When the reader stops reading, this thread has to go on with it; nobody interrupts its sleep to say so.
+                wake = earliest(wake, Some(now + INTERRUPT_CHECK));
+            }
+            let wake = earliest(wake, deadline);
             drop(state);
             let ready = host.wait(|| socket.wait(Readiness { readable, writable: true }, wake));
             state = match ready {
-                Ok(ready) if ready.readable => {
+                Ok(ready) => {
                     let state = self.lock(host);
-                    if state.reading {
+                    // Another thread may have read, or begun to, meanwhile.
+                    if !ready.readable || state.reading || state.peer.has_input() || self.is_queue_full(&state) {
                         state
                     } else {
                         self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    return Err(Stop::Signal);
-                }
-                _ => self.lock(host),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(Stop::Signal),
+                Err(_) => self.lock(host),
             };
         }
     }

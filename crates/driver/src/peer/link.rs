@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wirespeed_protocol::mask::{self, Key};
@@ -22,16 +23,16 @@ use crate::write_queue::{Flushed, WriteQueue};
 const PONG_BACKLOG: usize = 64 * 1024;
 
 /// Why a connection ended otherwise than by two close frames.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Failure {
     /// The peer broke the protocol.
     Fault(Fault),
     /// The stream ended.
     Eof,
     /// The socket failed.
-    Io(io::Error),
+    Io(Arc<io::Error>),
     /// TLS failed.
-    Tls(tls::Error),
+    Tls(Arc<tls::Error>),
     /// No pong in time.
     KeepaliveTimeout,
     /// The application ended it, without a closing handshake or before its end.
@@ -160,6 +161,11 @@ impl<B: PayloadBuffer> Link<B> {
         true
     }
 
+    /// Forgets the rest of a large message: the connection has failed, nothing can be sent any more.
+    pub fn abandon_large(&mut self) {
+        self.mid_frame = false;
+    }
+
     /// Queues the first fragment of a message.
     pub fn send_first_fragment(
         &mut self,
@@ -271,7 +277,7 @@ impl<B: PayloadBuffer> Link<B> {
         if !plain.is_empty()
             && let Err(error) = layer.send(&mut self.cipher_tail, &plain, self.output.tail())
         {
-            self.failure.get_or_insert(Failure::Tls(error));
+            self.failure.get_or_insert(Failure::Tls(Arc::new(error)));
             self.eof = true;
         }
         buffers::give_write(plain);
@@ -297,7 +303,7 @@ impl<B: PayloadBuffer> Link<B> {
 
     /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps, can still be read.
     fn fail_sending(&mut self, error: io::Error) {
-        self.failure.get_or_insert(Failure::Io(error));
+        self.failure.get_or_insert(Failure::Io(Arc::new(error)));
         self.output.clear();
     }
 
@@ -306,6 +312,12 @@ impl<B: PayloadBuffer> Link<B> {
         if let Some(layer) = &mut self.layer {
             layer.close(&mut self.cipher_tail, self.output.tail());
         }
+    }
+
+    /// All bytes that the kernel has taken.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.output.written()
     }
 
     /// Bytes that wait to be written.

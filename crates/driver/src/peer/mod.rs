@@ -11,6 +11,7 @@ mod link;
 
 use std::io;
 use std::mem;
+use std::sync::Arc;
 
 use wirespeed_protocol::{
     CloseCode, Connection, ControlPayload, Destination, Event, MessageKind, Payload, PayloadBuffer, State,
@@ -222,19 +223,17 @@ impl<B: PayloadBuffer> Peer<B> {
             }
             Err(error) => {
                 buffers::give_read(buffer);
-                self.fail(Failure::Io(error));
+                self.fail(Failure::Io(Arc::new(error)));
             }
         }
     }
 
     #[inline]
     fn receive_bytes(&mut self, mut buffer: Vec<u8>) {
-        debug_assert!(!self.has_input());
-        let Some(layer) = &mut self.link.layer else {
-            self.input_start = 0;
-            self.input = buffer;
-            return;
-        };
+        if self.link.layer.is_none() {
+            return self.add_input(buffer);
+        }
+        let Some(layer) = &mut self.link.layer else { return };
         let mut plain = buffers::take_read();
         let result = layer.receive(&mut buffer, &mut plain, self.link.output.tail());
         if self.link.output.is_empty() {
@@ -242,22 +241,29 @@ impl<B: PayloadBuffer> Peer<B> {
         }
         let peer_closed = layer.is_peer_closed();
         // What was decrypted before an error or the end is valid and comes first.
-        if plain.is_empty() {
-            buffers::give_read(plain);
-        } else {
-            self.input_start = 0;
-            self.input = plain;
-        }
+        self.add_input(plain);
         match result {
             Ok(consumed) => self.keep_tail(buffer, consumed),
             Err(error) => {
                 buffers::give_read(buffer);
-                self.link.failure.get_or_insert(Failure::Tls(error));
+                self.link.failure.get_or_insert(Failure::Tls(Arc::new(error)));
                 self.link.eof = true;
             }
         }
         if peer_closed {
             self.link.eof = true;
+        }
+    }
+
+    /// What was read is to be parsed next; after what is left of an earlier read, should there be any.
+    #[inline]
+    fn add_input(&mut self, plain: Vec<u8>) {
+        if self.has_input() {
+            self.input.extend_from_slice(&plain);
+            buffers::give_read(plain);
+        } else {
+            buffers::give_read(mem::replace(&mut self.input, plain));
+            self.input_start = 0;
         }
     }
 

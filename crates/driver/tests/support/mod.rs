@@ -116,7 +116,7 @@ impl Host for NativeHost {
     type Message = Vec<u8>;
     type Interrupt = &'static str;
 
-    fn message(&self, _: MessageKind, payload: Payload<'_, Vec<u8>>) -> Result<Vec<u8>, &'static str> {
+    fn message(&self, _: MessageKind, payload: Payload<'_, Vec<u8>>, _: bool) -> Result<Vec<u8>, &'static str> {
         Ok(match payload {
             Payload::Slice(slice) => slice.to_vec(),
             Payload::Buffer(buffer) => buffer,

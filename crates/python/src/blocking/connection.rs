@@ -44,8 +44,9 @@ type Result<T> = std::result::Result<T, Error<PyErr>>;
 impl BlockingConnection {
     fn closed(&self, py: Python<'_>) -> PyErr {
         let host = PythonHost { py, decode: None };
-        let cause =
-            self.inner.with_peer(&host, |peer| peer.link.failure().and_then(|failure| errors::failure(py, failure)));
+        // Exceptions are made outside the connection's lock: their constructors are Python.
+        let failure = self.inner.with_peer(&host, |peer| peer.link.failure().cloned());
+        let cause = failure.and_then(|failure| errors::failure(py, &failure));
         errors::connection_closed(py, &self.inner.closing(&host), cause)
     }
 
@@ -151,14 +152,27 @@ impl BlockingConnection {
             Ok(limit) if limit > 0 => limit,
             _ => return Err(PyValueError::new_err("limit must be at least 1")),
         };
-        let result = self.inner.receive_many(&PythonHost { py, decode }, Patience::Until(deadline(timeout)?), limit);
-        let items = self.map(py, result)?;
+        let host = PythonHost { py, decode: None };
+        let result = self.inner.receive_many(&host, Patience::Until(deadline(timeout)?), limit);
+        let mut items = self.map(py, result)?.into_iter();
         // The list is made outside the connection's lock: a collection may start here.
         let list = PyList::empty(py);
-        for item in items {
-            match decode {
-                None => list.append(item.message)?,
-                Some(text) => list.append(convert(item.message.bind(py), text)?)?,
+        while let Some(item) = items.next() {
+            let message = match decode {
+                None => Ok(item.message.clone_ref(py)),
+                Some(text) => convert(item.message.bind(py), text),
+            };
+            match message {
+                Ok(message) => list.append(message)?,
+                // What cannot be decoded is raised by a call of its own, after what came before it.
+                Err(error) if list.is_empty() => {
+                    self.inner.put_back(&host, items);
+                    return Err(error);
+                }
+                Err(_) => {
+                    self.inner.put_back(&host, std::iter::once(item).chain(items));
+                    break;
+                }
             }
         }
         Ok(list)
@@ -224,24 +238,18 @@ impl BlockingConnection {
                 source::type_name(messages)
             )));
         }
-        let host = PythonHost { py, decode: None };
-        let queue_all = || {
-            for message in messages.try_iter()? {
-                let message = message?;
-                let Some((kind, bytes)) = source::message(&message, text)? else {
-                    return Err(PyTypeError::new_err(format!(
-                        "messages must be str or bytes-like, not {}",
-                        source::type_name(&message)
-                    )));
-                };
-                self.map(py, self.inner.queue(&host, kind, &bytes, compress))?;
+        for message in messages.try_iter()? {
+            let queued = message.and_then(|message| self.queue(py, &message, text, compress));
+            match queued {
+                Ok(result) => self.map(py, result)?,
+                Err(error) => {
+                    // What came before a wrong message was accepted, so it leaves.
+                    self.flush(py)?;
+                    return Err(error);
+                }
             }
-            Ok(())
-        };
-        let queued = queue_all();
-        // What came before an error was accepted, so it leaves.
-        let flushed = self.map(py, self.inner.flush(&host));
-        queued.and(flushed)
+        }
+        self.flush(py)
     }
 
     /// Returns when every byte has been handed to the kernel.
@@ -373,6 +381,24 @@ impl BlockingConnection {
 }
 
 impl BlockingConnection {
+    /// Queues one of many messages: the outer error is the message's, the inner one the connection's.
+    #[inline]
+    fn queue(
+        &self,
+        py: Python<'_>,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<Result<()>> {
+        match source::message(message, text)? {
+            Some((kind, bytes)) => Ok(self.inner.queue(&PythonHost { py, decode: None }, kind, &bytes, compress)),
+            None => Err(PyTypeError::new_err(format!(
+                "messages must be str or bytes-like, not {}",
+                source::type_name(message)
+            ))),
+        }
+    }
+
     /// Sends the items of an iterable as the fragments of one message.
     fn send_fragments(
         &self,

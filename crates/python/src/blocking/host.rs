@@ -19,10 +19,10 @@ impl Host for PythonHost<'_> {
     type Interrupt = PyErr;
 
     #[inline]
-    fn message(&self, kind: MessageKind, payload: Payload<'_, PyPayload>) -> PyResult<Py<PyAny>> {
+    fn message(&self, kind: MessageKind, payload: Payload<'_, PyPayload>, whole: bool) -> PyResult<Py<PyAny>> {
         // Makes str and bytes only, which the garbage collector does not track: no collection starts here, so no
         // finalizer can call back into the connection, whose lock is held.
-        payload::message(self.py, kind, payload, self.decode)
+        payload::message(self.py, kind, payload, if whole { self.decode } else { Some(false) })
     }
 
     #[inline]
