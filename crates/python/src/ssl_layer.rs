@@ -1,12 +1,12 @@
 //! TLS by the standard library's `ssl`, for applications that bring an `ssl.SSLContext`: honoured whole, at the price of
 //! Python calls. Memory BIOs on both sides, so the sockets stay ours.
 //!
-//! The object under `ssl.SSLObject` is called, not that class: it is C, so no Python code runs inside the connection's lock,
-//! no signal handler and no tracing function, which could call back into the connection.
+//! The object under `ssl.SSLObject` is called, not that class, so that no Python code is on the way. It still looks for
+//! signals while it works: a handler that runs then, with the connection locked, cannot use the connection.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use wirespeed_driver::tls::{Error, Layer};
+use wirespeed_driver::tls::{Error, Layer, foreign};
 
 /// Plain bytes taken from OpenSSL at once: four records.
 const READ_SIZE: usize = 64 * 1024;
@@ -77,13 +77,17 @@ impl SslLayer {
     }
 }
 
+fn attach<R>(f: impl FnOnce(Python<'_>) -> R) -> R {
+    foreign::enter(|| Python::attach(f))
+}
+
 fn other(error: PyErr) -> Error {
     Error::Other(Box::new(error))
 }
 
 impl Layer for SslLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
-        Python::attach(|py| {
+        attach(|py| {
             let received = self.receive_python(py, incoming, plain);
             // Also after an error: the alert that tells the peer why.
             self.drain(py, outgoing).map_err(other)?;
@@ -92,7 +96,7 @@ impl Layer for SslLayer {
     }
 
     fn send(&mut self, _pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
-        Python::attach(|py| {
+        attach(|py| {
             // A memory BIO takes everything: one write is all it needs.
             self.object.call_method1(py, "write", (PyBytes::new(py, plain),)).map_err(other)?;
             self.drain(py, outgoing).map_err(other)
@@ -100,7 +104,7 @@ impl Layer for SslLayer {
     }
 
     fn close(&mut self, _pending: &mut [u8], outgoing: &mut Vec<u8>) {
-        Python::attach(|py| {
+        attach(|py| {
             // This sends our notice and then wants the peer's, which may never come: that is not waited for.
             let _ = self.object.call_method0(py, "shutdown");
             let _ = self.drain(py, outgoing);

@@ -24,6 +24,7 @@ use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State
 use crate::entropy;
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
+use crate::tls::foreign;
 
 pub use host::{Host, Source};
 pub use receiving::Patience;
@@ -171,6 +172,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             }
         }
+    }
+
+    /// Whether this thread would wait for itself: it is inside a layer that called back, and this connection is locked.
+    #[must_use]
+    #[inline]
+    pub fn is_reentrant(&self) -> bool {
+        foreign::is_inside() && matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
     }
 
     /// A thread panicked inside: a bug. The connection is failed, the process is not.

@@ -2,6 +2,7 @@
 
 pub mod client;
 mod error;
+pub mod foreign;
 mod rustls_layer;
 pub mod server;
 mod stacked;

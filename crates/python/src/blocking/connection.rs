@@ -1,8 +1,9 @@
 //! The blocking connection: what `wirespeed.sync.connect` returns, but for the methods off the hot path.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyBlockingIOError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
 use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket};
@@ -23,6 +24,8 @@ pub(crate) struct BlockingConnection {
     subprotocol: Option<String>,
     request: Py<PyAny>,
     response: Py<PyAny>,
+    /// An exception that ended the connection from inside a foreign layer was raised.
+    interrupt_told: AtomicBool,
 }
 
 /// The argument of `pong`, where `None` is no value.
@@ -42,11 +45,28 @@ impl<'a, 'py> FromPyObject<'a, 'py> for PongData<'py> {
 type Result<T> = std::result::Result<T, Error<PyErr>>;
 
 impl BlockingConnection {
+    /// This thread, as the driver sees it.
+    #[inline]
+    fn host<'py>(&self, py: Python<'py>, decode: Option<bool>) -> PyResult<PythonHost<'py>> {
+        if self.inner.is_reentrant() {
+            return Err(PyRuntimeError::new_err(
+                "a signal handler, called while an ssl.SSLContext was at work, cannot use the connection at work",
+            ));
+        }
+        Ok(PythonHost { py, decode })
+    }
+
     fn closed(&self, py: Python<'_>) -> PyErr {
         let host = PythonHost { py, decode: None };
         // Exceptions are made outside the connection's lock: their constructors are Python.
         let failure = self.inner.with_peer(&host, |peer| peer.link.failure().cloned());
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
+        // A signal handler that raised inside an ssl.SSLContext ended the connection; what it raised goes on, once.
+        if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py))
+            && !self.interrupt_told.swap(true, Ordering::Relaxed)
+        {
+            return cause.clone_ref(py);
+        }
         errors::connection_closed(py, &self.inner.closing(&host), cause)
     }
 
@@ -62,7 +82,8 @@ impl BlockingConnection {
         decode: Option<bool>,
         delivery: Delivery,
     ) -> Result<Item<Py<PyAny>>> {
-        let mut item = self.inner.receive(&PythonHost { py, decode }, patience, delivery)?;
+        let host = self.host(py, decode).map_err(Error::Interrupted)?;
+        let mut item = self.inner.receive(&host, patience, delivery)?;
         if let Some(text) = decode {
             // A message that was queued while nobody received has the form that its kind suggests.
             item.message = convert(item.message.bind(py), text).map_err(Error::Interrupted)?;
@@ -76,7 +97,7 @@ impl BlockingConnection {
         ticket: &PingTicket,
         deadline: Option<Instant>,
     ) -> PyResult<f64> {
-        let result = self.inner.wait_for_pong(&PythonHost { py, decode: None }, ticket, deadline);
+        let result = self.inner.wait_for_pong(&self.host(py, None)?, ticket, deadline);
         self.map(py, result).map(|latency| latency.as_secs_f64())
     }
 }
@@ -120,6 +141,7 @@ impl BlockingConnection {
             subprotocol: parts.accepted.subprotocol,
             request: headers::request(py, &parts.request)?.unbind(),
             response: headers::response(py, &parts.accepted.response)?.unbind(),
+            interrupt_told: AtomicBool::new(false),
         })
     }
 
@@ -152,7 +174,7 @@ impl BlockingConnection {
             Ok(limit) if limit > 0 => limit,
             _ => return Err(PyValueError::new_err("limit must be at least 1")),
         };
-        let host = PythonHost { py, decode: None };
+        let host = self.host(py, None)?;
         let result = self.inner.receive_many(&host, Patience::Until(deadline(timeout)?), limit);
         let mut items = self.map(py, result)?.into_iter();
         // The list is made outside the connection's lock: a collection may start here.
@@ -187,8 +209,9 @@ impl BlockingConnection {
     }
 
     /// Drops the rest of a message whose fragments were being received.
-    fn _discard_message(&self, py: Python<'_>) {
-        self.inner.discard_message(&PythonHost { py, decode: None });
+    fn _discard_message(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.discard_message(&self.host(py, None)?);
+        Ok(())
     }
 
     fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -219,7 +242,7 @@ impl BlockingConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return self.send_fragments(py, message, text, compress);
         };
-        let result = self.inner.send(&PythonHost { py, decode: None }, kind, &bytes, compress);
+        let result = self.inner.send(&self.host(py, None)?, kind, &bytes, compress);
         self.map(py, result)
     }
 
@@ -254,7 +277,7 @@ impl BlockingConnection {
 
     /// Returns when every byte has been handed to the kernel.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.map(py, self.inner.flush(&PythonHost { py, decode: None }))
+        self.map(py, self.inner.flush(&self.host(py, None)?))
     }
 
     /// Sends a ping; the answer can be waited on.
@@ -266,7 +289,7 @@ impl BlockingConnection {
             None => entropy::draw_key().to_vec(),
         };
         let this = slf.get();
-        let ticket = this.map(py, this.inner.ping(&PythonHost { py, decode: None }, &payload))?;
+        let ticket = this.map(py, this.inner.ping(&this.host(py, None)?, &payload))?;
         Ok(Ping { ticket, connection: slf.clone().unbind() })
     }
 
@@ -277,7 +300,7 @@ impl BlockingConnection {
             PongData::Empty => Vec::new(),
             PongData::Given(data) => source::control(&data)?,
         };
-        self.map(py, self.inner.pong(&PythonHost { py, decode: None }, &payload))
+        self.map(py, self.inner.pong(&self.host(py, None)?, &payload))
     }
 
     /// Makes the closing handshake.
@@ -287,37 +310,38 @@ impl BlockingConnection {
         let code = u16::try_from(code).unwrap_or(0);
         // RFC 6455 7.4.1: 1005 stands for a close frame without a code.
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
-        let result = self.inner.close(&PythonHost { py, decode: None }, code, reason);
+        let result = self.inner.close(&self.host(py, None)?, code, reason);
         self.map(py, result)
     }
 
     /// Ends the connection at once.
-    fn abort(&self, py: Python<'_>) {
-        self.inner.abort(&PythonHost { py, decode: None });
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.abort(&self.host(py, None)?);
+        Ok(())
     }
 
     /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.
     #[getter]
-    fn _state(&self, py: Python<'_>) -> u8 {
-        match self.inner.state(&PythonHost { py, decode: None }) {
+    fn _state(&self, py: Python<'_>) -> PyResult<u8> {
+        Ok(match self.inner.state(&self.host(py, None)?) {
             (_, true) => 3,
             (State::Open, _) => 1,
             _ => 2,
-        }
+        })
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
     #[getter]
-    fn _close(&self, py: Python<'_>) -> Option<(u16, String)> {
-        let host = PythonHost { py, decode: None };
+    fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
+        let host = self.host(py, None)?;
         let (state, over) = self.inner.state(&host);
         if !over && state.can_receive() {
-            return None;
+            return Ok(None);
         }
-        Some(match self.inner.closing(&host).received {
-            Some(close) => (close.code.map_or(1005, |code| code.0), close.reason),
-            None if over => (1006, String::new()),
-            None => return None,
+        Ok(match self.inner.closing(&host).received {
+            Some(close) => Some((close.code.map_or(1005, |code| code.0), close.reason)),
+            None if over => Some((1006, String::new())),
+            None => None,
         })
     }
 
@@ -346,28 +370,28 @@ impl BlockingConnection {
 
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
-    fn latency(&self, py: Python<'_>) -> f64 {
-        let latency = self.inner.with_peer(&PythonHost { py, decode: None }, |peer| peer.link.latency());
-        latency.map_or(0.0, |latency| latency.as_secs_f64())
+    fn latency(&self, py: Python<'_>) -> PyResult<f64> {
+        let latency = self.inner.with_peer(&self.host(py, None)?, |peer| peer.link.latency());
+        Ok(latency.map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
     /// The number of the socket's descriptor, -1 once it is closed.
-    fn fileno(&self, py: Python<'_>) -> i32 {
-        self.inner.socket(&PythonHost { py, decode: None }).map_or(-1, |socket| socket.raw())
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.inner.socket(&self.host(py, None)?).map_or(-1, |socket| socket.raw()))
     }
 
     /// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
     #[getter]
-    fn _tls(&self, py: Python<'_>) -> Option<(Option<String>, Option<String>)> {
-        self.inner.with_peer(&PythonHost { py, decode: None }, |peer| {
+    fn _tls(&self, py: Python<'_>) -> PyResult<Option<(Option<String>, Option<String>)>> {
+        Ok(self.inner.with_peer(&self.host(py, None)?, |peer| {
             let layer = peer.link.layer()?;
             Some((layer.version(), layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned())))
-        })
+        }))
     }
 
     /// Counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (stats, messages, bytes, unsent) = self.inner.stats(&PythonHost { py, decode: None });
+        let (stats, messages, bytes, unsent) = self.inner.stats(&self.host(py, None)?);
         let result = PyDict::new(py);
         result.set_item("messages_received", stats.messages_received)?;
         result.set_item("bytes_received", stats.bytes_received)?;
@@ -391,7 +415,7 @@ impl BlockingConnection {
         compress: Option<bool>,
     ) -> PyResult<Result<()>> {
         match source::message(message, text)? {
-            Some((kind, bytes)) => Ok(self.inner.queue(&PythonHost { py, decode: None }, kind, &bytes, compress)),
+            Some((kind, bytes)) => Ok(self.inner.queue(&self.host(py, None)?, kind, &bytes, compress)),
             None => Err(PyTypeError::new_err(format!(
                 "messages must be str or bytes-like, not {}",
                 source::type_name(message)
@@ -416,7 +440,7 @@ impl BlockingConnection {
                 source::type_name(fragments)
             )));
         };
-        let host = PythonHost { py, decode: None };
+        let host = self.host(py, None)?;
         let mut kind = None;
         for fragment in iterator {
             match self.send_next_fragment(py, &fragment, &mut kind, text, compress) {
@@ -450,7 +474,7 @@ impl BlockingConnection {
             return Err(PyTypeError::new_err("fragments must be all str or all bytes-like"));
         }
         let first = if kind.is_none() { Some(this) } else { None };
-        let host = PythonHost { py, decode: None };
+        let host = self.host(py, None)?;
         self.map(py, self.inner.send_fragment(&host, first, &bytes, false, compress))?;
         *kind = Some(this);
         Ok(())
