@@ -195,7 +195,7 @@ class BlockingConnection:
     def send_many(
         self, messages: Iterable[str | Buffer], *, text: bool | None = None, compress: bool | None = None
     ) -> None:
-        """Send many messages, with one system call for every 64 KiB. Return when the operating system has taken them.
+        """Send many messages, with one system call for every 128 KiB. Return when the operating system has taken them.
 
         Args:
             messages: Each as for :meth:`send`, without fragments.

@@ -76,7 +76,7 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
             let (event, link) = peer.poll_event_and_link();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
-                    let _ = role.receive(link, kind, &payload); // refused only while closing
+                    let _ = role.receive(link, socket, kind, &payload); // refused only while closing
                 }
                 Some(_) => {}
                 None => break,

@@ -1,7 +1,9 @@
 //! What the server does on a connection, by the path of the request.
 
+use wirespeed_driver::buffers;
 use wirespeed_driver::peer::Link;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError};
+use wirespeed_driver::socket::{Mode, Socket};
 
 /// Frames that are encoded at once: a block of about this many bytes, at least one frame.
 const BLOCK: usize = 64 * 1024;
@@ -55,6 +57,7 @@ impl Role {
     pub(crate) fn receive(
         &mut self,
         link: &mut Link,
+        socket: &Socket,
         kind: MessageKind,
         payload: &Payload<'_, Vec<u8>>,
     ) -> Result<(), SendError> {
@@ -63,6 +66,15 @@ impl Role {
             Payload::Buffer(buffer) => buffer,
         };
         match self {
+            Self::Echo if link.is_large(bytes.len(), None) => {
+                // Piece by piece: each leaves while it is in the cache, as far as the client reads.
+                let mut large = link.begin_large(kind, bytes.len())?;
+                for piece in bytes.chunks(buffers::WRITE_SIZE) {
+                    link.append_large(&mut large, piece);
+                    let _ = link.flush(socket, Mode::NonBlocking); // a failure is kept by the link
+                }
+                Ok(())
+            }
             Self::Echo => link.send_message(kind, bytes, None),
             Self::Sink { messages, bytes: total } => {
                 if kind == MessageKind::Text {
