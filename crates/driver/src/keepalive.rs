@@ -53,7 +53,18 @@ impl Keepalive {
 
     /// What is due at `now`.
     #[must_use]
+    #[inline]
     pub fn poll(&self, now: Instant) -> Due {
+        if self.outstanding.is_empty() {
+            return match self.next {
+                Some(next) if next <= now => Due::Ping,
+                next => Due::Nothing(next),
+            };
+        }
+        self.poll_outstanding(now)
+    }
+
+    fn poll_outstanding(&self, now: Instant) -> Due {
         let deadline = self.timeout.and_then(|timeout| {
             self.outstanding.iter().find(|ping| ping.own).and_then(|ping| ping.sent.checked_add(timeout))
         });

@@ -111,6 +111,10 @@ impl Layer for SslLayer {
         });
     }
 
+    fn is_foreign(&self) -> bool {
+        true
+    }
+
     fn is_handshaking(&self) -> bool {
         self.handshaking
     }

@@ -24,7 +24,7 @@ use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State
 use crate::entropy;
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
-use crate::tls::foreign;
+use crate::tls::{Layer, foreign};
 
 pub use host::{Host, Source};
 pub use receiving::Patience;
@@ -124,6 +124,8 @@ pub struct Blocking<B, M> {
     settings: Settings,
     /// The process that this connection belongs to, as [`entropy::forks`] counts them.
     forks: u64,
+    /// The peer's layer may run what is not ours.
+    foreign: bool,
 }
 
 type Guard<'a, B, M> = MutexGuard<'a, State<B, M>>;
@@ -136,6 +138,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Joins a peer to its socket, which is in blocking mode.
     #[must_use]
     pub fn new(peer: Peer<B>, socket: Socket, settings: Settings) -> Self {
+        let foreign = peer.link.layer().is_some_and(Layer::is_foreign);
         Self {
             state: Mutex::new(State {
                 peer,
@@ -157,6 +160,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             changed: Condvar::new(),
             settings,
             forks: entropy::forks(),
+            foreign,
         }
     }
 
@@ -178,7 +182,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[must_use]
     #[inline]
     pub fn is_reentrant(&self) -> bool {
-        foreign::is_inside() && matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+        self.foreign
+            && foreign::is_inside()
+            && matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
     }
 
     /// A thread panicked inside: a bug. The connection is failed, the process is not.

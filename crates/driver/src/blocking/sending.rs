@@ -265,9 +265,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         mut state: Guard<'a, B, M>,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let socket = state.socket.clone();
-        let Some(socket) = &socket else { return Err(Error::Closed.into()) };
-        match state.peer.link.flush(socket, Mode::NonBlocking) {
+        let State { peer, socket, .. } = &mut *state;
+        let Some(socket) = socket else { return Err(Error::Closed.into()) };
+        match peer.link.flush(socket, Mode::NonBlocking) {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
             Err(_) => {

@@ -88,6 +88,8 @@ pub struct Peer<B = Vec<u8>> {
     pub link: Link<B>,
     input: Vec<u8>,
     input_start: usize,
+    /// Something was received since [`Self::poll_event`] last found nothing.
+    fresh: bool,
 }
 
 impl<B: PayloadBuffer> Peer<B> {
@@ -106,7 +108,7 @@ impl<B: PayloadBuffer> Peer<B> {
             input = buffers::take_read();
             input.extend_from_slice(early);
         }
-        Self { link: Link::new(connection, layer, cipher_tail, keepalive), input, input_start: 0 }
+        Self { link: Link::new(connection, layer, cipher_tail, keepalive), input, input_start: 0, fresh: true }
     }
 
     /// The next event in what was read, if there is one; after `None`, read again.
@@ -119,6 +121,9 @@ impl<B: PayloadBuffer> Peer<B> {
     #[inline]
     pub fn poll_event_and_link(&mut self) -> (Option<PeerEvent<'_, B>>, &mut Link<B>) {
         self.release_parsed();
+        if !self.fresh {
+            return (None, &mut self.link);
+        }
         let link = &mut self.link;
         let mut slice = &mut self.input[self.input_start..];
         let before = slice.len();
@@ -149,7 +154,10 @@ impl<B: PayloadBuffer> Peer<B> {
                 }
                 Some(PeerEvent::Closing)
             }
-            Ok(None | Some(_)) => None,
+            Ok(None | Some(_)) => {
+                self.fresh = false;
+                None
+            }
             Err(fault) => {
                 link.failure.get_or_insert(Failure::Fault(fault));
                 link.queue_close();
@@ -202,6 +210,7 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
+        self.fresh = true;
         let ReadOperation { buffer, destination, direct } = read;
         if let Some(destination) = destination {
             // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of the room.

@@ -26,6 +26,11 @@ pub trait Layer: Send {
     /// Appends the notice that nothing more will be sent.
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>);
 
+    /// Whether it may run what is not ours: see [`foreign`].
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
     /// Whether the handshake goes on.
     fn is_handshaking(&self) -> bool;
 
