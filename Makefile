@@ -129,6 +129,10 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-sync: $(BENCH)/built target/release/wirespeed-bench ## Measure the blocking client against its rivals (BENCH_ARGS=--quick: one minute)
 	$(BENCH)/bin/python bench/run.py sync $(BENCH_ARGS)
 
+.PHONY: bench-asyncio
+bench-asyncio: $(BENCH)/built target/release/wirespeed-bench ## Measure the asyncio client against its rivals (BENCH_ARGS=--quick: one minute)
+	$(BENCH)/bin/python bench/run.py asyncio $(BENCH_ARGS)
+
 .PHONY: clean
 clean: ## Remove everything that was built
 	rm -rf target fuzz/target fuzz/artifacts build $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn

@@ -20,7 +20,7 @@ from pathlib import Path
 from harness import machine
 from harness.errors import BenchError, UsageError
 from harness.peers import Peers, Sample
-from harness.process import allowed_cores, environment
+from harness.process import allowed_cores, environment, raise_descriptor_limit
 from harness.record import as_json, write_csv
 from harness.report import bars_text, cell_text
 from harness.results import judge
@@ -56,7 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Benchmarks; method and bias are declared in bench/*.md.")
     parser.add_argument("scenario", help="a scenario, or list")
     choice = parser.add_argument_group("what (all by default; each option may be repeated)")
-    choice.add_argument("--peer", action="append", default=[], metavar="NAME")
+    choice.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="FOLDER[:STYLE][@LOOP]; FOLDER alone means all of it",
+    )
+    choice.add_argument("--loop", action="append", default=[], metavar="NAME", help="only peers on that event loop")
     choice.add_argument("--workload", action="append", default=[], metavar="NAME")
     choice.add_argument("--size", action="append", default=[], type=int, metavar="BYTES")
     transport = choice.add_mutually_exclusive_group()
@@ -67,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--rounds", type=_positive_int, metavar="N", help="windows per peer and cell")
     how.add_argument("--seconds", type=_positive, metavar="S", help="length of a window")
     how.add_argument("--warmup", type=_positive, metavar="S", help="time before each window")
+    how.add_argument("--connections", type=_positive_int, metavar="N", help="idle connections, where there are any")
     how.add_argument("--cores", choices=["one", "two", "any"], default="one", help="where client and server run")
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
     how.add_argument("--server", default=SERVER, metavar="COMMAND", help="another server; it says where it listens")
@@ -82,7 +90,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    scenario = load(options.scenario).narrowed(options.peer, options.workload, options.size, options.tls)
+    scenario = load(options.scenario)
+    if options.quick and not options.size:
+        scenario = scenario.shortened()
+    scenario = scenario.narrowed(options.peer, options.workload, options.size, options.tls, options.loop)
     measure = _measure(scenario, options)
     client_core, server_core = _cores(options.cores, options.core)
     tls = any(workload.tls != (False,) for workload in scenario.workloads)
@@ -94,7 +105,9 @@ def _run(options: argparse.Namespace) -> int:
         "server": options.server,
         "pinning": f"{options.cores}: client {_core_text(client_core)}, server {_core_text(server_core)}",
         "measure": f"{measure.rounds} rounds of {measure.seconds:g} s after {measure.warmup:g} s, "
-        f"batches of {measure.batch}",
+        f"batches of {measure.batch}"
+        + (f", {measure.window} messages under way" if measure.window is not None else "")
+        + (f", {measure.connections} idle connections" if measure.connections is not None else ""),
     }
     env = environment(BENCH)
     samples: list[Sample] = []
@@ -112,16 +125,18 @@ def _run(options: argparse.Namespace) -> int:
         if not peers.ready:
             raise BenchError("no peer is left to measure")
 
-        if not any(peer.can(cell) for peer in peers.ready.values() for cell in scenario.cells()):
+        server = Server(options.server, tls=tls, core=server_core, cwd=ROOT, env=env)
+        runner = Runner(scenario, measure, peers, server, client_core)
+        if not runner.cells():
             raise BenchError("none of these peers can run any of these workloads, plain or TLS as asked")
         if options.server == SERVER and not (ROOT / BINARY).exists():
             raise BenchError(
                 "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
             )
-        server = Server(options.server, tls=tls, core=server_core, cwd=ROOT, env=env)
+        if measure.connections is not None:
+            raise_descriptor_limit()
         server.start()
         try:
-            runner = Runner(scenario, measure, peers, server, client_core)
             progress = _Progress(runner.windows())
             runner.progress = progress
             for cell, cell_samples in runner.run():
@@ -150,7 +165,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _measure(scenario: Scenario, options: argparse.Namespace) -> Measure:
     measure = scenario.quick if options.quick else scenario.measure
-    given = {name: getattr(options, name) for name in ("rounds", "seconds", "warmup")}
+    names = ["rounds", "seconds", "warmup", *(["connections"] if measure.connections is not None else [])]
+    given = {name: getattr(options, name) for name in names}
     return dataclasses.replace(measure, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -199,7 +215,8 @@ def _list() -> None:
         print(f"{name}: {scenario.title}\n  peers: {', '.join(scenario.peers)}")
         for workload in scenario.workloads:
             transports = " and ".join("TLS" if tls else "plain" for tls in workload.tls)
-            print(f"  {workload.name}: {workload.title}; {', '.join(map(str, workload.sizes))} bytes, {transports}")
+            sizes = f"{', '.join(map(str, workload.sizes))} bytes, " if any(workload.sizes) else ""
+            print(f"  {workload.name}: {workload.title}; {sizes}{transports}")
 
 
 class _Progress:

@@ -7,7 +7,7 @@ Markers:
     wirespeed_only(reason)      beyond the API of websockets: skipped there
     websockets_differs(reason)  websockets is known not to behave so: expected to fail there
 
-Both markers do nothing when wirespeed is under test. The peers are fixtures of ``interop.fixtures``.
+Both markers do nothing when wirespeed is under test. The peers are fixtures of ``interop``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 # Helpers are imported as ``interop.*``, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["interop.fixtures"]
+pytest_plugins = ["interop.addresses", "interop.fixtures"]
 
 PROXY_VARIABLES = ("all", "http", "https", "no", "socks", "ws", "wss")
 

@@ -39,7 +39,7 @@ from harness.record import as_json, write_csv  # noqa: E402
 from harness.report import bars_text, cell_text  # noqa: E402
 from harness.results import judge, ratio, summarize  # noqa: E402
 from harness.runner import Runner  # noqa: E402
-from harness.scenario import Bar, Cell, Measure, Scenario  # noqa: E402
+from harness.scenario import Bar, Cell, Measure, PeerName, Scenario  # noqa: E402
 from harness.server import Server  # noqa: E402
 
 CELL = Cell("round-trip", 256, tls=False)
@@ -55,25 +55,98 @@ def bench(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 # --- real peers against the real server ---
 
 
-@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("sync").workloads])
-def test_workload_runs(workload: str, tmp_path: Path) -> None:
+def run_workload(folder: Path, scenario: str, workload: str, peers: list[str], *arguments: str) -> list[dict[str, Any]]:
+    """Runs one workload for a moment and returns the samples."""
     binary = find_binary()
     if binary is None:
         pytest.skip("wirespeed-bench is not built: run cargo build -p wirespeed-bench, or set WIRESPEED_BENCH")
     if importlib.util.find_spec("wirespeed") is None:
         pytest.skip("wirespeed is not installed")
-    peers = ["wirespeed-sync", "raw-python", *(["raw-c"] if shutil.which("cc") else [])]
     result = bench(
-        "sync",
-        *("--workload", workload, "--rounds", "1", "--seconds", "0.03", "--warmup", "0.01", "--no-record"),
+        *(scenario, "--workload", workload, "--seconds", "0.03", "--warmup", "0.01", "--no-record", *arguments),
         *(argument for peer in peers for argument in ("--peer", peer)),
         *("--server", f"{shlex.quote(str(binary))} echo --port 0 --tls-port 0"),
-        *("--json", str(tmp_path / "run.json")),
+        *("--json", str(folder / "run.json")),
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    samples = json.loads((tmp_path / "run.json").read_text())["samples"]
+    samples: list[dict[str, Any]] = json.loads((folder / "run.json").read_text())["samples"]
+    return samples
+
+
+@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("sync").workloads])
+def test_workload_runs(workload: str, tmp_path: Path) -> None:
+    peers = ["wirespeed-sync", "raw-python", *(["raw-c"] if shutil.which("cc") else [])]
+    samples = run_workload(tmp_path, "sync", workload, peers, "--rounds", "1")
     measured = [Cell(**sample["cell"]) for sample in samples if sample["peer"] == "wirespeed-sync"]
     assert measured == scenarios.load("sync").workload(workload).cells()
+
+
+@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("asyncio").workloads])
+def test_asyncio_workload_runs(workload: str, tmp_path: Path) -> None:
+    # Every way of receiving, and a loop that is not the standard library's; a rival where the tests have one.
+    peers = ["wirespeed@asyncio", "wirespeed:await@run", "wirespeed:callbacks@run"]
+    if importlib.util.find_spec("websockets") is not None:
+        peers.append("websockets@asyncio")
+    samples = run_workload(tmp_path, "asyncio", workload, peers, "--quick", "--connections", "10")
+    cells = scenarios.load("asyncio").shortened().workload(workload).cells()
+    for peer in ("wirespeed:await@asyncio", "wirespeed:await@run"):
+        assert [Cell(**sample["cell"]) for sample in samples if sample["peer"] == peer] == cells
+    expected = {"await", "iterate", "many", "callbacks"} if workload == "stream-in" else {"await", "callbacks"}
+    measured = {PeerName.of(sample["peer"]).style for sample in samples if sample["peer"].startswith("wirespeed:")}
+    assert measured == (expected - {"callbacks"} if workload == "idle" else expected)
+    assert all((sample["memory"] is not None) == (workload == "idle") for sample in samples)
+
+
+LIAR = """
+import asyncio, json, sys
+from websockets.asyncio.server import serve
+
+async def handler(ws):
+    path, count = ws.request.path, 0
+    if path.startswith("/blast"):
+        size = int(path.partition("=")[2])
+        while True:
+            count += count == 50
+            await ws.send(count.to_bytes(8, "little") + (bytes(range(256)) * (size // 256 + 1))[8:size])
+            count += 1
+    async for message in ws:
+        count += 1
+        if path == "/":
+            await ws.send(message[:-1] + bytes([message[-1] ^ (count == 50)]))
+        elif isinstance(message, str):
+            await ws.send(json.dumps({"messages": count - 2, "bytes": 0}))
+
+async def main():
+    async with serve(handler, "127.0.0.1", 0, compression=None) as server:
+        print("listening ws://127.0.0.1:%d" % server.sockets[0].getsockname()[1], flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "size", "complaint"),
+    [
+        ("round-trip", 256, "a reply differs from the message that was sent"),
+        ("round-trip", 8192, "a reply differs from the message that was sent"),
+        ("stream-in", 64, "of the stream carries number"),
+        ("stream-in", 65536, "of the stream carries number"),
+        ("send", 64, "/sink received"),
+        ("pipelined", 512, "a reply differs from the message that was sent"),
+    ],
+)
+def test_asyncio_peers_notice_a_lie(workload: str, size: int, complaint: str, tmp_path: Path) -> None:
+    pytest.importorskip("websockets")
+    (tmp_path / "liar.py").write_text(LIAR)
+    arguments = ["--quick", "--plain", "--workload", workload, "--size", str(size), "--loop", "asyncio"]
+    server = shlex.join([sys.executable, str(tmp_path / "liar.py")])
+    result = bench("asyncio", *arguments, "--peer", "wirespeed", "--peer", "websockets", "--server", server)
+    assert result.returncode == 1
+    failures = [line for line in result.stdout.splitlines() if "FAILED" in line]
+    assert len(failures) >= 3
+    assert all("ContentError" in line and complaint in line for line in failures), result.stdout
+    assert "messages/s" not in result.stdout
 
 
 # --- the command line ---
@@ -86,6 +159,10 @@ def test_workload_runs(workload: str, tmp_path: Path) -> None:
         (["sync", "--peer", "nope"], "unknown peer nope: choose from"),
         (["sync", "--workload", "nope"], "unknown workload nope: choose from"),
         (["sync", "--size", "7"], "unknown size 7: choose from"),
+        (["sync", "--loop", "uvloop"], "unknown loop uvloop: there is none"),
+        (["asyncio", "--loop", "nope"], "unknown loop nope: choose from asyncio, rloop, run, uvloop"),
+        (["asyncio", "--peer", "picows:await"], "unknown peer picows:await: choose from"),
+        (["asyncio", "--peer", "picows", "--loop", "rloop"], "has none of these peers on that loop"),
         (["sync", "--workload", "send", "--tls"], "has nothing of that workload, size and transport"),
         (["sync", "--python", "/nonexistent/python"], "--python /nonexistent/python does not run"),
         (["sync", "--rounds", "0"], "0 is not positive"),
@@ -184,14 +261,24 @@ class Stage:
         command = shlex.join([sys.executable, str(self.folder / "server.py")])
         return Server(command, tls=False, core=None, cwd=self.folder, env=dict(os.environ))
 
-    def run(self, names: list[str], server: Server | None = None) -> list[Sample]:
+    def run(
+        self,
+        names: list[str],
+        server: Server | None = None,
+        scenario: Scenario | None = None,
+        measure: Measure = MOMENT,
+    ) -> list[Sample]:
         """Returns what MOMENT yields in one cell."""
         server = server or self.server()
         server.start()
         try:
-            return next(samples for _, samples in Runner(small(), MOMENT, self.peers(names), server, None).run())
+            runner = Runner(scenario or small(), measure, self.peers(names), server, None)
+            samples = next(samples for _, samples in runner.run())
         finally:
             server.stop()
+        # One that fails is not tried again.
+        assert len(samples) == runner.windows() or any(sample.failure for sample in samples)
+        return samples
 
 
 @pytest.fixture
@@ -256,6 +343,57 @@ def test_peer_that_is_missing_or_broken(stage: Stage) -> None:
         stage.peers(["nowhere"])
 
 
+def with_workload(**changes: Any) -> Scenario:
+    """Returns `small()` with a workload that differs."""
+    scenario = small()
+    return dataclasses.replace(scenario, workloads=(dataclasses.replace(scenario.workloads[0], **changes),))
+
+
+def test_parts_of_a_name_reach_the_peer(stage: Stage) -> None:
+    # It answers only if it is asked in the same way for its workloads and for a figure.
+    wanted = ["--style", "await", "--loop", "uvloop"]
+    body = f"print('{GOOD}' if sys.argv[1:5] == {wanted} else '{{}}')"
+    stage.add("one", body)
+    assert [sample.failure for sample in stage.run(["one:await@uvloop"])] == [None, None]
+    assert "its result is not of the contract" not in str(stage.run(["one@uvloop"]))
+    assert stage.run(["one@uvloop"])[0].failure == "its messages were not checked"
+
+
+def test_what_a_workload_needs_reaches_the_peer(stage: Stage) -> None:
+    stage.add("one", "print('{\"failed\": \"%s\"}' % ' '.join(sys.argv[1:]))")
+    measure = dataclasses.replace(MOMENT, window=100, connections=7)
+    (sample,) = stage.run(["one"], scenario=with_workload(stretch=2.5, rounds=1), measure=measure)
+    assert "--seconds 0.025" in str(sample.failure)
+    assert "--window 100 --connections 7" in str(sample.failure)
+    assert "--window" not in str(stage.run(["one"])[0].failure)
+
+
+def test_workload_with_fewer_rounds_and_peers(stage: Stage) -> None:
+    for name in ("a", "b"):
+        stage.add(name, f"print('{GOOD}')")
+    samples = stage.run(["a@x", "a@y", "b@x"], scenario=with_workload(rounds=1, peers=("a", "b@y")))
+    assert [(sample.round, sample.peer) for sample in samples] == [(1, "a@x"), (1, "a@y")]
+
+
+def test_memory_instead_of_a_rate(stage: Stage) -> None:
+    scenario = with_workload(measures="memory", sizes=(0,), rounds=1)
+    for name, kibibytes in (("big", 20), ("little", 4)):
+        stage.add(name, f"print('{GOOD}'.replace('100', '100, \"memory\": {kibibytes * 1024 * 100}'))")
+    stage.add("silent", f"print('{GOOD}')")
+    samples = stage.run(["big", "silent", "little"], scenario=scenario)
+    assert [sample.failure for sample in samples] == [None, "its result has no memory", None]
+    lines = cell_text(scenario, samples[0].cell, samples).splitlines()
+    assert lines[0].endswith("wait for the echo, plain")
+    assert [line.split()[:3] for line in lines[2:4]] == [["little", "4.0", "KiB"], ["big", "20.0", "KiB"]]
+    figure = ratio(samples, "little", "big", "silent")
+    assert figure is not None
+    assert figure.median == 0.2
+    bar = Bar("little", "round-trip", "little", at_most=4096)
+    (result,) = judge(dataclasses.replace(scenario, bars=(bar,)), samples)
+    assert result.verdict == "PASS"
+    assert "4.0 KiB" in bars_text([result])
+
+
 def test_server_that_dies_is_started_again(stage: Stage) -> None:
     # Its first life ends when the first peer runs.
     trigger, died = stage.folder / "trigger", stage.folder / "died"
@@ -298,6 +436,18 @@ def test_ratios_are_taken_within_rounds() -> None:
     assert ratio(samples, "a", "c") is None
 
 
+def test_ratio_with_the_best_of_several() -> None:
+    samples = samples_of({"a": [100, 200, 300], "b": [50, 400, 100], "c": [100, 100, 200]})
+    figure = ratio(samples, "a", "b", "c")
+    assert figure is not None
+    assert (figure.median, figure.low, figure.high) == (1.0, 0.5, 1.5)
+    # One that failed has no figure; one that did not run might have been the best.
+    lost = samples_of({"d": [900]}, failure="lost a message")
+    assert ratio([*samples, *lost], "a", "b", "c", "d") == figure
+    assert ratio(samples, "a", "b", "c", "d") is None
+    assert ratio(lost, "d", "d") is None
+
+
 @pytest.mark.parametrize(
     ("bar", "verdict"),
     [
@@ -306,6 +456,10 @@ def test_ratios_are_taken_within_rounds() -> None:
         (Bar("", "round-trip", "a", versus="b", at_least=0.5), "PASS"),
         (Bar("", "round-trip", "a", versus="b", at_least=0.6), "MISS"),
         (Bar("", "round-trip", "a", versus="c", at_least=0.6), "NOT MEASURED"),
+        (Bar("", "round-trip", "b", versus=("a", "b"), at_least=1), "PASS"),
+        (Bar("", "round-trip", "a", versus=("a", "b"), above=0.5), "MISS"),
+        (Bar("", "round-trip", "a", at_most=100), "PASS"),
+        (Bar("", "round-trip", "b", at_most=100), "MISS"),
         (Bar("", "round-trip", "c", at_least=1), "NOT MEASURED"),
     ],
 )
@@ -321,12 +475,72 @@ def test_bars_of_peers_left_out_go() -> None:
     assert versus == {"raw-c", None}
 
 
+def test_names_of_peers() -> None:
+    assert dataclasses.astuple(PeerName.of("a.b:await@uvloop")) == ("a.b", "await", "uvloop")
+    assert dataclasses.astuple(PeerName.of("a@uvloop")) == ("a", None, "uvloop")
+    assert dataclasses.astuple(PeerName.of("a-sync")) == ("a-sync", None, None)
+    peer = PeerName.of("a:await@uvloop")
+    assert all(peer.is_asked_for(asked) for asked in ("a", "a:await", "a@uvloop", "a:await@uvloop"))
+    assert not any(peer.is_asked_for(asked) for asked in ("b", "a:many", "a@asyncio", "a:await@asyncio", ""))
+
+
+def test_scenario_narrowed_to_a_loop() -> None:
+    whole = scenarios.load("asyncio")
+    narrowed = whole.narrowed(peers=["wirespeed:await", "picows"], workloads=["round-trip"], loops=["uvloop"])
+    assert narrowed.peers == ("wirespeed:await@uvloop", "picows:callbacks@uvloop")
+    assert {(bar.peer, bar.versus) for bar in narrowed.bars if bar.versus is not None} == {
+        ("wirespeed:await@uvloop", "picows:callbacks@uvloop")
+    }
+    # A bar with a rival that is left out goes.
+    assert {rival for bar in whole.narrowed(loops=["asyncio"]).bars for rival in bar.rivals} <= {
+        peer for peer in whole.peers if peer.endswith("@asyncio")
+    }
+
+
+def test_bar_on_each_loop() -> None:
+    data = {
+        "title": "", "peers": ["a@x", "a@y", "b@x", "b@y"], "subject": "a@{loop}", "limits": [],
+        "measure": {"rounds": 1, "seconds": 1.0, "warmup": 1.0, "batch": 1}, "quick": {},
+        "workload": [{"name": "w", "title": "", "unit": "", "path": "/", "sizes": [1], "tls": [False]}],
+        "bar": [
+            {"text": "", "workload": "w", "loops": ["x", "y"], "peer": "a@{loop}", "versus": "b@{loop}", "above": 1},
+            {"text": "", "workload": "w", "loops": ["y"], "peer": "a@y", "versus": ["b@x", "b@{loop}"], "above": 1},
+        ],
+    }  # fmt: skip
+    scenario = scenarios.parse("s", data)
+    assert [(bar.peer, bar.rivals) for bar in scenario.bars] == [
+        ("a@x", ("b@x",)),
+        ("a@y", ("b@y",)),
+        ("a@y", ("b@x", "b@y")),
+    ]
+    assert scenario.subject_for("b@x") == "a@x"
+    with pytest.raises(ValueError, match="needs one of at_least, at_most and above"):
+        scenarios.parse("s", data | {"bar": [{"text": "", "workload": "w", "peer": "a@x", "above": 1, "at_most": 1}]})
+    with pytest.raises(UsageError, match="unknown peer c: choose from"):
+        scenarios.parse("s", data | {"workload": [{**data["workload"][0], "peers": ["c"]}]})  # type: ignore[dict-item]
+
+
+def test_tables_compare_on_the_same_loop() -> None:
+    scenario = dataclasses.replace(small(), subject="a@{loop}")
+    samples = samples_of({"a@x": [100], "b@x": [50], "a@y": [400], "b@y": [100], "b@z": [100]})
+    lines = {line.split()[0]: line.split() for line in cell_text(scenario, CELL, samples).splitlines()[2:]}
+    assert lines["b@x"][-2:] == ["2.000", "x"]
+    assert lines["b@y"][-2:] == ["4.000", "x"]
+    assert lines["a@x"][-1] != "x"
+    assert lines["b@z"][-1] != "x"
+
+
 def test_scenario_files_are_sound() -> None:
     for name in scenarios.names():
         scenario = scenarios.load(name)
-        assert set(scenario.peers) >= {scenario.subject, *scenario.limits}
-        assert all((BENCH / "peers" / peer / "peer.toml").exists() for peer in scenario.peers)
+        assert set(scenario.peers) >= {*map(scenario.subject_for, scenario.peers), *scenario.limits}
+        assert all((BENCH / "peers" / PeerName.of(peer).folder / "peer.toml").exists() for peer in scenario.peers)
         assert all(any(bar.selects(cell) for cell in scenario.cells()) for bar in scenario.bars)
+        assert all(
+            scenario.workload(bar.workload).admits(peer) for bar in scenario.bars for peer in (bar.peer, *bar.rivals)
+        )
+        for workload in scenario.shortened().workloads:
+            assert set(workload.sizes) <= set(scenario.workload(workload.name).sizes)
 
 
 def test_records_keep_every_window_and_overwrite_none(stage: Stage) -> None:

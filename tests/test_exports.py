@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from types import ModuleType
 
 import pytest
@@ -68,17 +69,30 @@ TYPES = [
 WIRESPEED = [
     *EXCEPTIONS,
     *TYPES,
+    "ClientConnection",
     "Close",
     "CloseCode",
+    "ConnectAttempt",
     "Deflate",
+    "EventLoop",
+    *(["EventLoopPolicy"] if sys.version_info < (3, 16) else []),
     "Headers",
+    "Listener",
     "MultipleValuesError",
     "Request",
     "Response",
     "State",
+    "StreamClosedError",
+    "StreamReader",
+    "StreamWriter",
     "TLS",
     "__version__",
+    "connect",
+    "new_event_loop",
+    "open_stream",
+    "run",
     "sync",
+    "unix_connect",
 ]
 
 SYNC = ["ClientConnection", "Ping", "connect", "unix_connect"]

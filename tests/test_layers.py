@@ -134,7 +134,15 @@ UNSAFE = {
     "crates/driver/src/peer/mod.rs": "put_destination",
     "crates/python/src/payload.rs": None,
     "crates/python/src/source.rs": None,
+    "crates/python/src/asyncio/connection.rs": None,
+    "crates/python/src/asyncio/guarded.rs": None,
+    "crates/python/src/asyncio/listener.rs": None,
+    "crates/python/src/asyncio/operation.rs": None,
+    "crates/python/src/asyncio/raw.rs": None,
+    "crates/python/src/asyncio/selector.rs": None,
+    "crates/python/src/asyncio/waiter.rs": None,
     "crates/python/src/blocking/opening.rs": "from_raw_fd",
+    "crates/python/src/opening.rs": "from_raw_fd",
 }
 """Where unsafe code is, and the only function that it is for, if there is one."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.errors import BenchError, UsageError
 from harness.process import child
-from harness.scenario import Cell, Measure
+from harness.scenario import Cell, Measure, PeerName
 from harness.server import Endpoint
 
 __all__ = ["Peer", "Peers", "Sample"]
@@ -23,6 +23,8 @@ PROBE_SECONDS = 20.0
 BUILD_SECONDS = 120.0
 # Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window ended.
 GRACE_SECONDS = 20.0
+# For each connection that has to be opened: a TLS handshake and a message, many times over.
+CONNECTION_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,18 @@ class Sample:
     user: float = 0.0
     system: float = 0.0
     server: float | None = None
+    memory: int | None = None
     failure: str | None = None
 
     @property
     def rate(self) -> float:
         """Operations per second."""
         return self.count / self.seconds
+
+    @property
+    def value(self) -> float:
+        """What is compared: bytes per operation where memory was measured, else the rate."""
+        return self.rate if self.memory is None else self.memory / self.count
 
 
 @dataclass
@@ -105,18 +113,22 @@ class Peers:
             *("--seconds", str(measure.seconds)),
             *("--warmup", str(measure.warmup)),
             *("--batch", str(measure.batch)),
+            *(("--window", str(measure.window)) if measure.window is not None else ()),
+            *(("--connections", str(measure.connections)) if measure.connections is not None else ()),
             *(("--ca", endpoint.ca) if endpoint.ca is not None else ()),
             *(("--core", str(core)) if core is not None else ()),
             *("--server-pid", str(endpoint.pid)),
         ]
+        opening = CONNECTION_SECONDS * (measure.connections or 0)
         try:
-            answer = self._answer(command, measure.warmup + measure.seconds + GRACE_SECONDS)
+            answer = self._answer(command, measure.warmup + measure.seconds + opening + GRACE_SECONDS)
             return _filled(sample, answer)
         except BenchError as error:
             return dataclasses.replace(sample, failure=str(error))
 
     def _prepare(self, name: str) -> None:
-        folder = self.folder / name
+        parts = PeerName.of(name)
+        folder = self.folder / parts.folder
         try:
             data = tomllib.loads((folder / "peer.toml").read_text())
             summary, command, build = data["summary"], data["command"], data.get("build")
@@ -133,7 +145,11 @@ class Peers:
                 return
             places["cc"] = compiler
             self._run([part.format_map(places) for part in build], BUILD_SECONDS)
-        command = tuple(part.format_map(places) for part in command)
+        command = (
+            *(part.format_map(places) for part in command),
+            *(("--style", parts.style) if parts.style is not None else ()),
+            *(("--loop", parts.loop) if parts.loop is not None else ()),
+        )
         answer = self._answer([*command, "--probe"], PROBE_SECONDS)
         if "skipped" in answer:
             self.skipped[name] = str(answer["skipped"])
@@ -181,7 +197,7 @@ def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:
     if answer.get("checked") is not True:
         raise BenchError("its messages were not checked")
     try:
-        server = answer.get("server")
+        server, memory = answer.get("server"), answer.get("memory")
         filled = dataclasses.replace(
             sample,
             count=int(answer["count"]),
@@ -189,6 +205,8 @@ def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:
             user=float(answer["user"]),
             system=float(answer["system"]),
             server=None if server is None else float(server),
+            # Less than nothing can be measured where few connections fit into what was free before.
+            memory=None if memory is None else max(0, int(memory)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"its result is not of the contract: {type(error).__name__} {error}") from error

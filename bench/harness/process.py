@@ -13,7 +13,7 @@ from typing import IO
 
 from harness.errors import BenchError
 
-__all__ = ["allowed_cores", "child", "environment", "pinned"]
+__all__ = ["allowed_cores", "child", "environment", "pinned", "raise_descriptor_limit"]
 
 STOP_SECONDS = 3.0
 
@@ -37,6 +37,16 @@ def pinned(core: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def raise_descriptor_limit() -> None:
+    """Lets the children, the server among them, open as many files as this system allows; no failure if it does not."""
+    if sys.platform == "linux":
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def environment(bench: Path) -> dict[str, str]:

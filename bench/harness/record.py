@@ -17,7 +17,7 @@ __all__ = ["COLUMNS", "as_json", "write_csv"]
 
 COLUMNS = (
     "workload", "size", "tls", "round", "peer", "version", "count", "seconds", "rate",
-    "user", "system", "server", "failure",
+    "user", "system", "server", "memory", "failure",
 )  # fmt: skip
 
 
@@ -26,7 +26,8 @@ def write_csv(
 ) -> Path:  # fmt: skip
     """Writes the raw samples as DATE-SCENARIO.csv, never over an older record. Lines with # are the circumstances.
 
-    `user`, `system` and `server` are CPU seconds of the whole window; an empty cell was not measured.
+    `user`, `system` and `server` are CPU seconds of the whole window, `memory` is bytes of all that was counted; an
+    empty cell was not measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{datetime.date.today().isoformat()}-{scenario}"
@@ -45,9 +46,10 @@ def write_csv(
             good = sample.failure is None
             figures = (sample.count, f"{sample.seconds:.6f}", f"{sample.rate:.1f}") if good else ("", "", "")
             usage = (f"{sample.user:.6f}", f"{sample.system:.6f}", _optional(sample.server)) if good else ("", "", "")
+            memory = sample.memory if good and sample.memory is not None else ""
             cell = (sample.cell.workload, sample.cell.size, int(sample.cell.tls))
             version = peers.ready[sample.peer].version
-            writer.writerow((*cell, sample.round, sample.peer, version, *figures, *usage, sample.failure or ""))
+            writer.writerow((*cell, sample.round, sample.peer, version, *figures, *usage, memory, sample.failure or ""))
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.peers import Sample
-from harness.results import BarResult, Figure, ratio, summarize
+from harness.results import BarResult, Figure, Summary, ratio, summarize
 from harness.scenario import Cell, Scenario, size_text
 
 __all__ = ["bars_text", "cell_text"]
@@ -17,30 +17,35 @@ def cell_text(scenario: Scenario, cell: Cell, samples: Sequence[Sample]) -> str:
     summaries = summarize(samples)
     sound = {summary.peer for summary in summaries if summary.failure is None}
     limit = next((name for name in scenario.limits if name in sound), None)
-    subject = scenario.subject if scenario.subject in sound else None
+    memory = workload.measures == "memory"
 
-    header = ["", f"{workload.unit}s/s", "min - max", "client us", "user + system", "server us"]
+    header = ["", "each" if memory else f"{workload.unit}s/s", "min - max"]
+    header += [f"{workload.unit}s/s"] if memory else []
+    header += ["client us", "user + system", "server us"]
     header += [f"of {limit}"] if limit else []
-    header += [f"{subject} is"] if subject else []
+    subjects = {peer: subject for peer in sound if (subject := scenario.subject_for(peer)) in sound}
+    header += [f"{scenario.subject.partition('@{loop}')[0]} is"] if subjects else []
     rows, failures = [header], []
-    for summary in sorted(summaries, key=lambda one: -one.rate.median if one.rate else 0.0):
+    for summary in sorted(summaries, key=_order):
         if summary.rate is None or summary.user is None or summary.system is None:
             failures.append(f"  {summary.peer}: FAILED: {summary.failure}")
             continue
-        row = [
-            summary.peer,
-            f"{summary.rate.median:,.0f}",
-            f"{summary.rate.low:,.0f} - {summary.rate.high:,.0f}",
+        figure, show = (summary.memory, _kibibytes) if summary.memory else (summary.rate, _number)
+        row = [summary.peer, show(figure.median), f"{show(figure.low)} - {show(figure.high)}"]
+        row += [_number(summary.rate.median)] if memory else []
+        row += [
             _microseconds(summary.user.median + summary.system.median),
             f"{_microseconds(summary.user.median)} + {_microseconds(summary.system.median)}",
             "?" if summary.server is None else _microseconds(summary.server.median),
         ]
         if limit:
             row.append(_times(ratio(samples, summary.peer, limit)))
-        if subject:
-            row.append("" if summary.peer == subject else f"{_times(ratio(samples, subject, summary.peer))} x")
+        if subjects:
+            subject = subjects.get(summary.peer, summary.peer)
+            row.append("" if subject == summary.peer else f"{_times(ratio(samples, subject, summary.peer))} x")
         rows.append(row)
-    title = f"{workload.title}, {size_text(cell.size)}, {'TLS' if cell.tls else 'plain'}"
+    size = f", {size_text(cell.size)}" if cell.size else ""
+    title = f"{workload.title}{size}, {'TLS' if cell.tls else 'plain'}"
     return "\n".join([title, *(_aligned(rows) if len(rows) > 1 else []), *failures, ""])
 
 
@@ -50,7 +55,7 @@ def bars_text(results: Sequence[BarResult]) -> str:
         return ""
     rows = [["bar", "cell", "measured", "min - max", ""]]
     for result in results:
-        show = _times if result.bar.versus else _rate
+        show = _times if result.bar.versus else _rate if result.bar.at_most is None else _bytes
         figure = result.figure
         rows.append(
             [
@@ -64,6 +69,21 @@ def bars_text(results: Sequence[BarResult]) -> str:
     return "\n".join(["Bars (ratios are medians of the ratios within each round)", *_aligned(rows, left=2), ""])
 
 
+def _order(summary: Summary) -> float:
+    """The best first."""
+    if summary.memory is not None:
+        return summary.memory.median
+    return -summary.rate.median if summary.rate else 0.0
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _kibibytes(value: float) -> str:
+    return f"{value / 1024:,.1f} KiB"
+
+
 def _microseconds(value: float) -> str:
     return f"{value:,.3f}" if value < 1 else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
 
@@ -74,6 +94,10 @@ def _times(figure: Figure | None, part: str = "median") -> str:
 
 def _rate(figure: Figure, part: str = "median") -> str:
     return f"{getattr(figure, part):,.0f}/s"
+
+
+def _bytes(figure: Figure, part: str = "median") -> str:
+    return _kibibytes(getattr(figure, part))
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:

@@ -29,11 +29,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Summary:
-    """One peer in one cell: rate per second, CPU microseconds per operation; or the failure that spoils it."""
+    """One peer in one cell: rate per second, CPU microseconds and bytes per operation; or what spoils them."""
 
     peer: str
     cell: Cell
     rate: Figure | None
+    memory: Figure | None
     user: Figure | None
     system: Figure | None
     server: Figure | None
@@ -68,6 +69,7 @@ def summarize(samples: Sequence[Sample]) -> list[Summary]:
                 peer,
                 own[0].cell,
                 rate=Figure.of(sample.rate for sample in good),
+                memory=Figure.of(sample.memory / sample.count for sample in good if sample.memory is not None),
                 user=Figure.of(sample.user / sample.count * 1e6 for sample in good),
                 system=Figure.of(sample.system / sample.count * 1e6 for sample in good),
                 server=Figure.of(sample.server / sample.count * 1e6 for sample in good if sample.server is not None),
@@ -77,16 +79,22 @@ def summarize(samples: Sequence[Sample]) -> list[Summary]:
     return summaries
 
 
-def ratio(samples: Sequence[Sample], peer: str, versus: str) -> Figure | None:
-    """Returns the rate of one peer as a multiple of another's in the same round; None unless both are sound."""
-    rates = []
-    for name in (peer, versus):
-        own = [sample for sample in samples if sample.peer == name]
-        if not own or any(sample.failure is not None for sample in own):
-            return None
-        rates.append({sample.round: sample.rate for sample in own})
-    ours, theirs = rates
-    return Figure.of(ours[number] / theirs[number] for number in ours.keys() & theirs.keys())
+def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
+    """Returns the figure of one peer as a multiple of another's in the same round; None unless both are sound.
+
+    Of several others the best counts, round by round: those that failed have no figure to compare with. One that did
+    not run at all might have been the best, so then there is no ratio.
+    """
+    ours = _sound(samples, peer)
+    there = {sample.peer for sample in samples}
+    theirs = [one for name in versus if (one := _sound(samples, name)) is not None]
+    if ours is None or not theirs or not there.issuperset(versus):
+        return None
+    best = min if any(sample.memory is not None for sample in samples) else max
+    rounds = [
+        (ours[number], best(one[number] for one in theirs)) for number in ours if all(number in one for one in theirs)
+    ]
+    return Figure.of(own / other for own, other in rounds if other)
 
 
 def judge(scenario: Scenario, samples: Sequence[Sample]) -> list[BarResult]:
@@ -95,9 +103,18 @@ def judge(scenario: Scenario, samples: Sequence[Sample]) -> list[BarResult]:
     for bar in scenario.bars:
         for cell in filter(bar.selects, scenario.cells()):
             own = [sample for sample in samples if sample.cell == cell]
+            figure = None
             if bar.versus is not None:
-                figure = ratio(own, bar.peer, bar.versus)
-            else:
-                figure = next((one.rate for one in summarize(own) if one.peer == bar.peer), None)
+                figure = ratio(own, bar.peer, *bar.rivals)
+            elif summary := next((one for one in summarize(own) if one.peer == bar.peer), None):
+                figure = summary.memory or summary.rate
             results.append(BarResult(bar, cell, figure))
     return results
+
+
+def _sound(samples: Sequence[Sample], peer: str) -> dict[int, float] | None:
+    """Returns the figures of a peer by round; None if it did not run, or failed."""
+    own = [sample for sample in samples if sample.peer == peer]
+    if not own or any(sample.failure is not None for sample in own):
+        return None
+    return {sample.round: sample.value for sample in own}

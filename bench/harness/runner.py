@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from harness.errors import BenchError
-from harness.peers import Peers, Sample
+from harness.peers import Peer, Peers, Sample
 from harness.scenario import Cell, Measure, Scenario
 from harness.server import Server
 
@@ -25,13 +25,24 @@ class Runner:
     core: int | None
     progress: Callable[[str], None] = lambda text: None
 
+    def takes_part(self, peer: Peer, cell: Cell) -> bool:
+        """Tells whether a peer runs in a cell: it can, and the scenario wants it."""
+        return peer.can(cell) and self.scenario.workload(cell.workload).admits(peer.name)
+
     def cells(self) -> list[Cell]:
         """Returns the cells in which at least one peer takes part."""
-        return [cell for cell in self.scenario.cells() if any(peer.can(cell) for peer in self.peers.ready.values())]
+        peers = self.peers.ready.values()
+        return [cell for cell in self.scenario.cells() if any(self.takes_part(peer, cell) for peer in peers)]
+
+    def rounds(self, cell: Cell) -> int:
+        """Returns how many rounds a cell has."""
+        most = self.scenario.workload(cell.workload).rounds
+        return self.measure.rounds if most is None else min(most, self.measure.rounds)
 
     def windows(self) -> int:
         """Returns how many windows there will be if nothing fails."""
-        return self.measure.rounds * sum(peer.can(cell) for cell in self.cells() for peer in self.peers.ready.values())
+        peers = self.peers.ready.values()
+        return sum(self.rounds(cell) * sum(self.takes_part(peer, cell) for peer in peers) for cell in self.cells())
 
     def run(self) -> Iterator[tuple[Cell, list[Sample]]]:
         """Yields each cell with its samples once all its rounds are over.
@@ -45,11 +56,12 @@ class Runner:
     def _run_cell(self, cell: Cell) -> list[Sample]:
         samples: list[Sample] = []
         dropped: set[str] = set()
-        for number in range(1, self.measure.rounds + 1):
+        rounds = self.rounds(cell)
+        for number in range(1, rounds + 1):
             for name, peer in self.peers.ready.items():
-                if not peer.can(cell) or name in dropped:
+                if not self.takes_part(peer, cell) or name in dropped:
                     continue
-                self.progress(f"{cell}: round {number} of {self.measure.rounds}, {name}")
+                self.progress(f"{cell}: round {number} of {rounds}, {name}")
                 sample = self._run_window(name, cell, number)
                 samples.append(sample)
                 if sample.failure is not None:
@@ -58,9 +70,11 @@ class Runner:
         return samples
 
     def _run_window(self, name: str, cell: Cell, number: int) -> Sample:
-        path = self.scenario.workload(cell.workload).path.format(size=cell.size)
+        workload = self.scenario.workload(cell.workload)
+        path = workload.path.format(size=cell.size)
         endpoint = self.server.endpoint(path, tls=cell.tls)
-        sample = self.peers.run(self.peers.ready[name], Sample(name, cell, number), self.measure, endpoint, self.core)
+        measure = dataclasses.replace(self.measure, seconds=self.measure.seconds * workload.stretch)
+        sample = self.peers.run(self.peers.ready[name], Sample(name, cell, number), measure, endpoint, self.core)
         failure = self.server.failure()
         if failure is not None:
             self.server.stop()
@@ -69,4 +83,6 @@ class Runner:
             except BenchError as error:
                 raise BenchError(f"{failure} ({cell}, {name}), and does not start again: {error}") from error
             return dataclasses.replace(sample, failure=failure)
+        if workload.measures == "memory" and sample.memory is None and sample.failure is None:
+            return dataclasses.replace(sample, failure="its result has no memory")
         return sample

@@ -11,26 +11,66 @@ from typing import Any
 
 from harness.errors import UsageError
 
-__all__ = ["Bar", "Cell", "Measure", "Scenario", "Workload", "load", "names"]
+__all__ = ["Bar", "Cell", "Measure", "PeerName", "Scenario", "Workload", "load", "names"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "scenarios"
 
 
 @dataclass(frozen=True)
+class PeerName:
+    """The parts of a peer's name, FOLDER[:STYLE][@LOOP]: one program, one way to use a library, one event loop."""
+
+    folder: str
+    style: str | None
+    loop: str | None
+
+    @classmethod
+    def of(cls, name: str) -> PeerName:
+        """Takes a name apart."""
+        rest, _, loop = name.partition("@")
+        folder, _, style = rest.partition(":")
+        return cls(folder, style or None, loop or None)
+
+    def is_asked_for(self, asked: str) -> bool:
+        """Tells whether this is the peer, or one of the peers, that somebody asked for: parts left out mean all."""
+        other = PeerName.of(asked)
+        return (
+            self.folder == other.folder
+            and other.style in (None, self.style)
+            and other.loop in (None, self.loop)
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Cell:
-    """What the peers are compared in: one workload, one size, plain or TLS."""
+    """What the peers are compared in: one workload, one size (0: there are no messages), plain or TLS."""
 
     workload: str
     size: int
     tls: bool
 
     def __str__(self) -> str:
-        return f"{self.workload}, {size_text(self.size)}, {'TLS' if self.tls else 'plain'}"
+        size = f"{size_text(self.size)}, " if self.size else ""
+        return f"{self.workload}, {size}{'TLS' if self.tls else 'plain'}"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload of a scenario; `path` is the path at the server, {size} replaced."""
+    """One workload of a scenario.
+
+    Attributes:
+        name: its name.
+        title: what a person reads above its tables.
+        unit: what is counted, in the singular.
+        path: the path at the server, {size} replaced.
+        sizes: bytes of a message; 0 if it has none.
+        tls: without TLS, with, or both.
+        measures: what its figures are: "rate", operations a second; or "memory", bytes for each of what is counted.
+        peers: those that take part, parts of their names left out meaning all; None: all that can.
+        rounds: the most rounds that it is worth.
+        stretch: how many times longer its windows are, where messages come in bursts.
+        quick_sizes: the sizes of a quick run; None: all.
+    """
 
     name: str
     title: str
@@ -38,6 +78,15 @@ class Workload:
     path: str
     sizes: tuple[int, ...]
     tls: tuple[bool, ...]
+    measures: str = "rate"
+    peers: tuple[str, ...] | None = None
+    rounds: int | None = None
+    stretch: float = 1.0
+    quick_sizes: tuple[int, ...] | None = None
+
+    def admits(self, peer: str) -> bool:
+        """Tells whether a peer may take part."""
+        return self.peers is None or any(PeerName.of(peer).is_asked_for(asked) for asked in self.peers)
 
     def cells(self) -> list[Cell]:
         """Returns the cells, plain before TLS, sizes in the order of the scenario."""
@@ -46,26 +95,43 @@ class Workload:
 
 @dataclass(frozen=True)
 class Measure:
-    """How long and how often: `rounds` windows of `seconds` each, after `warmup` seconds; `batch` messages per call."""
+    """How long and how often: `rounds` windows of `seconds` each, after `warmup` seconds.
+
+    Attributes:
+        batch: messages per call where a call takes many.
+        window: messages that are under way at once, when pipelined; None: the scenario has no such workload.
+        connections: how many rest at once, when idle; None likewise.
+    """
 
     rounds: int
     seconds: float
     warmup: float
     batch: int
+    window: int | None = None
+    connections: int | None = None
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a peer must reach: a rate, or with `versus` a ratio of rates; `at_least` or, strictly, `above`."""
+    """What a peer must reach: a figure, or with `versus` its multiple of a rival's, the best one's of several.
+
+    `at_least` and `at_most` include the threshold, `above` does not.
+    """
 
     text: str
     workload: str
     peer: str
-    versus: str | None = None
+    versus: str | tuple[str, ...] | None = None
     sizes: tuple[int, ...] | None = None
     tls: tuple[bool, ...] | None = None
     at_least: float | None = None
+    at_most: float | None = None
     above: float | None = None
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """The peers of `versus`."""
+        return (self.versus,) if isinstance(self.versus, str) else self.versus or ()
 
     def selects(self, cell: Cell) -> bool:
         """Tells whether the bar stands in this cell."""
@@ -79,6 +145,8 @@ class Bar:
         """Tells whether a measured figure reaches the bar."""
         if self.above is not None:
             return figure > self.above
+        if self.at_most is not None:
+            return figure <= self.at_most
         return self.at_least is not None and figure >= self.at_least
 
 
@@ -100,6 +168,13 @@ class Scenario:
         """Returns a workload by name."""
         return next(workload for workload in self.workloads if workload.name == name)
 
+    def subject_for(self, peer: str) -> str | None:
+        """Returns the peer under test that another is compared with: on the same loop, if `subject` has a {loop}."""
+        loop = PeerName.of(peer).loop
+        if "{loop}" not in self.subject:
+            return self.subject
+        return None if loop is None else self.subject.format(loop=loop)
+
     def cells(self) -> list[Cell]:
         """Returns the cells of all workloads."""
         return [cell for workload in self.workloads for cell in workload.cells()]
@@ -110,15 +185,18 @@ class Scenario:
         workloads: Sequence[str] = (),
         sizes: Sequence[int] = (),
         tls: bool | None = None,
+        loops: Sequence[str] = (),
     ) -> Scenario:
-        """Returns the scenario with only these peers, workloads, sizes and transports; empty or None means all.
+        """Returns the scenario with only these peers, workloads, sizes, transports and loops; empty or None means all.
 
-        A bar stays if its peers do.
+        A peer is named in full, or without its style or its loop for all that differ in that. A bar stays if its peers
+        do.
 
         Raises:
             UsageError: a name is unknown, or nothing is left.
         """
-        _known("peer", peers, self.peers)
+        _some_known(peers, self.peers)
+        _known("loop", loops, sorted({loop for peer in self.peers if (loop := PeerName.of(peer).loop)}))
         _known("workload", workloads, [workload.name for workload in self.workloads])
         _known("size", sizes, sorted({size for workload in self.workloads for size in workload.sizes}))
         left = [
@@ -133,9 +211,26 @@ class Scenario:
         left = [workload for workload in left if workload.cells()]
         if not left:
             raise UsageError(f"scenario {self.name} has nothing of that workload, size and transport together")
-        chosen = tuple(peer for peer in self.peers if not peers or peer in peers)
-        bars = tuple(bar for bar in self.bars if {bar.peer, bar.versus or bar.peer} <= set(chosen))
+        chosen = tuple(
+            peer
+            for peer in self.peers
+            if (not peers or any(PeerName.of(peer).is_asked_for(asked) for asked in peers))
+            and (not loops or PeerName.of(peer).loop in loops)
+        )
+        if not chosen:
+            raise UsageError(f"scenario {self.name} has none of these peers on that loop")
+        bars = tuple(bar for bar in self.bars if {bar.peer, *bar.rivals} <= set(chosen))
         return dataclasses.replace(self, peers=chosen, workloads=tuple(left), bars=bars)
+
+    def shortened(self) -> Scenario:
+        """Returns the scenario with only the sizes of a quick run."""
+        workloads = tuple(
+            workload
+            if workload.quick_sizes is None
+            else dataclasses.replace(workload, sizes=workload.quick_sizes)
+            for workload in self.workloads
+        )  # fmt: skip
+        return dataclasses.replace(self, workloads=workloads)
 
 
 def names() -> list[str]:
@@ -160,12 +255,15 @@ def load(name: str) -> Scenario:
 def parse(name: str, data: dict[str, Any]) -> Scenario:
     """Makes a scenario of the content of its file."""
     workloads = tuple(Workload(**_tuples(workload)) for workload in data["workload"])
-    bars = tuple(Bar(**_tuples(bar)) for bar in data.get("bar", []))
+    bars = tuple(Bar(**_tuples(bar)) for table in data.get("bar", []) for bar in _on_each_loop(table))
+    for workload in workloads:
+        _known("measure", [workload.measures], ["rate", "memory"])
+        _some_known(workload.peers or (), data["peers"])
     for bar in bars:
-        if (bar.at_least is None) == (bar.above is None):
-            raise ValueError(f"bar {bar.text!r} needs either at_least or above")
+        if [bar.at_least, bar.at_most, bar.above].count(None) != 2:
+            raise ValueError(f"bar {bar.text!r} needs one of at_least, at_most and above")
         _known("workload", [bar.workload], [workload.name for workload in workloads])
-        _known("peer", [peer for peer in (bar.peer, bar.versus) if peer], data["peers"])
+        _known("peer", [bar.peer, *bar.rivals], data["peers"])
     return Scenario(
         name=name,
         title=data["title"],
@@ -187,11 +285,36 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def _on_each_loop(bar: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a bar once for each of its `loops`, {loop} replaced in the names of its peers."""
+    if "loops" not in bar:
+        return [bar]
+    rest = {key: value for key, value in bar.items() if key != "loops"}
+    versus = rest.get("versus")
+    bars = []
+    for loop in bar["loops"]:
+        one = rest | {"peer": rest["peer"].format(loop=loop)}
+        if isinstance(versus, str):
+            one["versus"] = versus.format(loop=loop)
+        elif versus is not None:
+            one["versus"] = [name.format(loop=loop) for name in versus]
+        bars.append(one)
+    return bars
+
+
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _some_known(asked: Iterable[str], known: Sequence[str]) -> None:
+    """Complains about names, whole or in part, that mean none of the known peers."""
+    for one in asked:
+        if not any(PeerName.of(peer).is_asked_for(one) for peer in known):
+            _known("peer", [one], known)
 
 
 def _known(kind: str, asked: Iterable[object], known: Sequence[object]) -> None:
     for one in asked:
         if one not in known:
-            raise UsageError(f"unknown {kind} {one}: choose from {', '.join(map(str, known))}")
+            choice = f"choose from {', '.join(map(str, known))}" if known else "there is none"
+            raise UsageError(f"unknown {kind} {one}: {choice}")

@@ -1,35 +1,25 @@
 """The measuring loops of the blocking peers: the same code around every library, so that checking costs each the same.
 
-A peer program gives `main` a function that connects; everything else is here: command line, warm-up, window, checks,
-the JSON line. It knows no library and no other peer.
+A peer program gives `main` a function that connects; the rest is here and in `program`. It knows no library and no
+other peer.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.metadata
-import json
-import os
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
+from peers import program
+from peers.content import ContentError, Sink, Stream, two_messages
+from peers.program import STEP_SECONDS, Library, echo_url
 from peers.usage import Usage
 
-__all__ = ["BASE", "Blocking", "Connect", "ContentError", "main", "text_report"]
-
-# A step is what runs between two looks at the clock, and between two checks of a stream.
-STEP_SECONDS = 0.005
+__all__ = ["BASE", "Blocking", "Connect", "main", "text_report"]
 
 BASE = ("round-trip", "stream-in", "send")
-
-
-class ContentError(Exception):
-    """What arrived is not what was due."""
 
 
 @dataclass
@@ -83,63 +73,18 @@ def main(
     """Runs a peer program: parses the command line, measures, prints one JSON line, ends the process.
 
     Args:
-        module: what the peer needs to import; where it is not installed, the peer reports itself as skipped.
-        distribution: its name on PyPI, whose version is reported; None for a peer of the standard library.
+        module: what the peer needs to import.
+        distribution: its name on PyPI; None for a peer of the standard library.
         connect: opens a connection.
         workloads: what it can do; by default what every blocking client can.
-        helpers: distributions that make it faster; reported with the version if they are installed.
+        helpers: distributions that make it faster.
     """
-    options = _parser().parse_args()
-    if options.core is not None:
-        os.sched_setaffinity(0, {options.core})
-    answer: dict[str, object]
-    try:
-        version = _version(module, distribution, helpers)
-        if options.probe:
-            answer = {"version": version, "workloads": workloads, "tls": True}
-        else:
-            answer = _measure_workload(connect, options) | {"checked": True, "version": version}
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
-            answer = {"skipped": f"{distribution or module} is not installed for {sys.executable}"}
-        else:
-            answer = {"failed": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer), flush=True)
-    # A closing handshake with a server in full flow would cost each peer a different time and measures nothing.
-    os._exit("failed" in answer)
+    options = program.parser(list(_LOOPS)).parse_args()
+    library = Library(module, distribution, helpers)
+    program.main(options, [library], workloads, lambda options: _measure(connect, options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="A peer of the benchmarks; prints one JSON line. See METHODOLOGY.md.")
-    parser.add_argument("--probe", action="store_true", help="print version and workloads, measure nothing")
-    parser.add_argument("--url", default="ws://127.0.0.1:8765/")
-    parser.add_argument("--workload", default="round-trip", choices=sorted(_LOOPS))
-    parser.add_argument("--size", type=int, default=256, help="bytes of a message")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of the window")
-    parser.add_argument("--warmup", type=float, default=0.3, help="seconds before the window")
-    parser.add_argument("--batch", type=int, default=1024, help="messages per call of recv_many and send_many")
-    parser.add_argument("--ca", help="PEM file of the CA to trust")
-    parser.add_argument("--core", type=int, help="the core to run on")
-    parser.add_argument("--server-pid", type=int, help="the process whose CPU time counts as the server's")
-    return parser
-
-
-def _version(module: str, distribution: str | None, helpers: tuple[str, ...]) -> str:
-    loaded = importlib.import_module(module)
-    if distribution is None:
-        return sys.version.split()[0]
-    version = _installed(distribution) or str(getattr(loaded, "__version__", "unknown"))
-    return " with ".join([version, *(f"{name} {_installed(name)}" for name in helpers if _installed(name))])
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _measure_workload(connect: Connect, options: argparse.Namespace) -> dict[str, object]:
+def _measure(connect: Connect, options: argparse.Namespace) -> dict[str, object]:
     prepare, finish = _LOOPS[options.workload](connect, options)
     step = _warm_up(prepare, finish, options.warmup)
     count = 0
@@ -148,14 +93,7 @@ def _measure_workload(connect: Connect, options: argparse.Namespace) -> dict[str
     while time.perf_counter() < end:
         count += step()
     finish()
-    used = Usage.now(options.server_pid) - since
-    return {
-        "count": count,
-        "seconds": used.wall,
-        "user": used.user,
-        "system": used.system,
-        "server": used.server,
-    }
+    return program.result(count, Usage.now(options.server_pid) - since)
 
 
 def _warm_up(prepare: Callable[[int], Step], finish: Callable[[], None], seconds: float) -> Step:
@@ -176,19 +114,13 @@ def _warm_up(prepare: Callable[[int], Step], finish: Callable[[], None], seconds
     return step
 
 
-def _two_messages(size: int) -> list[bytes]:
-    """Returns two messages that differ in every byte: a reply that is late by one is noticed."""
-    one = (bytes(index * 7 & 0xFF for index in range(256)) * (size // 256 + 1))[:size]
-    return [one, one.translate(bytes(range(255, -1, -1)))]
-
-
 def _nothing() -> None:
     pass
 
 
 def _round_trip(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
     connection = connect(options.url, options.ca, options.size)
-    pairs = [connection.encode(message) for message in _two_messages(options.size)]
+    pairs = [connection.encode(message) for message in two_messages(options.size)]
     send, recv = connection.send, connection.recv
 
     def prepare(count: int) -> Step:
@@ -206,29 +138,9 @@ def _round_trip(connect: Connect, options: argparse.Namespace) -> tuple[Callable
     return prepare, _nothing
 
 
-class _Stream:
-    """The expected content of /blast: message number i is i in 8 bytes, little-endian, then a fixed pattern."""
-
-    def __init__(self, size: int) -> None:
-        if size < 8:
-            raise ContentError(f"/blast numbers its messages: a size of {size} is too small, 8 is the least")
-        self.position = 0
-        self.tail = (bytes(range(256)) * (size // 256 + 1))[8:size]
-
-    def check(self, message: object, count: int) -> None:
-        """Checks the last of `count` messages: its number proves that all before it came, once and in order."""
-        self.position += count
-        expected = (self.position - 1).to_bytes(8, "little") + self.tail
-        if message != expected:
-            number = int.from_bytes(bytes(message[:8]), "little") if isinstance(message, bytes) else message
-            raise ContentError(
-                f"message {self.position - 1} of the stream carries number {number}, or has other content"
-            )
-
-
 def _stream_in(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
     messages = connect(options.url, options.ca, options.size).messages
-    stream = _Stream(options.size)
+    stream = Stream(options.size)
 
     def prepare(count: int) -> Step:
         def step() -> int:
@@ -247,7 +159,7 @@ def _stream_in(connect: Connect, options: argparse.Namespace) -> tuple[Callable[
 
 def _stream_in_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
     recv_many = connect(options.url, options.ca, options.size).recv_many
-    stream = _Stream(options.size)
+    stream = Stream(options.size)
     limit = options.batch
     if recv_many is None:
         raise ContentError("this peer has no recv_many")
@@ -267,34 +179,16 @@ def _stream_in_many(connect: Connect, options: argparse.Namespace) -> tuple[Call
     return prepare, _nothing
 
 
-class _Sink:
-    """What /sink must have received; its answer ends the window, so that nothing counts that is still in a buffer."""
-
-    def __init__(self, report: Callable[[], object], size: int) -> None:
-        self.report = report
-        self.size = size
-        self.sent = 0
-
-    def finish(self) -> None:
-        answer = self.report()
-        if not isinstance(answer, (str, bytes)):
-            raise ContentError(f"/sink answered {answer!r}")
-        arrived = json.loads(answer)
-        expected = {"messages": self.sent, "bytes": self.sent * self.size}
-        if arrived != expected:
-            raise ContentError(f"/sink received {arrived}, sent was {expected}")
-
-
 def _send(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
-    echo = connect(_echo_url(options.url), options.ca, options.size)
-    for message, expected in [echo.encode(message) for message in _two_messages(options.size)]:
+    echo = connect(echo_url(options.url), options.ca, options.size)
+    for message, expected in [echo.encode(message) for message in two_messages(options.size)]:
         echo.send(message)
         if echo.recv() != expected:
             raise ContentError("the echo of a message that was sent differs from it")
 
     connection = connect(options.url, options.ca, options.size)
-    sink = _Sink(connection.report, options.size)
-    messages = [connection.encode(message)[0] for message in _two_messages(options.size)]
+    sink = Sink(options.size)
+    messages = [connection.encode(message)[0] for message in two_messages(options.size)]
     send = connection.send
 
     def prepare(count: int) -> Step:
@@ -308,12 +202,12 @@ def _send(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int]
 
         return step
 
-    return prepare, sink.finish
+    return prepare, lambda: sink.check(connection.report())
 
 
 def _send_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
-    batch = _two_messages(options.size) * max(1, options.batch // 2)
-    echo = connect(_echo_url(options.url), options.ca, options.size)
+    batch = two_messages(options.size) * max(1, options.batch // 2)
+    echo = connect(echo_url(options.url), options.ca, options.size)
     connection = connect(options.url, options.ca, options.size)
     send_many = connection.send_many
     if echo.send_many is None or send_many is None:
@@ -324,7 +218,7 @@ def _send_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[
     if any(echo.recv() != message for message in part):
         raise ContentError("the echo of messages that were sent together differs from them")
 
-    sink = _Sink(connection.report, options.size)
+    sink = Sink(options.size)
 
     def prepare(count: int) -> Step:
         calls = max(1, count // len(batch))
@@ -337,12 +231,7 @@ def _send_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[
 
         return step
 
-    return prepare, sink.finish
-
-
-def _echo_url(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}/"
+    return prepare, lambda: sink.check(connection.report())
 
 
 _LOOPS: dict[str, Callable[..., tuple[Callable[[int], Step], Callable[[], None]]]] = {

@@ -1,9 +1,17 @@
 """wirespeed: the WebSocket library for Python with a Rust core."""
 
 import os as _os
+import sys as _sys
 
 from . import sync
 from ._native import after_fork as _after_fork
+from .asyncio.client import connect, unix_connect
+from .asyncio.connection import ClientConnection
+from .asyncio.listener import Listener
+from .asyncio.loop import EventLoop, new_event_loop, run
+from .asyncio.pipe import StreamClosedError
+from .asyncio.reconnect import ConnectAttempt
+from .asyncio.stream import StreamReader, StreamWriter, open_stream
 from .close_codes import Close, CloseCode
 from .compression import Deflate
 from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
@@ -59,10 +67,24 @@ from .version import __version__
 
 __all__ = [
     # Connections
+    "connect",
+    "unix_connect",
+    "ClientConnection",
+    "ConnectAttempt",
+    "Listener",
     "State",
     "TLS",
     "Deflate",
     "sync",
+    # Streams of bytes
+    "open_stream",
+    "StreamReader",
+    "StreamWriter",
+    "StreamClosedError",
+    # Event loops
+    "run",
+    "new_event_loop",
+    "EventLoop",
     # Closing
     "Close",
     "CloseCode",
@@ -119,6 +141,11 @@ __all__ = [
     # Version
     "__version__",
 ]
+
+if _sys.version_info < (3, 16):
+    from .asyncio.loop import EventLoopPolicy  # noqa: F401 - Python 3.16 has no policies
+
+    __all__ += ["EventLoopPolicy"]
 
 # A child process must not go on with the masking keys that its parent has drawn.
 if hasattr(_os, "register_at_fork"):

@@ -1,11 +1,14 @@
 """The native core: what messages pass through.
 
-Private, except for the methods that :class:`wirespeed.sync.ClientConnection` and :class:`wirespeed.sync.Ping` inherit
-or are.
+Private, except for the methods that :class:`wirespeed.ClientConnection`, :class:`wirespeed.sync.ClientConnection` and
+:class:`wirespeed.sync.Ping` inherit or are.
 """
 
+import asyncio
+import collections
+import selectors
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, final, overload
 
 from typing_extensions import Buffer, Self, disjoint_base
@@ -15,9 +18,12 @@ from .datastructures import Request, Response
 from .exceptions import ConnectionClosed
 
 __all__ = [
+    "AsyncConnection",
     "BlockingConnection",
     "ClientTLS",
+    "NativeSelector",
     "Opened",
+    "Opening",
     "Ping",
     "Transport",
     "__version__",
@@ -69,6 +75,44 @@ class Transport:
 @final
 class Opened:
     """A WebSocket whose opening handshake has succeeded: the argument of a connection's constructor, once."""
+
+    def _adopt(self, fd: int) -> None: ...
+
+@final
+class Opening:
+    """From a connected stream to a WebSocket: bytes in, bytes out, without I/O of its own.
+
+    A step is begun by :meth:`start_tls`, :meth:`connect_tunnel` or :meth:`open`; then bytes are moved until :attr:`done`.
+    """
+
+    def __new__(cls) -> Opening: ...
+    def start_tls(self, config: ClientTLS | ssl.SSLContext, server_hostname: str | None) -> None:
+        """Begin a TLS handshake as a client; a second one goes inside the first."""
+
+    def connect_tunnel(self, authority: str, headers: Sequence[tuple[str, str]], authorization: str | None) -> None:
+        """Begin to ask an HTTP proxy for a tunnel: RFC 9110, section 9.3.6."""
+
+    def open(self, options: ConnectOptions) -> None:
+        """Begin the opening handshake as a client: RFC 6455, section 4.1."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the step that was begun last is complete."""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that were received. It raises what the step raises."""
+
+    def feed_eof(self) -> None:
+        """Take the end of the stream."""
+
+    def feed_error(self, error: BaseException) -> None:
+        """Take an error of the socket: raise what the peer said before, if that explains it, else the error."""
+
+    def take_output(self) -> bytes:
+        """Return what is to be sent now; after an exception too."""
+
+    def finish(self) -> Opened:
+        """Return the WebSocket that was opened."""
 
 @final
 class Ping:
@@ -290,6 +334,231 @@ class BlockingConnection:
     def _recv_fragment(self, timeout: float | None = None) -> tuple[bytes, bool, bool]: ...
     def _discard_message(self) -> None: ...
     def _closed_error(self) -> ConnectionClosed: ...
+
+@disjoint_base
+class AsyncConnection:
+    """The native part of :class:`wirespeed.ClientConnection`."""
+
+    def __new__(
+        cls,
+        opened: Opened,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        queue: tuple[tuple[int, int], tuple[int, int]],
+        write_limit: tuple[int, int],
+        yield_after: int,
+        listener: object | None = None,
+        zero_copy: bool = False,
+        **_kwargs: Any,
+    ) -> Self: ...
+    @overload
+    def recv(self, decode: Literal[True]) -> Coroutine[Any, Any, str]: ...
+    @overload
+    def recv(self, decode: Literal[False]) -> Coroutine[Any, Any, bytes]: ...
+    @overload
+    def recv(self, decode: bool | None = None) -> Coroutine[Any, Any, str | bytes]:
+        """Receive the next message.
+
+        Several tasks may receive at once: first come, first served. Cancelling this loses no message.
+
+        Args:
+            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
+                the one or the other; ``False`` saves the decoding of text.
+
+        Raises:
+            ConnectionClosed: The connection is closed. Messages that arrived before are received first.
+            UnicodeDecodeError: ``decode`` is ``True`` and a binary message is not UTF-8.
+        """
+
+    @overload
+    def recv_nowait(self, decode: Literal[True]) -> str: ...
+    @overload
+    def recv_nowait(self, decode: Literal[False]) -> bytes: ...
+    @overload
+    def recv_nowait(self, decode: bool | None = None) -> str | bytes:
+        """Receive a message that has arrived.
+
+        Args:
+            decode: As for :meth:`recv`.
+
+        Raises:
+            BlockingIOError: No message has arrived, or tasks wait for it.
+            ConnectionClosed: The connection is closed.
+        """
+
+    @overload
+    def recv_many(self, limit: int = 1024, *, decode: Literal[True]) -> Coroutine[Any, Any, list[str]]: ...
+    @overload
+    def recv_many(self, limit: int = 1024, *, decode: Literal[False]) -> Coroutine[Any, Any, list[bytes]]: ...
+    @overload
+    def recv_many(self, limit: int = 1024, decode: bool | None = None) -> Coroutine[Any, Any, list[str | bytes]]:
+        """Receive all messages that have arrived; wait for the first if none has.
+
+        Args:
+            limit: How many messages to return at most.
+            decode: As for :meth:`recv`.
+
+        Returns:
+            One message at least, in the order of their arrival.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+            ValueError: ``limit`` is less than 1.
+        """
+
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Coroutine[Any, Any, str | bytes]:
+        """Receive the next message; a clean close ends the iteration."""
+
+    def send(
+        self,
+        message: str | Buffer | Iterable[str] | Iterable[Buffer] | AsyncIterable[str] | AsyncIterable[Buffer],
+        *,
+        text: bool | None = None,
+        compress: bool | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Send a message.
+
+        A single message is queued by the call itself, if there is room. Awaiting it waits while more than ``write_limit``
+        is queued. Cancelling it splits no frame: a message is sent whole, or not at all if it had to wait for room.
+
+        Args:
+            message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer
+                as binary. The items of an iterable or asynchronous iterable, all of one kind, are sent as the fragments
+                of one message; other messages wait until it is complete.
+            text: ``True`` to send bytes, which must be UTF-8, as text; ``False`` to send ``str`` as binary.
+            compress: ``False`` to send this message uncompressed, ``True`` to compress it whatever its size; ``None``
+                to compress it from the threshold on. Without permessage-deflate it has no effect.
+
+        Raises:
+            ConnectionClosed: The connection is closed; raised when awaited.
+            TypeError: ``message`` has another type.
+            UnicodeEncodeError: ``message`` contains lone surrogates.
+            UnicodeDecodeError: ``text`` is ``True`` and ``message`` is not UTF-8.
+        """
+
+    def send_nowait(self, message: str | Buffer, *, text: bool | None = None, compress: bool | None = None) -> None:
+        """Send a message without waiting.
+
+        Args:
+            message: As for :meth:`send`, without fragments.
+            text: As for :meth:`send`.
+            compress: As for :meth:`send`.
+
+        Raises:
+            BlockingIOError: More than ``write_limit`` is queued, or others wait for their turn. A listener's
+                ``on_writable`` tells when there is room again.
+            ConnectionClosed: The connection is closed.
+            TypeError: ``message`` has another type.
+        """
+
+    def send_many(
+        self,
+        messages: Iterable[str | Buffer] | AsyncIterable[str | Buffer],
+        *,
+        text: bool | None = None,
+        compress: bool | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Send many messages, with one system call for every 64 KiB. Other tasks' messages may come in between.
+
+        Args:
+            messages: Each as for :meth:`send`, without fragments.
+            text: As for :meth:`send`.
+            compress: As for :meth:`send`.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
+            TypeError: A message has another type. The messages before it are sent.
+        """
+
+    def abort(self) -> None:
+        """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
+
+    @property
+    def subprotocol(self) -> str | None:
+        """Subprotocol that was agreed on, ``None`` if there is none."""
+
+    @property
+    def request(self) -> Request:
+        """The request of the opening handshake."""
+
+    @property
+    def response(self) -> Response:
+        """The response of the opening handshake."""
+
+    @property
+    def latency(self) -> float:
+        """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
+
+    @property
+    def port(self) -> Literal["fd", "transport"]:
+        """How it uses its socket: as a descriptor that the loop watches, or through a transport of the loop."""
+
+    def stats(self) -> Stats:
+        """Return counters of the connection."""
+
+    @property
+    def _port(self) -> asyncio.Protocol: ...
+    @property
+    def _transport(self) -> asyncio.Transport | None: ...
+    @property
+    def _state(self) -> int: ...
+    @property
+    def _close(self) -> tuple[int, str] | None: ...
+    @property
+    def _tls(self) -> tuple[str | None, str | None] | None: ...
+    @property
+    def _listener_error(self) -> BaseException | None: ...
+    @property
+    def _is_mid_frame(self) -> bool: ...
+    def _attach(self) -> None: ...
+    def _recv_fragment(self) -> Coroutine[Any, Any, tuple[bytes, bool, bool]]: ...
+    def _discard_message(self) -> None: ...
+    def _begin_fragments(self) -> None: ...
+    def _end_fragments(self) -> None: ...
+    def _send_fragment(
+        self, fragment: str | Buffer, first: bool, fin: bool, text: bool | None, compress: bool | None
+    ) -> tuple[bool, Awaitable[None]]: ...
+    def _room(self) -> Coroutine[Any, Any, None]: ...
+    def _flush(self) -> Coroutine[Any, Any, None] | None: ...
+    def _ping(self, data: str | Buffer | None = None) -> asyncio.Future[float]: ...
+    def _pong(self, data: str | Buffer) -> None: ...
+    def _begin_close(self, code: int, reason: str, *, keep: bool = False) -> None: ...
+    def _closed_future(self) -> asyncio.Future[None] | None: ...
+    def _closed_error(self) -> ConnectionClosed: ...
+    def _fileno(self) -> int: ...
+
+@final
+class NativeSelector:
+    """What :class:`wirespeed.asyncio.loop.Selector` is made of. Linux only."""
+
+    def __new__(cls, busy_poll: float = 0.0) -> NativeSelector: ...
+    def attach(self, ready: collections.deque[Any], scheduled: list[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Say whose selector this is."""
+
+    def fileno(self) -> int:
+        """Return the number of the epoll descriptor."""
+
+    def register(self, fd: int, events: int, key: selectors.SelectorKey) -> None:
+        """Watch a descriptor."""
+
+    def modify(self, fd: int, events: int, key: selectors.SelectorKey) -> None:
+        """Change what is watched of it."""
+
+    def unregister(self, fd: int) -> None:
+        """Watch it no longer."""
+
+    def get_key(self, fd: int) -> selectors.SelectorKey:
+        """Return what it was registered with."""
+
+    def map(self) -> dict[int, selectors.SelectorKey]:
+        """Return all keys: the live dict."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait until something is ready; serve connections meanwhile."""
+
+    def close(self) -> None:
+        """Close the epoll descriptor."""
 
 def after_fork() -> None:
     """Forget the masking keys that were drawn before a fork."""

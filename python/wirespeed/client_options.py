@@ -26,9 +26,9 @@ from .tls import TLS
 from .typing import LoggerLike
 from .uri import WebSocketURI
 
-__all__ = ["ClientOptions", "check_headers", "check_network", "native_tls"]
+__all__ = ["QUEUE_BYTES", "AsyncClientOptions", "ClientOptions", "check_headers", "check_network", "native_tls"]
 
-_QUEUE_BYTES = 4 * 2**20
+QUEUE_BYTES = 4 * 2**20
 """Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold
 on common systems."""
 
@@ -115,11 +115,44 @@ class ClientOptions:
             "max_fragment_size": fragment_size,
             "max_fragments": self.max_fragments,
             "queue_messages": _UNLIMITED if queue is None else queue,
-            "queue_bytes": _UNLIMITED if queue is None else _QUEUE_BYTES,
+            "queue_bytes": _UNLIMITED if queue is None else QUEUE_BYTES,
             "ping_interval": self.ping_interval,
             "ping_timeout": self.ping_timeout,
             "close_timeout": self.close_timeout,
         }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AsyncClientOptions(ClientOptions):
+    """The same for a client on an event loop, with what only such clients have.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value.
+    """
+
+    max_queue_bytes: int | None = QUEUE_BYTES
+    write_limit: int | tuple[int, int | None] = 2**15
+    listener: object | None = None
+    zero_copy: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_count("max_queue_bytes", self.max_queue_bytes)
+        for value in _pair(self.write_limit):
+            _check_count("write_limit", value)
+        if _pair(self.write_limit)[0] is None:
+            raise TypeError("write_limit must be an int, not None")
+        for name in ("max_queue", "write_limit"):
+            high, low = _pair(getattr(self, name))
+            if high is not None and low is not None and low > high:
+                raise ValueError(f"{name} must be a pair of high and low marks; {low} is above {high}")
+        if not isinstance(self.zero_copy, bool):
+            raise TypeError(f"zero_copy must be a bool, not {type(self.zero_copy).__name__}")
+        if isinstance(self.listener, type):
+            raise TypeError(f"listener must be an object, not a class; write {self.listener.__name__}()")
+        if self.zero_copy and self.listener is None:
+            raise ValueError("zero_copy needs a listener: what recv() returns must stay valid")
 
 
 def native_tls(tls: TLS) -> ClientTLS:
@@ -205,8 +238,14 @@ def check_network(
     sock: object = None,
     ssl: object = None,
     server_hostname: object = None,
+    host: object = None,
+    port: object = None,
     local_addr: object = None,
+    family: object = None,
+    happy_eyeballs_delay: object = None,
     proxy: object = None,
+    proxy_ssl: object = None,
+    proxy_server_hostname: object = None,
 ) -> None:
     """Check the types of the arguments that say how to reach a server.
 
@@ -214,15 +253,36 @@ def check_network(
         sock: What the user passed.
         ssl: What the user passed.
         server_hostname: What the user passed.
+        host: What the user passed.
+        port: What the user passed.
         local_addr: What the user passed.
+        family: What the user passed.
+        happy_eyeballs_delay: What the user passed.
         proxy: What the user passed.
+        proxy_ssl: What the user passed.
+        proxy_server_hostname: What the user passed.
 
     Raises:
         TypeError: One has a wrong type.
+        ValueError: One has a wrong value.
     """
     _check_type("sock", sock, socket.socket, "a socket.socket or None")
-    _check_type("ssl", ssl, (bool, TLS, ssl_module.SSLContext), "True, a TLS, an ssl.SSLContext or None")
-    _check_type("server_hostname", server_hostname, str, "a str or None")
+    if isinstance(sock, ssl_module.SSLSocket):
+        # The core would read and write behind the back of its TLS.
+        raise TypeError("sock must be a plain socket, not an SSLSocket; use a wss:// URI and the ssl argument")
+    for name, value in (("ssl", ssl), ("proxy_ssl", proxy_ssl)):
+        _check_type(name, value, (bool, TLS, ssl_module.SSLContext), "True, a TLS, an ssl.SSLContext or None")
+    for name, value in (
+        ("server_hostname", server_hostname),
+        ("proxy_server_hostname", proxy_server_hostname),
+        ("host", host),
+    ):
+        _check_type(name, value, str, "a str or None")
+    for name, value, most in (("port", port, 2**16), ("family", family, 2**31)):
+        _check_type(name, value, int, "an int")
+        if isinstance(value, int) and not 0 <= value < most:
+            raise ValueError(f"{name} must be at least 0 and less than {most}")
+    _check_seconds("happy_eyeballs_delay", happy_eyeballs_delay)
     if local_addr is not None and not (isinstance(local_addr, tuple) and len(local_addr) == 2):
         raise TypeError(f"local_addr must be a pair of host and port, not {type(local_addr).__name__}")
     if proxy is not True:

@@ -1,7 +1,7 @@
 """Proxies: which one to use, and how to ask it for a connection.
 
 It opens no connection to a proxy: the caller does, and speaks HTTP to HTTP proxies. SOCKS is spoken here, on a
-connected socket, through ``python-socks``, an optional dependency.
+connected blocking socket, through ``python-socks``, an optional dependency.
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ from .exceptions import InvalidProxy, ProxyError
 from .uri import WebSocketURI, split, split_authority
 
 if TYPE_CHECKING:
+    from python_socks import ProxyType
     from python_socks.sync import Proxy as SocksProxy
 
-__all__ = ["Proxy", "basic_authorization", "connect_request", "connect_socks", "get_proxy", "parse_proxy"]
+__all__ = [
+    "Proxy",
+    "basic_authorization",
+    "connect_request",
+    "connect_socks",
+    "get_proxy",
+    "parse_proxy",
+    "socks_error",
+    "socks_missing",
+    "socks_timeout",
+    "socks_type",
+]
 
 # RFC 6455 leaves the ports to the schemes: IANA assigns 1080 to SOCKS, and HTTP proxies without a port listen where
 # their scheme says.
@@ -210,41 +222,78 @@ def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int, *, de
 
 def _negotiate(stream: socket.socket, proxy: Proxy, host: str, port: int) -> None:
     socks = _socks_proxy(stream, proxy)
-    where = f"SOCKS proxy {proxy.host}:{proxy.port}"
     try:
         socks.connect(host, port)
     except TimeoutError:
-        raise TimeoutError(f"timed out while connecting to {host}:{port} through {where}") from None
+        raise TimeoutError(socks_timeout(proxy, host, port)) from None
     except OSError:
         raise
     except Exception as exc:
-        # Whatever else it raises comes from what the proxy sent.
-        raise ProxyError(f"{where} did not connect to {host}:{port}: {exc}") from exc
+        raise socks_error(proxy, host, port, exc) from exc
+
+
+def socks_type(proxy: Proxy) -> ProxyType:
+    """Return what ``python-socks`` calls the kind of a SOCKS proxy.
+
+    Args:
+        proxy: The proxy.
+
+    Raises:
+        ImportError: ``python-socks`` is not installed.
+    """
+    try:
+        from python_socks import ProxyType
+    except ImportError as exc:
+        raise socks_missing() from exc
+    return ProxyType.SOCKS4 if proxy.scheme.startswith("socks4") else ProxyType.SOCKS5
+
+
+def socks_missing() -> ImportError:
+    """Return the exception for a SOCKS proxy where ``python-socks`` is not installed."""
+    return ImportError(
+        'connecting through a SOCKS proxy requires python-socks; install it with: pip install "wirespeed[socks]"'
+    )
+
+
+def socks_error(proxy: Proxy, host: str, port: int, exc: Exception) -> ProxyError:
+    """Return the exception for a SOCKS proxy that refused, or did not speak SOCKS.
+
+    Args:
+        proxy: The proxy.
+        host: Host name or address of the server.
+        port: Port of the server.
+        exc: What ``python-socks`` raised: if it is no ``OSError``, it comes from what the proxy sent.
+    """
+    return ProxyError(f"{_socks_name(proxy)} did not connect to {host}:{port}: {exc}")
+
+
+def socks_timeout(proxy: Proxy, host: str, port: int) -> str:
+    """Return the text of the exception for a deadline that passed while a SOCKS proxy was asked.
+
+    Args:
+        proxy: The proxy.
+        host: Host name or address of the server.
+        port: Port of the server.
+    """
+    return f"timed out while connecting to {host}:{port} through {_socks_name(proxy)}"
+
+
+def _socks_name(proxy: Proxy) -> str:
+    return f"SOCKS proxy {proxy.host}:{proxy.port}"
 
 
 def _socks_proxy(stream: socket.socket, proxy: Proxy) -> SocksProxy:
-    try:
-        from python_socks import ProxyType
-        from python_socks.sync import Proxy as SocksProxy
-    except ImportError as exc:
-        raise ImportError(
-            'connecting through a SOCKS proxy requires python-socks; install it with: pip install "wirespeed[socks]"'
-        ) from exc
+    kind = socks_type(proxy)
+    from python_socks.sync import Proxy as SocksProxy
 
     class Connected(SocksProxy):
         def connect(self, dest_host: str, dest_port: int, timeout: float | None = None, **kwargs: Any) -> socket.socket:
             return stream
 
-    proxy_type = ProxyType.SOCKS4 if proxy.scheme.startswith("socks4") else ProxyType.SOCKS5
     address = proxy.host, proxy.port
     # It negotiates on the connection that another proxy gives it: here, the one which exists already.
     return SocksProxy(
-        proxy_type,
-        *address,
-        proxy.username,
-        proxy.password,
-        proxy.remote_dns,
-        forward=Connected(proxy_type, *address),
+        kind, *address, proxy.username, proxy.password, proxy.remote_dns, forward=Connected(kind, *address)
     )
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import selectors
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from interop.addresses import Resolve, full_listener
 from interop.checks import no_leaks, within
 from wirespeed.sync.dial import dial, dial_unix
-
-Resolve = Callable[..., None]
 
 
 @pytest.fixture
@@ -30,47 +28,6 @@ def listener() -> Iterator[socket.socket]:
 @pytest.fixture
 def port(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))  # bound, so nobody else gets it, and not listening
-        yield sock.getsockname()[1]
-
-
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """Nobody answers there: the queue of the listener is full."""
-    if sys.platform != "linux":
-        pytest.skip("other systems refuse when the queue is full")
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket())
-        sock.bind(("127.0.0.1", 0))
-        sock.listen(0)
-        for _ in range(8):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(sock.getsockname())
-        yield sock.getsockname()[1]
-
-
-@pytest.fixture
-def resolve(monkeypatch: pytest.MonkeyPatch) -> Resolve:
-    """Let every name have these addresses."""
-
-    def to(*addresses: tuple[str, int]) -> None:
-        def getaddrinfo(*args: object, **kwargs: object) -> list[tuple[Any, ...]]:
-            return [
-                (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port, 0, 0))
-                if ":" in host
-                else (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))
-                for host, port in addresses
-            ]
-
-        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-
-    return to
 
 
 def in_seconds(seconds: float) -> float:
@@ -198,19 +155,7 @@ def test_next_address_after_the_delay(resolve: Resolve, silent_port: int, port: 
 
 def test_slow_address_can_still_win(resolve: Resolve, closed_port: int) -> None:
     """The first attempt is under way while the second one fails."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        fillers = [socket.socket() for _ in range(2)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-
-        def make_room() -> None:
-            for _ in fillers:
-                listener.accept()[0].close()
-
+    with full_listener() as (port, make_room):
         resolve(("127.0.0.1", port), ("127.0.0.1", closed_port))
         timer = threading.Timer(0.1, make_room)
         timer.start()
@@ -219,8 +164,6 @@ def test_slow_address_can_still_win(resolve: Resolve, closed_port: int) -> None:
                 assert sock.getpeername()[1] == port
         finally:
             timer.join()
-            for filler in fillers:
-                filler.close()
 
 
 def test_no_second_attempt_without_a_delay(resolve: Resolve, silent_port: int, port: int) -> None:

@@ -118,6 +118,19 @@ impl Keepalive {
         }
     }
 
+    /// The deadline for the pong starts again at `now`, as often as the caller says: nothing was read meanwhile.
+    pub fn restart(&mut self, now: Instant) {
+        if let Some(ping) = self.outstanding.iter_mut().find(|ping| ping.own) {
+            ping.sent = now;
+        }
+    }
+
+    /// When the next ping of our own is due, if the last one is answered by then.
+    #[must_use]
+    pub fn next_ping(&self) -> Option<Instant> {
+        self.next
+    }
+
     /// How long a peer may be silent at most before it is given up; `None`: for ever.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {

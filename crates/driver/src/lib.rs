@@ -5,12 +5,14 @@
 //!
 //! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
 //! - [`blocking`] drives a peer from threads that wait: the sockets calls happen outside its lock.
+//! - [`evented`] drives a peer from an event loop.
 //! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
 //! - [`tls`] are the layers between the two.
 
 pub mod blocking;
 pub mod buffers;
 pub mod entropy;
+pub mod evented;
 pub mod keepalive;
 pub mod opening;
 pub mod peer;
@@ -18,6 +20,7 @@ pub mod socket;
 pub mod tls;
 pub mod write_queue;
 
+pub use evented::Evented;
 pub use keepalive::Keepalive;
 pub use peer::{Peer, PeerEvent, ReadOperation};
 pub use wirespeed_protocol as protocol;

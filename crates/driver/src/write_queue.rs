@@ -84,6 +84,14 @@ impl WriteQueue {
         self.release();
     }
 
+    /// Takes what waits out, as if it were written.
+    pub fn take(&mut self) -> Vec<u8> {
+        let taken = self.bytes[self.start..].to_vec();
+        self.written += taken.len() as u64;
+        self.release();
+        taken
+    }
+
     fn release(&mut self) {
         self.start = 0;
         if self.bytes.capacity() > 0 {

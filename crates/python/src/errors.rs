@@ -220,18 +220,28 @@ pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: im
         blocking::Error::TimedOut => PyTimeoutError::new_err("timed out"),
         blocking::Error::Closed => closed(),
         blocking::Error::Refused(error) => refused(py, error),
-        blocking::Error::Streaming => exception(
-            py,
-            "ConcurrencyError",
-            ("a message is being received by recv_streaming; receive all of it first",),
-        ),
+        blocking::Error::Streaming => streaming(py),
         blocking::Error::QueueFull => exception(
             py,
             "ConcurrencyError",
             ("the messages that arrived meanwhile fill max_queue, and no thread receives them; receive them first",),
         ),
-        blocking::Error::PingOutstanding => {
-            exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
-        }
+        blocking::Error::PingOutstanding => ping_outstanding(py),
     }
+}
+
+/// A whole message is wanted in the middle of one.
+pub(crate) fn streaming(py: Python<'_>) -> PyErr {
+    exception(py, "ConcurrencyError", ("a message is being received by recv_streaming; receive all of it first",))
+}
+
+/// A second ping with the same payload could not be told from the first.
+pub(crate) fn ping_outstanding(py: Python<'_>) -> PyErr {
+    exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
+}
+
+/// Whether an error is `ConnectionClosedOK`, which ends iterations.
+pub(crate) fn is_clean_close(py: Python<'_>, error: &PyErr) -> bool {
+    let clean = || py.import("wirespeed.exceptions")?.getattr("ConnectionClosedOK");
+    clean().is_ok_and(|clean| error.is_instance(py, &clean))
 }

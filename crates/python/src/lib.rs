@@ -1,12 +1,15 @@
 //! Python bindings: they convert, call, map errors, and stop. Protocol and sockets are the business of the crates below.
 
+mod asyncio;
 mod blocking;
 mod errors;
 mod headers;
+mod opening;
 mod payload;
 mod source;
 mod ssl_layer;
 mod tls;
+mod view;
 
 use pyo3::prelude::*;
 
@@ -14,11 +17,20 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
+    use crate::asyncio::connection::AsyncConnection;
+    #[pymodule_export]
+    use crate::asyncio::opening::Opening;
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::asyncio::selector::NativeSelector;
+    #[pymodule_export]
     use crate::blocking::connection::BlockingConnection;
     #[pymodule_export]
-    use crate::blocking::opening::{Opened, Transport, check_request};
+    use crate::blocking::opening::Transport;
     #[pymodule_export]
     use crate::blocking::ping::Ping;
+    #[pymodule_export]
+    use crate::opening::{Opened, check_request};
     #[pymodule_export]
     use crate::tls::ClientTLS;
 
@@ -32,6 +44,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::asyncio::init(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -139,7 +139,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     fn set_delivery(&self, state: &mut State<B, M>, delivery: Delivery) {
         if state.delivery != delivery {
             state.delivery = delivery;
-            state.peer.link.set_delivery(delivery);
+            state.peer.set_delivery(delivery);
         }
     }
 

@@ -104,8 +104,7 @@ impl<B: PayloadBuffer> Link<B> {
         }
     }
 
-    /// How messages are handed out from now on.
-    pub fn set_delivery(&mut self, delivery: Delivery) {
+    pub(super) fn set_delivery(&mut self, delivery: Delivery) {
         self.connection.set_delivery(delivery);
     }
 
@@ -299,6 +298,22 @@ impl<B: PayloadBuffer> Link<B> {
             self.fail_sending(copy);
         }
         result
+    }
+
+    /// Takes what is queued out, for somebody else to write.
+    #[must_use]
+    pub fn take_output(&mut self) -> Vec<u8> {
+        let mut taken = self.output.take();
+        if self.deferred_pong.is_some() && !self.mid_frame {
+            self.send_deferred();
+            taken.extend_from_slice(&self.output.take());
+        }
+        taken
+    }
+
+    /// Why the bytes that were taken out could not be written.
+    pub fn handle_write_error(&mut self, error: io::Error) {
+        self.fail_sending(error);
     }
 
     /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps, can still be read.

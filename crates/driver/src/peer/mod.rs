@@ -14,7 +14,7 @@ use std::mem;
 use std::sync::Arc;
 
 use wirespeed_protocol::{
-    CloseCode, Connection, ControlPayload, Destination, Event, MessageKind, Payload, PayloadBuffer, State,
+    CloseCode, Connection, ControlPayload, Delivery, Destination, Event, MessageKind, Payload, PayloadBuffer, State,
 };
 
 use crate::buffers;
@@ -180,6 +180,12 @@ impl<B: PayloadBuffer> Peer<B> {
         buffers::give_read(mem::take(&mut self.input));
     }
 
+    /// How messages are handed out from now on.
+    pub fn set_delivery(&mut self, delivery: Delivery) {
+        self.link.set_delivery(delivery);
+        self.fresh = true; // what is assembled may be due now
+    }
+
     /// Which end this is.
     #[must_use]
     pub fn side(&self) -> wirespeed_protocol::Side {
@@ -237,6 +243,43 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
+    /// Takes bytes that somebody else has read; some, but less than half a read buffer.
+    pub fn receive_slice(&mut self, bytes: &[u8]) {
+        self.fresh = true;
+        let mut buffer = buffers::take_read();
+        if self.link.layer.is_some() {
+            buffer.extend_from_slice(&self.link.cipher_tail);
+        }
+        buffer.extend_from_slice(bytes);
+        self.receive_bytes(buffer);
+    }
+
+    /// Copies what was read and not parsed to a vector of its size: it may stay for a while.
+    pub fn shrink_input(&mut self) {
+        if self.has_input() && self.input.capacity() == buffers::READ_SIZE {
+            let rest = self.input[self.input_start..].to_vec();
+            self.release_input();
+            self.input = rest;
+        }
+    }
+
+    /// Takes what was read out of the peer, with the start of what was not parsed, so that events keep their place while the peer is used for
+    /// something else. Give it back with [`Self::put_input`].
+    #[must_use]
+    pub fn take_input(&mut self) -> (Vec<u8>, usize) {
+        (mem::take(&mut self.input), mem::take(&mut self.input_start))
+    }
+
+    /// Takes input back that [`Self::take_input`] lent.
+    pub fn put_input(&mut self, (input, start): (Vec<u8>, usize)) {
+        if self.link.connection.state().can_receive() && self.input.capacity() == 0 {
+            self.input = input;
+            self.input_start = start;
+        } else {
+            buffers::give_read(input);
+        }
+    }
+
     #[inline]
     fn receive_bytes(&mut self, mut buffer: Vec<u8>) {
         if self.link.layer.is_none() {
@@ -286,7 +329,8 @@ impl<B: PayloadBuffer> Peer<B> {
         buffers::give_read(buffer);
     }
 
-    fn receive_eof(&mut self) {
+    /// The stream has ended; what was read before is parsed first.
+    pub fn receive_eof(&mut self) {
         self.link.eof = true;
         // Without the notice that TLS requires, the stream may have been cut by someone in between. The closing handshake
         // of the WebSocket tells whether anything is missing, so this is not an error of its own.

@@ -55,6 +55,8 @@ pub struct Connection<B = Vec<u8>> {
     config: Config,
     state: State,
     delivery: Delivery,
+    /// What is assembled of the open message is to be handed out as a fragment.
+    pending_fragment: bool,
     // Receiving.
     /// A frame header whose end has not arrived.
     head: PartialHead,
@@ -134,6 +136,7 @@ impl<B: PayloadBuffer> Connection<B> {
             config,
             state: State::Open,
             delivery: Delivery::Messages,
+            pending_fragment: false,
             head: PartialHead::default(),
             frame: None,
             incoming: None,
@@ -192,10 +195,14 @@ impl<B: PayloadBuffer> Connection<B> {
         self.incoming.is_some()
     }
 
-    /// How messages are handed out from now on. A message that has begun to arrive goes on in the new way: what of it is
-    /// assembled already is part of its next fragment.
+    /// How messages are handed out from now on. A message that has begun to arrive goes on in the new way: the fragments of it that are
+    /// assembled already are the next fragment, which [`Self::receive`] has at once.
     pub fn set_delivery(&mut self, delivery: Delivery) {
         self.delivery = delivery;
+        // In the middle of a frame its end comes first.
+        self.pending_fragment = delivery == Delivery::Fragments
+            && self.frame.is_none()
+            && self.buffer.as_ref().is_some_and(|buffer| !buffer.as_slice().is_empty());
     }
 
     /// The end of the byte stream, or its failure: nothing more will be received.

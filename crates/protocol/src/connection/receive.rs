@@ -38,6 +38,10 @@ impl<B: PayloadBuffer> Connection<B> {
 
     #[inline]
     fn receive_event<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
+        if self.pending_fragment {
+            self.pending_fragment = false;
+            return self.take_fragment();
+        }
         loop {
             let Some(frame) = self.frame else {
                 if !self.state.can_receive() {
@@ -264,6 +268,11 @@ impl<B: PayloadBuffer> Connection<B> {
         if self.delivery == Delivery::Messages {
             return Ok(None);
         }
+        self.take_fragment()
+    }
+
+    /// Hands out what is assembled of the open message.
+    fn take_fragment<'i>(&mut self) -> Result<Option<Event<'i, B>>, Fault> {
         let Some(incoming) = &mut self.incoming else { return Ok(None) };
         let kind = incoming.kind;
         let fresh = B::with_capacity(kind, 0)?;

@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
 use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket};
 use wirespeed_driver::entropy;
-use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, State};
+use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 
 use super::deadline;
 use super::host::PythonHost;
-use super::opening::Opened;
 use super::ping::Ping;
+use crate::opening::Opened;
 use crate::payload::PyPayload;
-use crate::{errors, headers, source};
+use crate::{errors, headers, source, view};
 
 /// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
@@ -86,7 +86,7 @@ impl BlockingConnection {
         let mut item = self.inner.receive(&host, patience, delivery)?;
         if let Some(text) = decode {
             // A message that was queued while nobody received has the form that its kind suggests.
-            item.message = convert(item.message.bind(py), text).map_err(Error::Interrupted)?;
+            item.message = view::convert(item.message.bind(py), text).map_err(Error::Interrupted)?;
         }
         Ok(item)
     }
@@ -100,15 +100,6 @@ impl BlockingConnection {
         let result = self.inner.wait_for_pong(&self.host(py, None)?, ticket, deadline);
         self.map(py, result).map(|latency| latency.as_secs_f64())
     }
-}
-
-/// `str` or `bytes` as the other, if `text` asks for it.
-fn convert(message: &Bound<'_, PyAny>, text: bool) -> PyResult<Py<PyAny>> {
-    let is_text = message.is_instance_of::<pyo3::types::PyString>();
-    if is_text == text {
-        return Ok(message.clone().unbind());
-    }
-    message.call_method1(if text { "decode" } else { "encode" }, ("utf-8",)).map(Bound::unbind)
 }
 
 fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Patience> {
@@ -136,8 +127,9 @@ impl BlockingConnection {
         _kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let parts = opened.take()?;
+        let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
         Ok(Self {
-            inner: Blocking::new(parts.peer, parts.socket, parts.settings),
+            inner: Blocking::new(parts.peer, socket, parts.settings),
             subprotocol: parts.accepted.subprotocol,
             request: headers::request(py, &parts.request)?.unbind(),
             response: headers::response(py, &parts.accepted.response)?.unbind(),
@@ -182,7 +174,7 @@ impl BlockingConnection {
         while let Some(item) = items.next() {
             let message = match decode {
                 None => Ok(item.message.clone_ref(py)),
-                Some(text) => convert(item.message.bind(py), text),
+                Some(text) => view::convert(item.message.bind(py), text),
             };
             match message {
                 Ok(message) => list.append(message)?,
@@ -323,26 +315,16 @@ impl BlockingConnection {
     /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {
-        Ok(match self.inner.state(&self.host(py, None)?) {
-            (_, true) => 3,
-            (State::Open, _) => 1,
-            _ => 2,
-        })
+        let (state, over) = self.inner.state(&self.host(py, None)?);
+        Ok(view::state(state, over))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let host = self.host(py, None)?;
-        let (state, over) = self.inner.state(&host);
-        if !over && state.can_receive() {
-            return Ok(None);
-        }
-        Ok(match self.inner.closing(&host).received {
-            Some(close) => Some((close.code.map_or(1005, |code| code.0), close.reason)),
-            None if over => Some((1006, String::new())),
-            None => None,
-        })
+        let (_, over) = self.inner.state(&host);
+        Ok(self.inner.with_peer(&host, |peer| view::close(&peer.link, over)))
     }
 
     /// The exception that a call raises now that the connection is closed.
@@ -383,24 +365,13 @@ impl BlockingConnection {
     /// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<(Option<String>, Option<String>)>> {
-        Ok(self.inner.with_peer(&self.host(py, None)?, |peer| {
-            let layer = peer.link.layer()?;
-            Some((layer.version(), layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned())))
-        }))
+        Ok(self.inner.with_peer(&self.host(py, None)?, |peer| view::tls(&peer.link)))
     }
 
     /// Counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = self.inner.stats(&self.host(py, None)?);
-        let result = PyDict::new(py);
-        result.set_item("messages_received", stats.messages_received)?;
-        result.set_item("bytes_received", stats.bytes_received)?;
-        result.set_item("messages_sent", stats.messages_sent)?;
-        result.set_item("bytes_sent", stats.bytes_sent)?;
-        result.set_item("receive_queue_messages", messages)?;
-        result.set_item("receive_queue_bytes", bytes)?;
-        result.set_item("send_queue_bytes", unsent)?;
-        Ok(result)
+        view::stats(py, stats, messages, bytes, unsent)
     }
 }
 

@@ -1,0 +1,277 @@
+"""The measuring loops of the asyncio peers that await: the same code around every library.
+
+A library whose `send` only queues returns None; that of the others is awaited. This module knows no library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from peers.content import ContentError, Sink, Stream, two_messages
+from peers.program import STEP_SECONDS, echo_url, result
+from peers.usage import Usage
+
+__all__ = ["LOOPS", "Awaiting", "Connect", "measure", "text_report"]
+
+# What the sending loop hands over before it waits until a library without backpressure of its own has caught up. With
+# half of it websocket-rs loses a tenth to waiting, with four times as much it loses that to what it has queued.
+SEND_STEP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Awaiting:
+    """One open connection, as the loops drive it.
+
+    Attributes:
+        connection: what must be kept for the connection to stay open.
+        send: sends one binary message: returns an awaitable, or None if there is nothing to wait for. If it raises
+            BlockingIOError, the message is sent again after `writable`.
+        recv: returns an awaitable of the next message.
+        report: asks the server's /sink what has arrived, returns its answer.
+        messages: iterates over the messages that arrive.
+        recv_many: returns an awaitable of a list of the messages that are ready, at least one and at most so many.
+        writable: waits until `send` can take more; only for a library whose `send` raises BlockingIOError.
+        drain: waits until not too much is queued; only for a library whose `send` takes whatever comes.
+        encode: makes of a message what `recv` returns for it.
+    """
+
+    connection: object
+    send: Callable[[bytes], Awaitable[object] | None]
+    recv: Callable[[], Awaitable[Any]]
+    report: Callable[[], Awaitable[object]]
+    messages: Any = None
+    recv_many: Any = None
+    writable: Callable[[], Awaitable[object]] | None = None
+    drain: Callable[[], Awaitable[object]] | None = None
+    encode: Callable[[bytes], Any] = lambda message: message
+
+
+Connect = Callable[[str, str | None, int], Awaitable[Awaiting]]
+"""Connects to a URL, trusting the CA in a PEM file if given; the third argument is the size of the messages to come."""
+
+Step = Callable[[], Awaitable[int]]
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A workload on an open connection.
+
+    Attributes:
+        prepare: returns a step of so many messages.
+        finish: ends a sequence of steps, inside the window.
+        settle: makes sure that nothing is missing, after the window.
+        limit: the most messages in a step.
+    """
+
+    prepare: Callable[[int], Step]
+    finish: Callable[[], Awaitable[None]] = _nothing
+    settle: Callable[[], Awaitable[None]] = _nothing
+    limit: float = float("inf")
+
+
+def text_report(
+    send: Callable[[str], Awaitable[object] | None], recv: Callable[[], Awaitable[Any]]
+) -> Callable[[], Awaitable[object]]:
+    """Returns the `report` of a library that sends a str as a text message."""
+
+    async def report() -> object:
+        pending = send("report")
+        if pending is not None:
+            await pending
+        return await recv()
+
+    return report
+
+
+async def measure(connect: Connect, style: str, options: argparse.Namespace) -> dict[str, object]:
+    """Runs the workload that the options name, receiving in the way that `style` names."""
+    loop = await LOOPS[options.workload](connect, style, options)
+    step = await _warm_up(loop, options.warmup)
+    count = 0
+    since = Usage.now(options.server_pid)
+    end = since.wall + options.seconds
+    while time.perf_counter() < end:
+        count += await step()
+    await loop.finish()
+    used = Usage.now(options.server_pid) - since
+    await loop.settle()
+    return result(count, used)
+
+
+async def _warm_up(loop: Loop, seconds: float) -> Step:
+    """Runs the workload for some time, and finds the step that takes about STEP_SECONDS."""
+    count = 2
+    step = loop.prepare(count)
+    end = time.perf_counter() + seconds
+    while True:
+        since = time.perf_counter()
+        await step()
+        now = time.perf_counter()
+        if now - since < STEP_SECONDS / 2 and count * 2 <= loop.limit:
+            count *= 2
+            step = loop.prepare(count)
+        elif now >= end:
+            break
+    await loop.finish()
+    return step
+
+
+async def _round_trip(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
+    connection = await connect(options.url, options.ca, options.size)
+    pairs = [(message, connection.encode(message)) for message in two_messages(options.size)]
+    send, recv = connection.send, connection.recv
+
+    def prepare(count: int) -> Step:
+        turns = pairs * (count // 2)
+
+        async def step() -> int:
+            for message, expected in turns:
+                pending = send(message)
+                if pending is not None:
+                    await pending
+                if await recv() != expected:
+                    raise ContentError("a reply differs from the message that was sent")
+            return len(turns)
+
+        return step
+
+    return Loop(prepare)
+
+
+async def _pipelined(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
+    """Keeps `window` messages under way: a reply is taken, the next message sent."""
+    connection = await connect(options.url, options.ca, options.size)
+    pairs = [(message, connection.encode(message)) for message in two_messages(options.size)]
+    send, recv = connection.send, connection.recv
+    for message, _ in pairs * (options.window // 2):
+        pending = send(message)
+        if pending is not None:
+            await pending
+
+    def prepare(count: int) -> Step:
+        turns = pairs * (count // 2)
+
+        async def step() -> int:
+            for message, expected in turns:
+                if await recv() != expected:
+                    raise ContentError("a reply differs from the message that was sent")
+                pending = send(message)
+                if pending is not None:
+                    await pending
+            return len(turns)
+
+        return step
+
+    async def settle() -> None:
+        for _, expected in pairs * (options.window // 2):
+            if await recv() != expected:
+                raise ContentError("a reply differs from the message that was sent")
+
+    return Loop(prepare, settle=settle)
+
+
+async def _stream_in(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
+    connection = await connect(options.url, options.ca, options.size)
+    stream = Stream(options.size, connection.encode)
+    if style == "iterate":
+        # One iterator for all steps, as one `async for` over the connection would have it.
+        messages = aiter(connection.messages)
+        return Loop(lambda count: _by_iteration(messages, stream, count))
+    if style == "many":
+        return Loop(lambda count: _by_recv_many(connection.recv_many, stream, count, options.batch))
+    return Loop(lambda count: _by_recv(connection.recv, stream, count))
+
+
+def _by_recv(recv: Callable[[], Awaitable[Any]], stream: Stream, count: int) -> Step:
+    async def step() -> int:
+        message = None
+        for _ in repeat(None, count):
+            message = await recv()
+        stream.check(message, count)
+        return count
+
+    return step
+
+
+def _by_iteration(messages: AsyncIterator[Any], stream: Stream, count: int) -> Step:
+    async def step() -> int:
+        remaining = count
+        async for message in messages:
+            remaining -= 1
+            if not remaining:
+                stream.check(message, count)
+                return count
+        raise ContentError(f"the stream ended after {stream.position + count - remaining} messages")
+
+    return step
+
+
+def _by_recv_many(recv_many: Callable[[int], Awaitable[list[Any]]], stream: Stream, count: int, batch: int) -> Step:
+    async def step() -> int:
+        received = 0
+        messages: list[Any] = []
+        while received < count:
+            messages = await recv_many(batch)
+            received += len(messages)
+        stream.check(messages[-1], received)
+        return received
+
+    return step
+
+
+async def _send(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
+    echo = await connect(echo_url(options.url), options.ca, options.size)
+    for message in two_messages(options.size):
+        pending = echo.send(message)
+        if pending is not None:
+            await pending
+        if await echo.recv() != echo.encode(message):
+            raise ContentError("the echo of a message that was sent differs from it")
+
+    connection = await connect(options.url, options.ca, options.size)
+    sink = Sink(options.size)
+    messages = two_messages(options.size)
+    send, writable, drain = connection.send, connection.writable, connection.drain
+
+    def prepare(count: int) -> Step:
+        turns = messages * (count // 2)
+
+        async def step() -> int:
+            for message in turns:
+                try:
+                    pending = send(message)
+                except BlockingIOError:
+                    if writable is None:
+                        raise
+                    await writable()
+                    pending = send(message)
+                if pending is not None:
+                    await pending
+            if drain is not None:
+                await drain()
+            sink.sent += len(turns)
+            return len(turns)
+
+        return step
+
+    async def finish() -> None:
+        sink.check(await connection.report())
+
+    return Loop(prepare, finish, limit=max(2, SEND_STEP_BYTES // options.size))
+
+
+LOOPS: dict[str, Callable[[Connect, str, argparse.Namespace], Awaitable[Loop]]] = {
+    "round-trip": _round_trip,
+    "stream-in": _stream_in,
+    "send": _send,
+    "pipelined": _pipelined,
+}

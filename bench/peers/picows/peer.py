@@ -1,0 +1,175 @@
+"""picows, its callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from functools import partial
+from typing import Any
+
+from peers.asynchronous import Callbacks, main
+from peers.awaiting import Awaiting, text_report
+from peers.callbacks import Course
+from peers.tls import tls_context
+
+
+async def open_with(listener: Any, url: str, ca: str | None, size: int) -> Any:
+    """Connects as the benchmark of the library's author does: a read buffer that takes a whole message."""
+    from picows import ws_connect
+
+    # As there: without it, each pause of writing would print a line.
+    logging.basicConfig(level=logging.ERROR)
+    transport, _ = await ws_connect(
+        lambda: listener,
+        url,
+        ssl_context=tls_context(ca) if url.startswith("wss:") else None,
+        read_buffer_init_size=size + 1024,
+        use_aiofastnet=True,
+    )
+    return transport
+
+
+async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
+    """Starts the course."""
+    return await open_with(LISTENERS[course.workload](course), url, ca, size)
+
+
+def round_trip(course: Course) -> Any:
+    """Returns the listener of the round trips."""
+    from picows import WSFrame, WSListener, WSMsgType, WSTransport
+
+    messages, expected, views, again = course.messages, course.expected, course.views, course.again
+    binary = WSMsgType.BINARY
+    remaining = course.count
+
+    class RoundTrip(WSListener):
+        def on_ws_connected(self, transport: WSTransport) -> None:
+            transport.send(binary, messages[0])
+
+        def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+            nonlocal remaining
+            payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
+            if expected[remaining & 1] != payload:
+                course.fail()
+                return
+            remaining -= 1
+            if remaining or (remaining := again()):
+                transport.send(binary, messages[remaining & 1])
+
+        def on_ws_disconnected(self, transport: WSTransport) -> None:
+            course.fail("the connection ended")
+
+    return RoundTrip()
+
+
+def pipelined(course: Course) -> Any:
+    """Returns the listener of the pipelined messages."""
+    from picows import WSFrame, WSListener, WSMsgType, WSTransport
+
+    messages, expected, views, again = course.messages, course.expected, course.views, course.again
+    binary = WSMsgType.BINARY
+    remaining = course.count
+    send: Any = None
+
+    class Pipelined(WSListener):
+        def on_ws_connected(self, transport: WSTransport) -> None:
+            nonlocal send
+            send = transport.send
+            for number in range(course.window):
+                send(binary, messages[number & 1])
+
+        def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+            nonlocal remaining, send
+            payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
+            if expected[remaining & 1] != payload:
+                course.fail()
+                return
+            remaining -= 1
+            if remaining or (remaining := again()):
+                send(binary, messages[~remaining & 1])
+            else:
+                send = course.late
+
+        def on_ws_disconnected(self, transport: WSTransport) -> None:
+            course.fail("the connection ended")
+
+    return Pipelined()
+
+
+def stream_in(course: Course) -> Any:
+    """Returns the listener of the stream."""
+    from picows import WSFrame, WSListener, WSTransport
+
+    views, over = course.views, course.over
+    remaining = course.count
+
+    class StreamIn(WSListener):
+        def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+            nonlocal remaining
+            payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
+            remaining -= 1
+            if not remaining:
+                remaining = over(payload)
+
+        def on_ws_disconnected(self, transport: WSTransport) -> None:
+            course.fail("the connection ended")
+
+    return StreamIn()
+
+
+@functools.cache
+def sending() -> Any:
+    """Returns the class of listeners that take one message when asked for, and tell when writing may go on."""
+    from picows import WSFrame, WSListener, WSTransport
+
+    class Sending(WSListener):
+        __slots__ = ("received", "resumed")
+
+        def __init__(self) -> None:
+            self.received: asyncio.Future[bytes] | None = None
+            self.resumed: asyncio.Future[None] | None = None
+
+        def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+            if self.received is not None:
+                self.received.set_result(frame.get_payload_as_bytes())
+                self.received = None
+
+        def recv(self) -> asyncio.Future[bytes]:
+            self.received = asyncio.get_running_loop().create_future()
+            return self.received
+
+        def pause_writing(self) -> None:
+            self.resumed = asyncio.get_running_loop().create_future()
+
+        def resume_writing(self) -> None:
+            if self.resumed is not None:
+                self.resumed.set_result(None)
+                self.resumed = None
+
+        async def drain(self) -> None:
+            if self.resumed is not None:
+                await self.resumed
+
+    return Sending
+
+
+async def connect(url: str, ca: str | None, size: int) -> Awaiting:
+    """Connects for the workloads that send without an answer, or rest."""
+    from picows import WSMsgType
+
+    listener = sending()()
+    transport = await open_with(listener, url, ca, size)
+    return Awaiting(
+        (transport, listener),
+        send=partial(transport.send, WSMsgType.BINARY),
+        recv=listener.recv,
+        report=text_report(partial(transport.send, WSMsgType.TEXT), listener.recv),
+        drain=listener.drain,
+    )
+
+
+LISTENERS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
+
+if __name__ == "__main__":
+    main("picows", "picows", {"callbacks": Callbacks(listen, connect)}, helpers=("aiofastnet",))

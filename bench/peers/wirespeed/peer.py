@@ -1,0 +1,189 @@
+"""wirespeed, its asyncio client: awaited, iterated over, in batches, in callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from peers.asynchronous import Callbacks, main
+from peers.awaiting import Awaiting, text_report
+from peers.callbacks import Course
+
+
+@functools.cache
+def tls(ca: str | None) -> Any:
+    """Returns the native TLS settings, one object for all connections."""
+    import wirespeed
+
+    return wirespeed.TLS(ca=ca)
+
+
+async def open_with(url: str, ca: str | None, **options: Any) -> Any:
+    """Connects with native TLS, without what raw sockets do not do: compression, keepalive, limits."""
+    import wirespeed
+
+    return await wirespeed.connect(
+        url,
+        ssl=tls(ca) if url.startswith("wss:") else None,
+        compression=None,
+        max_size=None,
+        max_queue=None,
+        max_queue_bytes=None,
+        ping_interval=None,
+        proxy=None,
+        **options,
+    )
+
+
+async def connect(url: str, ca: str | None, size: int) -> Awaiting:
+    """Connects for awaiting."""
+    ws = await open_with(url, ca)
+    return Awaiting(
+        ws,
+        send=ws.send,
+        recv=ws.recv,
+        report=text_report(ws.send, ws.recv),
+        messages=ws,
+        recv_many=ws.recv_many,
+    )
+
+
+async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
+    """Starts the course. A callback cannot wait: sending has no limit, as in the other libraries that call back."""
+    listener = LISTENERS[course.workload](course)
+    return await open_with(url, ca, listener=listener, zero_copy=course.views, write_limit=1 << 30)
+
+
+def round_trip(course: Course) -> Any:
+    """Returns the listener of the round trips."""
+    from wirespeed import ClientConnection, Listener
+
+    messages, expected, again = course.messages, course.expected, course.again
+    remaining = course.count
+
+    class RoundTrip(Listener):
+        def on_open(self, ws: ClientConnection) -> None:
+            ws.send_nowait(messages[0])
+
+        def on_message(self, ws: ClientConnection, message: bytes | memoryview) -> None:
+            nonlocal remaining
+            if expected[remaining & 1] != message:
+                course.fail()
+                return
+            remaining -= 1
+            if remaining or (remaining := again()):
+                ws.send_nowait(messages[remaining & 1])
+
+        def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
+            course.fail("the connection ended")
+
+    return RoundTrip()
+
+
+def pipelined(course: Course) -> Any:
+    """Returns the listener of the pipelined messages."""
+    from wirespeed import ClientConnection, Listener
+
+    messages, expected, again = course.messages, course.expected, course.again
+    remaining = course.count
+    send: Any = None
+
+    class Pipelined(Listener):
+        def on_open(self, ws: ClientConnection) -> None:
+            nonlocal send
+            send = ws.send_nowait
+            for number in range(course.window):
+                send(messages[number & 1])
+
+        def on_message(self, ws: ClientConnection, message: bytes | memoryview) -> None:
+            nonlocal remaining, send
+            if expected[remaining & 1] != message:
+                course.fail()
+                return
+            remaining -= 1
+            if remaining or (remaining := again()):
+                send(messages[~remaining & 1])
+            else:
+                send = course.late
+
+        def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
+            course.fail("the connection ended")
+
+    return Pipelined()
+
+
+def stream_in(course: Course) -> Any:
+    """Returns the listener of the stream."""
+    from wirespeed import ClientConnection, Listener
+
+    over = course.over
+    remaining = course.count
+
+    class StreamIn(Listener):
+        def on_message(self, ws: ClientConnection, message: bytes | memoryview) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                remaining = over(message)
+
+        def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
+            course.fail("the connection ended")
+
+    return StreamIn()
+
+
+@functools.cache
+def sending() -> Any:
+    """Returns the class of listeners that take one message when asked for, and tell when writing may go on."""
+    from wirespeed import ClientConnection, Listener
+
+    class Sending(Listener):
+        __slots__ = ("received", "resumed")
+
+        def __init__(self) -> None:
+            self.received: asyncio.Future[Any] | None = None
+            self.resumed: asyncio.Future[None] | None = None
+
+        def on_message(self, ws: ClientConnection, message: Any) -> None:
+            if self.received is not None:
+                self.received.set_result(message)
+                self.received = None
+
+        def recv(self) -> asyncio.Future[Any]:
+            self.received = asyncio.get_running_loop().create_future()
+            return self.received
+
+        def on_writable(self, ws: ClientConnection) -> None:
+            if self.resumed is not None:
+                self.resumed.set_result(None)
+                self.resumed = None
+
+        def writable(self) -> asyncio.Future[None]:
+            self.resumed = asyncio.get_running_loop().create_future()
+            return self.resumed
+
+    return Sending
+
+
+async def connect_listener(url: str, ca: str | None, size: int) -> Awaiting:
+    """Connects for the workloads that send without an answer, or rest."""
+    listener = sending()()
+    ws = await open_with(url, ca, listener=listener)
+    return Awaiting(
+        ws,
+        send=ws.send_nowait,
+        recv=listener.recv,
+        report=text_report(ws.send_nowait, listener.recv),
+        writable=listener.writable,
+    )
+
+
+LISTENERS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
+
+if __name__ == "__main__":
+    main(
+        "wirespeed",
+        "wirespeed",
+        {"await": connect, "iterate": connect, "many": connect, "callbacks": Callbacks(listen, connect_listener)},
+    )

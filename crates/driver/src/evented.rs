@@ -1,0 +1,342 @@
+//! A connection for event loops: driven by readiness, or by bytes that somebody else reads and writes, and by time. It never waits.
+//!
+//! The order of calls: after bytes came ([`Evented::read`], or [`Evented::receive`] and its kin), take events from
+//! [`Evented::poll_event`] until there are none, then call [`Evented::advance`]. After anything was queued, call [`Evented::flush`], or hand on
+//! what [`Evented::take_output`] returns. At [`Evented::deadline`], call [`Evented::handle_deadline`].
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
+
+use crate::entropy;
+use crate::keepalive::Due;
+use crate::peer::{Failure, Peer, PeerEvent};
+use crate::socket::{Mode, Readiness, Socket};
+use crate::write_queue::Flushed;
+
+/// When to look again at a ping that could not be sent in the middle of a frame.
+const PING_RETRY: Duration = Duration::from_millis(50);
+
+/// Where the bytes come from and go to.
+enum Stream {
+    Socket(Socket),
+    /// Somebody else's: a transport.
+    Elsewhere,
+    /// TCP is over.
+    Over,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It goes on.
+    Open,
+    /// The closing handshake, or the end of TCP, is under way.
+    Closing,
+    /// It is over: nothing will be read or written any more.
+    Over,
+}
+
+/// One connection on an event loop.
+pub struct Evented<B> {
+    /// The connection itself.
+    pub peer: Peer<B>,
+    stream: Stream,
+    close_timeout: Option<Duration>,
+    /// Until when the end of TCP may be waited for; `None`: the closing has not begun.
+    finish_by: Option<Option<Instant>>,
+    /// TLS was told that nothing more will be sent.
+    said_goodbye: bool,
+    /// Our direction of TCP was ended.
+    shut: bool,
+    /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault of the peer.
+    was_paused: bool,
+    /// The socket of a connection that is over, until whoever watches its number has forgotten it.
+    ended: Option<Socket>,
+    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
+    forks: u64,
+}
+
+impl<B: PayloadBuffer> Evented<B> {
+    /// Joins a peer to its socket, or to bytes that somebody else reads and writes. The socket may be in either mode.
+    #[must_use]
+    pub fn new(peer: Peer<B>, socket: Option<Socket>, close_timeout: Option<Duration>) -> Self {
+        Self {
+            peer,
+            stream: socket.map_or(Stream::Elsewhere, Stream::Socket),
+            close_timeout,
+            finish_by: None,
+            said_goodbye: false,
+            shut: false,
+            was_paused: false,
+            ended: None,
+            forks: entropy::forks(),
+        }
+    }
+
+    /// The socket, if bytes come from one and TCP is not over.
+    #[must_use]
+    #[inline]
+    pub fn socket(&self) -> Option<&Socket> {
+        match &self.stream {
+            Stream::Socket(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// Whether TCP is over.
+    #[must_use]
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        matches!(self.stream, Stream::Over)
+    }
+
+    // ---- receiving ----
+
+    /// Reads once from the socket. False: nothing was there.
+    #[inline]
+    pub fn read(&mut self) -> bool {
+        let Stream::Socket(socket) = &self.stream else { return false };
+        let mut operation = self.peer.begin_read();
+        let result = operation.read(socket, Mode::NonBlocking);
+        let came = !matches!(&result, Err(error) if is_transient(error));
+        self.peer.complete_read(operation, result);
+        came
+    }
+
+    /// Takes bytes that somebody else has read.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        // In pieces of the read buffer's size: what is larger would not fit the buffers lent.
+        for piece in bytes.chunks(crate::buffers::READ_SIZE / 2) {
+            self.peer.receive_slice(piece);
+        }
+    }
+
+    /// Somebody else has read the end of the stream, or has failed to read.
+    pub fn receive_end(&mut self, error: Option<io::Error>) {
+        match error {
+            None => self.peer.receive_eof(),
+            Some(error) => self.peer.fail_after_input(Failure::Io(Arc::new(error))),
+        }
+    }
+
+    /// The next event in what was read.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
+        self.peer.poll_event()
+    }
+
+    // ---- sending ----
+
+    /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
+    #[inline]
+    pub fn flush(&mut self) -> Flushed {
+        let Stream::Socket(socket) = &self.stream else { return Flushed::All };
+        self.peer.link.flush(socket, Mode::NonBlocking).unwrap_or(Flushed::All)
+    }
+
+    /// What is queued, for somebody else to write.
+    #[must_use]
+    pub fn take_output(&mut self) -> Vec<u8> {
+        self.peer.link.take_output()
+    }
+
+    /// Begins the closing handshake (RFC 6455 7.1.2), if it was not begun. The caller flushes.
+    pub fn begin_close(&mut self, code: Option<CloseCode>, reason: &str, now: Instant) -> Result<(), SendError> {
+        if self.is_over() {
+            return Ok(());
+        }
+        if self.peer.link.state() == State::Open {
+            self.peer.link.send_close(code, reason)?;
+        }
+        self.begin_finish(now);
+        Ok(())
+    }
+
+    /// Begins the time that closing may take, before it can begin itself.
+    pub fn limit_closing(&mut self, now: Instant) {
+        self.begin_finish(now);
+    }
+
+    fn begin_finish(&mut self, now: Instant) -> Option<Instant> {
+        let by = self.close_timeout.and_then(|timeout| now.checked_add(timeout));
+        *self.finish_by.get_or_insert(by)
+    }
+
+    // ---- ending ----
+
+    /// Whether the application cannot send any more, or will never again.
+    #[must_use]
+    #[inline]
+    pub fn is_closing(&self) -> bool {
+        !self.peer.link.state().can_send() || self.peer.link.failure().is_some() || self.is_over()
+    }
+
+    /// Makes the next step of the ending, if this is due: call it when [`Self::poll_event`] has nothing.
+    #[inline]
+    pub fn advance(&mut self, now: impl FnOnce() -> Instant) -> Progress {
+        let link = &self.peer.link;
+        let open = link.state() == State::Open && !link.is_eof() && link.failure().is_none();
+        if open && self.finish_by.is_none() && !self.is_over() {
+            return Progress::Open;
+        }
+        self.advance_closing(now())
+    }
+
+    fn advance_closing(&mut self, now: Instant) -> Progress {
+        if self.is_over() {
+            return Progress::Over;
+        }
+        self.peer.poll_eof();
+        let deadline = self.begin_finish(now);
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return self.end(Failure::Aborted);
+        }
+        if self.peer.link.state().can_receive() && !self.peer.link.is_eof() {
+            return Progress::Closing;
+        }
+        if self.peer.link.is_eof() && !self.peer.has_input() && self.peer.link.queued() == 0 {
+            return self.end(Failure::Aborted);
+        }
+        if !self.said_goodbye && !self.peer.link.is_mid_frame() {
+            self.said_goodbye = true;
+            self.peer.link.send_close_notify();
+            self.flush();
+        }
+        if self.peer.link.queued() > 0 || self.peer.link.is_mid_frame() && self.peer.link.failure().is_none() {
+            return Progress::Closing;
+        }
+        match self.peer.link.failure() {
+            // The closing handshake is complete: a client lets the server end TCP, so that the server need not remember the
+            // connection (TIME_WAIT); a server does it (RFC 6455 7.1.1).
+            None if self.peer.side() == Side::Client => Progress::Closing,
+            None => self.end(Failure::Aborted),
+            // The close frame that names a fault must not be lost to a reset, which the kernel sends when a socket is closed with
+            // bytes unread: end our direction, and read on until the peer has ended its own.
+            Some(Failure::Fault(_)) => {
+                self.shut_once();
+                Progress::Closing
+            }
+            Some(Failure::KeepaliveTimeout) => {
+                self.shut_once();
+                self.end(Failure::Aborted) // a peer that is silent is not waited for
+            }
+            Some(_) => self.end(Failure::Aborted),
+        }
+    }
+
+    fn shut_once(&mut self) {
+        if !self.shut
+            && let Stream::Socket(socket) = &self.stream
+        {
+            socket.shutdown_write();
+        }
+        self.shut = true;
+    }
+
+    /// Whether this is a copy in a child process: the connection is the parent's.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.forks != entropy::forks()
+    }
+
+    /// Ends TCP here and now.
+    pub fn end(&mut self, failure: Failure) -> Progress {
+        if let Stream::Socket(socket) = &self.stream {
+            // After a fork the socket is shared with the parent, whose connection goes on.
+            if !self.is_forked() {
+                socket.shutdown();
+            }
+        }
+        if !self.is_over() {
+            if let Stream::Socket(socket) = std::mem::replace(&mut self.stream, Stream::Over) {
+                self.ended = Some(socket);
+            }
+            if self.peer.link.state() != State::Closed {
+                self.peer.fail(failure);
+                self.peer.poll_eof();
+            }
+        }
+        Progress::Over
+    }
+
+    /// The socket of a connection that is over: to be dropped once nobody watches it any more.
+    #[must_use]
+    pub fn take_ended(&mut self) -> Option<Socket> {
+        self.ended.take()
+    }
+
+    // ---- time ----
+
+    /// When [`Self::handle_deadline`] is due; `None`: never.
+    #[must_use]
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        if self.is_over() {
+            return None;
+        }
+        let keepalive = match self.peer.link.keepalive.poll(now) {
+            // The pong that is awaited sets no timer when it comes: look again when the next ping would be due.
+            Due::Nothing(next) => match (next, self.peer.link.keepalive.next_ping().filter(|ping| *ping > now)) {
+                (Some(next), Some(ping)) => Some(next.min(ping)),
+                (next, ping) => next.or(ping),
+            },
+            Due::Ping | Due::TimedOut => Some(now),
+        };
+        match (self.finish_by.flatten(), keepalive.filter(|_| !self.is_closing())) {
+            (Some(finish), Some(next)) => Some(finish.min(next)),
+            (finish, next) => finish.or(next),
+        }
+    }
+
+    /// Sees to what is due at `now`. `paused`: nothing is read at present, by the application's choice. The caller flushes, advances, and asks for the
+    /// next deadline; this is the earliest moment at which to do so if it is later than that.
+    pub fn handle_deadline(&mut self, now: Instant, paused: bool) -> Option<Instant> {
+        self.was_paused |= paused;
+        if self.is_over() || self.is_closing() {
+            return None;
+        }
+        for _ in 0..2 {
+            match self.peer.link.keepalive.poll(now) {
+                Due::Nothing(_) => break,
+                Due::Ping => {
+                    self.peer.link.release_idle();
+                    self.peer.link.send_keepalive(now);
+                    self.was_paused = paused;
+                    if self.peer.link.is_mid_frame() {
+                        return Some(now + PING_RETRY); // when the frame is out
+                    }
+                }
+                Due::TimedOut if self.was_paused => {
+                    // Its pong may lie unread behind what the application has not received.
+                    self.was_paused = paused;
+                    self.peer.link.keepalive.restart(now);
+                }
+                Due::TimedOut if self.has_unread() && self.peer.link.keepalive.handle_resumed(now) => {}
+                Due::TimedOut => {
+                    let code = CloseCode::INTERNAL_ERROR;
+                    self.peer.fail_with_code(Failure::KeepaliveTimeout, code, "keepalive ping timeout");
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Reading was paused or resumed.
+    pub fn note_paused(&mut self) {
+        self.was_paused = true;
+    }
+
+    /// Whether the kernel has something for us: the loop was busy, it is not the peer that was silent.
+    fn has_unread(&self) -> bool {
+        let Stream::Socket(socket) = &self.stream else { return false };
+        let interest = Readiness { readable: true, writable: false };
+        matches!(socket.wait(interest, Some(Instant::now())), Ok(ready) if ready.readable)
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

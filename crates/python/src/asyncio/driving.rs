@@ -1,0 +1,395 @@
+//! Between the connection and its loop: registering, time, pausing, and the end.
+
+use std::io;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use wirespeed_driver::evented::Progress;
+use wirespeed_driver::peer::Failure;
+
+use super::connection::{AsyncConnection, Backend, is_done};
+use super::loop_state::LoopState;
+use super::port::Port;
+
+/// What the state of a connection asks of its loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Same,
+    Pause,
+    Resume,
+}
+
+impl AsyncConnection {
+    pub(super) fn make_port<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<Port>> {
+        let conn = this.get();
+        if let Some(port) = conn.port.get() {
+            return Ok(port);
+        }
+        let port = Py::new(this.py(), Port::new(this)?)?;
+        Ok(conn.port.get_or_init(|| port))
+    }
+
+    /// Registers the descriptor with the loop, and begins.
+    pub(super) fn attach(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        Self::make_port(this)?;
+        let Some(fd) = conn.lock(py).conn.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
+        #[cfg(target_os = "linux")]
+        if let Ok(selector) = conn.event_loop.bind(py).getattr("_wirespeed_selector")
+            && let Ok(selector) = selector.cast_into::<super::selector::NativeSelector>()
+        {
+            *conn.backend.lock(py) = Backend::Selector(selector.unbind(), fd);
+            return Self::begin(this);
+        }
+        *conn.backend.lock(py) = Backend::Descriptor(fd);
+        Self::begin(this)
+    }
+
+    /// An asyncio transport is ours from now on.
+    pub(super) fn on_transport(this: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        Self::make_port(this)?;
+        *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
+        let write = conn.lock(py).limits.write;
+        let kwargs = PyDict::new(py);
+        kwargs.set_item("high", write.high)?;
+        kwargs.set_item("low", write.low)?;
+        transport.call_method("set_write_buffer_limits", (), Some(&kwargs))?;
+        Self::begin(this)
+    }
+
+    fn begin(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        conn.watch_readable(py, true)?;
+        if conn.listener.is_some() {
+            conn.hold(this);
+        }
+        let opened = Self::tell_open(this);
+        conn.schedule(this)?;
+        // What came with the response of the opening handshake is there already.
+        opened.and(Self::process(this))
+    }
+
+    // ---- what the loop calls ----
+
+    #[inline]
+    pub(super) fn on_readable(this: &Bound<'_, Self>) -> PyResult<()> {
+        let conn = this.get();
+        conn.loop_state.get().begin_iteration();
+        {
+            let mut state = conn.lock(this.py());
+            if !state.conn.read() && state.queue.is_empty() {
+                return Ok(());
+            }
+        }
+        Self::process(this)
+    }
+
+    pub(super) fn on_bytes(this: &Bound<'_, Self>, bytes: &[u8]) -> PyResult<()> {
+        let conn = this.get();
+        conn.loop_state.get().begin_iteration();
+        conn.lock(this.py()).conn.receive(bytes);
+        Self::process(this)?;
+        // A transport that was paused before it began to read has begun all the same (uvloop).
+        if conn.lock(this.py()).paused { conn.watch_readable(this.py(), false) } else { Ok(()) }
+    }
+
+    pub(super) fn on_end(this: &Bound<'_, Self>, error: Option<io::Error>) -> PyResult<()> {
+        this.get().lock(this.py()).conn.receive_end(error);
+        Self::process(this)
+    }
+
+    pub(super) fn on_lost(this: &Bound<'_, Self>, error: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let error = error.map(|error| match error.getattr("errno").and_then(|errno| errno.extract::<i32>()) {
+            Ok(errno) => io::Error::from_raw_os_error(errno),
+            Err(_) => io::Error::other(error.to_string()),
+        });
+        {
+            let mut state = conn.lock(py);
+            if !state.conn.is_over() {
+                state.conn.receive_end(error);
+            }
+        }
+        let result = Self::process(this);
+        {
+            let mut state = conn.lock(py);
+            if !state.conn.is_over() {
+                state.conn.end(Failure::Aborted);
+            }
+        }
+        result.and(Self::settle(this))
+    }
+
+    pub(super) fn on_pause_writing(&self, py: Python<'_>) {
+        self.lock(py).blocked = true;
+    }
+
+    /// The time has come that [`Self::schedule`] asked for.
+    pub(super) fn on_timer(this: &Bound<'_, Self>, now: Instant) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let retry = {
+            let mut state = conn.lock(py);
+            state.timer = None;
+            let paused = state.paused;
+            state.conn.handle_deadline(now, paused)
+        };
+        Self::write_out(this)?;
+        Self::settle(this)?;
+        conn.schedule_at(this, retry)
+    }
+
+    // ---- what we ask of it ----
+
+    fn schedule(&self, this: &Bound<'_, Self>) -> PyResult<()> {
+        self.schedule_at(this, None)
+    }
+
+    /// Sets the timer to when the connection needs one, but not before `least`.
+    fn schedule_at(&self, this: &Bound<'_, Self>, least: Option<Instant>) -> PyResult<()> {
+        let py = this.py();
+        let (old, deadline) = {
+            let state = self.lock(py);
+            let deadline = state.conn.deadline(Instant::now());
+            (state.timer, deadline.map(|deadline| least.map_or(deadline, |least| deadline.max(least))))
+        };
+        let key = LoopState::schedule(self.loop_state.bind(py), Self::make_port(this)?, old, deadline)?;
+        self.lock(py).timer = key;
+        Ok(())
+    }
+
+    pub(super) fn watch_readable(&self, py: Python<'_>, on: bool) -> PyResult<()> {
+        let Some(port) = self.port.get() else { return Ok(()) };
+        let event_loop = self.event_loop.bind(py);
+        enum Call {
+            Nothing,
+            Descriptor(i32),
+            Transport(Py<PyAny>),
+            #[cfg(target_os = "linux")]
+            Selector(Py<super::selector::NativeSelector>, i32),
+        }
+        let call = match &*self.backend.lock(py) {
+            Backend::None => Call::Nothing,
+            Backend::Descriptor(fd) => Call::Descriptor(*fd),
+            Backend::Transport(transport) => Call::Transport(transport.clone_ref(py)),
+            #[cfg(target_os = "linux")]
+            Backend::Selector(selector, fd) => Call::Selector(selector.clone_ref(py), *fd),
+        };
+        match call {
+            Call::Nothing => Ok(()),
+            Call::Descriptor(fd) if on => {
+                event_loop.call_method1("add_reader", (fd, port.getattr(py, "_readable")?)).map(drop)
+            }
+            Call::Descriptor(fd) => event_loop.call_method1("remove_reader", (fd,)).map(drop),
+            Call::Transport(transport) => {
+                let closing = transport.call_method0(py, "is_closing")?.is_truthy(py)?;
+                // A transport reads from its beginning.
+                let reading = transport.call_method0(py, "is_reading")?.is_truthy(py)?;
+                if closing || reading == on {
+                    return Ok(());
+                }
+                transport.call_method0(py, if on { "resume_reading" } else { "pause_reading" }).map(drop)
+            }
+            #[cfg(target_os = "linux")]
+            Call::Selector(selector, fd) => {
+                super::selector::NativeSelector::watch(selector.bind(py), fd, port, Some(on), None)
+            }
+        }
+    }
+
+    pub(super) fn watch_writable(&self, py: Python<'_>, on: bool) -> PyResult<()> {
+        let Some(port) = self.port.get() else { return Ok(()) };
+        let event_loop = self.event_loop.bind(py);
+        #[cfg(target_os = "linux")]
+        {
+            let selector = match &*self.backend.lock(py) {
+                Backend::Selector(selector, fd) => Some((selector.clone_ref(py), *fd)),
+                _ => None,
+            };
+            if let Some((selector, fd)) = selector {
+                return super::selector::NativeSelector::watch(selector.bind(py), fd, port, None, Some(on));
+            }
+        }
+        let Backend::Descriptor(fd) = *self.backend.lock(py) else { return Ok(()) };
+        if on {
+            event_loop.call_method1("add_writer", (fd, port.getattr(py, "_writable")?)).map(drop)
+        } else {
+            event_loop.call_method1("remove_writer", (fd,)).map(drop)
+        }
+    }
+
+    // ---- after anything has happened ----
+
+    /// Brings everything in line with the state: writes what is due, pauses or resumes reading, ends what is over.
+    #[inline]
+    pub(super) fn settle(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let quiet = {
+            let mut state = conn.lock(py);
+            let progress = state.conn.advance(Instant::now);
+            progress == Progress::Open
+                && (state.conn.peer.link.queued() == 0 || state.corked || state.blocked)
+                && !state.paused
+                && !state.is_queue_full()
+                && (conn.listens() || !state.receivers.is_empty())
+        };
+        if quiet { Ok(()) } else { Self::settle_slowly(this) }
+    }
+
+    fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let mut progress = conn.lock(py).conn.advance(Instant::now);
+        let due = {
+            let state = conn.lock(py);
+            let queued = state.conn.peer.link.queued() > 0 && (!state.corked || progress != Progress::Open);
+            queued && !state.blocked && !state.conn.is_over()
+        };
+        if due {
+            Self::write_out(this)?;
+            progress = conn.lock(py).conn.advance(Instant::now);
+        }
+        let reading = {
+            let mut state = conn.lock(py);
+            let closing = progress != Progress::Open;
+            // Whoever waits has nothing yet: the rest of a large message, perhaps.
+            let wanted = !state.receivers.is_empty();
+            let full = state.is_queue_full() && !state.dropping && !closing && !wanted;
+            if !state.paused && full {
+                state.paused = true;
+                state.conn.peer.shrink_input();
+                state.conn.note_paused();
+                Reading::Pause
+            } else if state.paused && !state.conn.is_over() && (closing || wanted || state.is_queue_low()) {
+                state.paused = false;
+                state.conn.note_paused();
+                Reading::Resume
+            } else {
+                Reading::Same
+            }
+        };
+        match reading {
+            Reading::Same => {}
+            Reading::Pause => conn.watch_readable(py, false)?,
+            Reading::Resume => {
+                // What was read and left is parsed first; it may fill the queue again.
+                let mut notes = super::state::Notes::default();
+                let again = {
+                    let mut state = conn.lock(py);
+                    if state.receivers.is_empty() && !conn.listens() {
+                        state.fill_queue(py, &mut notes)?;
+                    }
+                    let wanted = !state.receivers.is_empty();
+                    let full = state.is_queue_full() && !state.dropping && progress == Progress::Open && !wanted;
+                    state.paused = full;
+                    !full
+                };
+                Self::tell_notes(this, notes)?;
+                if again {
+                    conn.watch_readable(py, true)?;
+                }
+            }
+        }
+        match progress {
+            Progress::Open => {}
+            Progress::Closing => conn.schedule(this)?,
+            Progress::Over => return Self::finish(this),
+        }
+        conn.release(py);
+        Ok(())
+    }
+
+    /// TCP is over: tells everybody, once.
+    fn finish(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let taken = {
+            let mut state = conn.lock(py);
+            if std::mem::replace(&mut state.finished, true) {
+                return Ok(());
+            }
+            if state.large.take().is_some() {
+                state.conn.peer.link.abandon_large();
+            }
+            state.paused = false;
+            let receivers = std::mem::take(&mut state.receivers);
+            let senders = std::mem::take(&mut state.senders);
+            state.sender_turns += senders.len();
+            let drainers = std::mem::take(&mut state.drainers);
+            let mourners = std::mem::take(&mut state.mourners);
+            let failed: Vec<Py<PyAny>> = std::mem::take(&mut state.pings)
+                .into_iter()
+                .chain(std::mem::take(&mut state.flushes))
+                .map(|(_, future)| future)
+                .collect();
+            let closers = std::mem::take(&mut state.closers);
+            (
+                state.conn.take_ended(),
+                receivers.into_iter().chain(senders).chain(drainers).chain(mourners),
+                failed,
+                closers,
+            )
+        };
+        let (socket, waiters, failed, closers) = taken;
+        // The loop forgets the number before the system may give it to somebody else.
+        let mut result = conn.unwatch(py);
+        drop(socket);
+        result = result.and(conn.schedule(this));
+        for waiter in waiters {
+            result = result.and(waiter.wake(py, false));
+        }
+        for future in failed {
+            if !is_done(py, &future) {
+                let error = conn.closed(py).into_value(py);
+                result = result.and(future.call_method1(py, "set_exception", (error,)).map(drop));
+                // It counts as retrieved: nobody need look at a ping of a connection that is closed.
+                result = result.and(future.call_method0(py, "exception").map(drop));
+            }
+        }
+        for future in closers {
+            if !is_done(py, &future) {
+                result = result.and(future.call_method1(py, "set_result", (py.None(),)).map(drop));
+            }
+        }
+        result = result.and(Self::tell_close(this));
+        conn.release(py);
+        result
+    }
+
+    fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
+        // After a fork, what the loop watches is shared with the parent, whose connection goes on.
+        if self.lock(py).conn.is_forked() {
+            *self.backend.lock(py) = Backend::None;
+            return Ok(());
+        }
+        let event_loop = self.event_loop.bind(py);
+        let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
+        match backend {
+            Backend::None => Ok(()),
+            Backend::Descriptor(fd) => {
+                // A loop that is closed has forgotten everything.
+                if event_loop.call_method0("is_closed")?.is_truthy()? {
+                    return Ok(());
+                }
+                event_loop.call_method1("remove_reader", (fd,))?;
+                event_loop.call_method1("remove_writer", (fd,)).map(drop)
+            }
+            #[cfg(target_os = "linux")]
+            Backend::Selector(selector, fd) => super::selector::NativeSelector::forget(selector.bind(py), fd),
+            Backend::Transport(transport) => {
+                // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the time that it had.
+                let closed = event_loop.call_method0("is_closed")?.is_truthy()?;
+                let result = if closed { Ok(py.None()) } else { transport.call_method0(py, "abort") };
+                *self.backend.lock(py) = Backend::Transport(transport);
+                result.map(drop)
+            }
+        }
+    }
+}

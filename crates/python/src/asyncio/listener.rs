@@ -1,0 +1,297 @@
+//! Callbacks: what a `wirespeed.Listener` is told, and when.
+
+#![allow(unsafe_code)] // the buffer protocol, for views of the read buffer
+
+use std::ffi::c_int;
+use std::ptr;
+
+use pyo3::exceptions::{PyBufferError, PyException};
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
+use wirespeed_driver::protocol::CloseCode;
+
+use super::connection::AsyncConnection;
+use super::guarded::Guarded;
+use super::state::{Arrival, Notes};
+
+/// The methods of a listener, looked up once.
+pub(super) struct Listener {
+    on_open: Option<Py<PyAny>>,
+    on_message: Option<Py<PyAny>>,
+    on_ping: Option<Py<PyAny>>,
+    on_pong: Option<Py<PyAny>>,
+    on_close: Option<Py<PyAny>>,
+    on_writable: Option<Py<PyAny>>,
+    zero_copy: bool,
+    /// The view that is lent out now, or was last.
+    loan: Guarded<Option<Py<Loan>>>,
+}
+
+impl Listener {
+    pub(super) fn new(listener: &Bound<'_, PyAny>, zero_copy: bool) -> PyResult<Self> {
+        let base = listener.py().import("wirespeed.asyncio.listener")?.getattr("Listener")?;
+        let method = |name: &str| -> PyResult<Option<Py<PyAny>>> {
+            // What was not overridden does nothing: it is not called.
+            if listener.get_type().getattr(name)?.is(&base.getattr(name)?) {
+                return Ok(None);
+            }
+            Ok(Some(listener.getattr(name)?.unbind()))
+        };
+        Ok(Self {
+            on_open: method("on_open")?,
+            on_message: method("on_message")?,
+            on_ping: method("on_ping")?,
+            on_pong: method("on_pong")?,
+            on_close: method("on_close")?,
+            on_writable: method("on_writable")?,
+            zero_copy,
+            loan: Guarded::new(None),
+        })
+    }
+
+    /// Whether messages go to it; otherwise they are for `recv`.
+    #[inline]
+    pub(super) fn takes_messages(&self) -> bool {
+        self.on_message.is_some()
+    }
+
+    /// Whether it wants to know of pings or pongs.
+    pub(super) fn takes_controls(&self) -> bool {
+        self.on_ping.is_some() || self.on_pong.is_some()
+    }
+
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for method in [&self.on_open, &self.on_message, &self.on_ping, &self.on_pong, &self.on_close, &self.on_writable]
+        {
+            visit.call(method)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a read buffer, lent to one call of `on_message`. What is kept beyond the call keeps the buffer.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Loan {
+    inner: Guarded<Lent>,
+}
+
+struct Lent {
+    data: *const u8,
+    len: usize,
+    exports: usize,
+    /// The buffer, once somebody has kept a view of it.
+    _owner: Vec<u8>,
+}
+
+// SAFETY: `data` points into a buffer that lives as long as anybody can look: during the call by the caller, afterwards by `_owner`.
+unsafe impl Send for Lent {}
+
+#[pymethods]
+impl Loan {
+    /// # Safety
+    ///
+    /// Called by the interpreter, with a place for the view.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let py = slf.py();
+        let (data, len) = {
+            let mut lent = slf.get().inner.lock(py);
+            if lent.data.is_null() {
+                // SAFETY: the place of the caller.
+                unsafe { (*view).obj = ptr::null_mut() };
+                return Err(PyBufferError::new_err("this view was valid inside on_message only"));
+            }
+            lent.exports += 1;
+            (lent.data, lent.len)
+        };
+        // SAFETY: `len` bytes at `data`, read-only; they outlive the export, see `Lent`.
+        let result = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data.cast_mut().cast(), len as ffi::Py_ssize_t, 1, flags)
+        };
+        if result != 0 {
+            slf.get().inner.lock(py).exports -= 1;
+            return Err(PyErr::fetch(py));
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// Called by the interpreter, with a view that `__getbuffer__` has filled.
+    unsafe fn __releasebuffer__(slf: Bound<'_, Self>, _view: *mut ffi::Py_buffer) {
+        slf.get().inner.lock(slf.py()).exports -= 1;
+    }
+}
+
+impl AsyncConnection {
+    /// Tells the listener everything that was read.
+    pub(super) fn dispatch(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let Some(listener) = &conn.listener else { return Ok(()) };
+        loop {
+            let mut notes = Notes::default();
+            let arrival = {
+                let mut state = conn.lock(py);
+                if state.conn.is_over() {
+                    return Ok(()); // it was aborted: nothing more is for the listener
+                }
+                let zero_copy = listener.zero_copy && listener.on_message.is_some();
+                state.next_arrival(py, zero_copy, &mut notes)?
+            };
+            Self::tell_notes(this, notes)?;
+            let Some(arrival) = arrival else {
+                conn.lock(py).conn.peer.release_parsed();
+                return Ok(());
+            };
+            if conn.lock(py).listener_error.is_some() {
+                continue;
+            }
+            let result = match arrival {
+                Arrival::Message(message) => match &listener.on_message {
+                    Some(method) if listener.zero_copy && message.bind(py).is_instance_of::<PyBytes>() => {
+                        PyMemoryView::from(message.bind(py)).and_then(|view| call(method, this, (this, view)))
+                    }
+                    Some(method) => call(method, this, (this, message)),
+                    None => Ok(()),
+                },
+                Arrival::View(data, len) => match &listener.on_message {
+                    Some(method) => conn.lend(this, listener, method, data, len),
+                    None => Ok(()),
+                },
+                control => Self::tell_control(this, control),
+            };
+            if let Err(error) = result {
+                Self::fail_listener(this, error)?;
+            }
+        }
+    }
+
+    /// Calls `on_message` with a view of the read buffer.
+    fn lend(
+        &self,
+        this: &Bound<'_, Self>,
+        listener: &Listener,
+        method: &Py<PyAny>,
+        data: *const u8,
+        len: usize,
+    ) -> PyResult<()> {
+        let py = this.py();
+        // The buffer is out of the connection while the view is out: nothing that the listener calls can move or reuse it.
+        let (input, start) = self.lock(py).conn.peer.take_input();
+        let lent = listener.loan.lock(py).take();
+        let loan = match lent {
+            Some(loan) => loan,
+            None => {
+                let lent = Lent { data: ptr::null(), len: 0, exports: 0, _owner: Vec::new() };
+                Py::new(py, Loan { inner: Guarded::new(lent) })?
+            }
+        };
+        {
+            let mut lent = loan.get().inner.lock(py);
+            lent.data = if len == 0 { ptr::NonNull::<u8>::dangling().as_ptr() } else { data };
+            lent.len = len;
+        }
+        let result = PyMemoryView::from(loan.bind(py)).and_then(|view| call(method, this, (this, view)));
+        let kept = {
+            let mut lent = loan.get().inner.lock(py);
+            if lent.exports == 0 {
+                lent.data = ptr::null();
+            }
+            lent.exports > 0
+        };
+        if kept {
+            // Somebody keeps a view: the buffer is theirs, we go on with a copy of the rest.
+            let rest = input[start..].to_vec();
+            loan.get().inner.lock(py)._owner = input;
+            self.lock(py).conn.peer.put_input((rest, 0));
+        } else {
+            self.lock(py).conn.peer.put_input((input, start));
+            *listener.loan.lock(py) = Some(loan);
+        }
+        result
+    }
+
+    /// Tells of a ping or pong.
+    pub(super) fn tell_control(this: &Bound<'_, Self>, control: Arrival) -> PyResult<()> {
+        let Some(listener) = &this.get().listener else { return Ok(()) };
+        if this.get().lock(this.py()).listener_error.is_some() {
+            return Ok(());
+        }
+        let (method, data) = match control {
+            Arrival::Ping(data) => (&listener.on_ping, data),
+            Arrival::Pong(data) => (&listener.on_pong, data),
+            Arrival::Message(_) | Arrival::View(..) => return Ok(()),
+        };
+        Self::guard(this, tell(method.as_ref(), this, || (this, PyBytes::new(this.py(), &data))))
+    }
+
+    /// Whether messages go to a listener.
+    #[inline]
+    pub(super) fn listens(&self) -> bool {
+        self.listener.as_ref().is_some_and(Listener::takes_messages)
+    }
+
+    pub(super) fn tell_open(this: &Bound<'_, Self>) -> PyResult<()> {
+        let Some(listener) = &this.get().listener else { return Ok(()) };
+        Self::guard(this, tell(listener.on_open.as_ref(), this, || (this,)))
+    }
+
+    pub(super) fn tell_writable(this: &Bound<'_, Self>) -> PyResult<()> {
+        let Some(listener) = &this.get().listener else { return Ok(()) };
+        Self::guard(this, tell(listener.on_writable.as_ref(), this, || (this,)))
+    }
+
+    pub(super) fn tell_close(this: &Bound<'_, Self>) -> PyResult<()> {
+        let Some(listener) = &this.get().listener else { return Ok(()) };
+        let (code, reason) = {
+            let state = this.get().lock(this.py());
+            crate::view::close(&state.conn.peer.link, true).unwrap_or((1006, String::new()))
+        };
+        Self::guard(this, tell(listener.on_close.as_ref(), this, || (this, code, reason)))
+    }
+
+    fn guard(this: &Bound<'_, Self>, result: PyResult<()>) -> PyResult<()> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => Self::fail_listener(this, error),
+        }
+    }
+
+    /// A callback has raised: the connection is closed with 1011, and `wait_closed` raises it. Of KeyboardInterrupt and its kin, the loop hears.
+    fn fail_listener(this: &Bound<'_, Self>, error: PyErr) -> PyResult<()> {
+        let py = this.py();
+        if !error.is_instance_of::<PyException>(py) {
+            return Err(error);
+        }
+        {
+            let mut state = this.get().lock(py);
+            if state.listener_error.is_some() {
+                drop(state);
+                error.write_unraisable(py, Some(this.as_any())); // one can be raised
+                return Ok(());
+            }
+            state.listener_error = Some(error);
+        }
+        Self::begin_close(this, Some(CloseCode::INTERNAL_ERROR), "", false)
+    }
+}
+
+fn tell<'py, A>(
+    method: Option<&Py<PyAny>>,
+    this: &Bound<'py, AsyncConnection>,
+    arguments: impl FnOnce() -> A,
+) -> PyResult<()>
+where
+    A: pyo3::call::PyCallArgs<'py>,
+{
+    method.map_or(Ok(()), |method| call(method, this, arguments()))
+}
+
+fn call<'py, A>(method: &Py<PyAny>, this: &Bound<'py, AsyncConnection>, arguments: A) -> PyResult<()>
+where
+    A: pyo3::call::PyCallArgs<'py>,
+{
+    method.bind(this.py()).call1(arguments).map(drop)
+}

@@ -1,0 +1,203 @@
+//! What the connections of one event loop share: the iteration it is in, corked connections, and one timer for all.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use super::connection::AsyncConnection;
+use super::guarded::Guarded;
+use super::port::Port;
+
+/// The attribute of the loop that keeps it.
+const ATTRIBUTE: &str = "_wirespeed_state";
+
+/// See the module.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct LoopState {
+    iteration: AtomicU64,
+    inner: Guarded<Inner>,
+}
+
+struct Inner {
+    /// `None` once the collector has cleared it.
+    event_loop: Option<Py<PyAny>>,
+    corked: Vec<Py<AsyncConnection>>,
+    scheduled: bool,
+    timers: BTreeMap<(Instant, u64), Py<Port>>,
+    last_timer: u64,
+    /// The loop's timer: when it is due, and its handle.
+    armed: Option<(Instant, Py<PyAny>)>,
+}
+
+impl LoopState {
+    /// That of a loop, made with its first connection.
+    pub(super) fn of<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let py = event_loop.py();
+        if let Ok(state) = event_loop.getattr(ATTRIBUTE)
+            && let Ok(state) = state.cast_into::<Self>()
+        {
+            return Ok(state);
+        }
+        let inner = Inner {
+            event_loop: Some(event_loop.clone().unbind()),
+            corked: Vec::new(),
+            scheduled: false,
+            timers: BTreeMap::new(),
+            last_timer: 0,
+            armed: None,
+        };
+        let state = Bound::new(py, Self { iteration: AtomicU64::new(1), inner: Guarded::new(inner) })?;
+        // A loop without room for attributes: each connection has a state of its own, which costs a timer each.
+        let _ = event_loop.setattr(ATTRIBUTE, &state);
+        Ok(state)
+    }
+
+    /// A number that changes with every iteration of the loop, as far as we notice.
+    #[inline]
+    pub(super) fn iteration(&self) -> u64 {
+        self.iteration.load(Ordering::Relaxed)
+    }
+
+    /// A callback of the loop runs, or a task is being suspended: a new iteration, or as good as one.
+    #[inline]
+    pub(super) fn begin_iteration(&self) {
+        self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Flushes `connection` at the end of this iteration.
+    pub(super) fn cork(slf: &Bound<'_, Self>, connection: &Bound<'_, AsyncConnection>) -> PyResult<()> {
+        let py = slf.py();
+        let event_loop = {
+            let mut inner = slf.get().inner.lock(py);
+            inner.corked.push(connection.clone().unbind());
+            if inner.scheduled {
+                return Ok(());
+            }
+            inner.scheduled = true;
+            inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
+        };
+        if let Some(event_loop) = event_loop {
+            event_loop.call_method1(py, "call_soon", (slf.getattr("_flush")?,))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the timer of `port` to `deadline`, instead of the one with the key `old`; the new key.
+    pub(super) fn schedule(
+        slf: &Bound<'_, Self>,
+        port: &Py<Port>,
+        old: Option<(Instant, u64)>,
+        deadline: Option<Instant>,
+    ) -> PyResult<Option<(Instant, u64)>> {
+        let py = slf.py();
+        if old.map(|old| old.0) == deadline {
+            return Ok(old);
+        }
+        let mut removed = None;
+        let key = {
+            let mut inner = slf.get().inner.lock(py);
+            if let Some(old) = old {
+                removed = inner.timers.remove(&old);
+            }
+            deadline.map(|deadline| {
+                inner.last_timer += 1;
+                let key = (deadline, inner.last_timer);
+                inner.timers.insert(key, port.clone_ref(py));
+                key
+            })
+        };
+        drop(removed);
+        Self::arm(slf)?;
+        Ok(key)
+    }
+
+    /// Sets the loop's timer to the earliest of ours; one that is set too early is left alone.
+    fn arm(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let (cancelled, wanted, event_loop) = {
+            let mut inner = slf.get().inner.lock(py);
+            let wanted = inner.timers.first_key_value().map(|(key, _)| key.0);
+            match (wanted, inner.armed.as_ref().map(|armed| armed.0)) {
+                (Some(wanted), Some(armed)) if armed <= wanted => return Ok(()),
+                (None, None) => return Ok(()),
+                _ => {}
+            }
+            let cancelled = inner.armed.take();
+            (cancelled, wanted, inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py)))
+        };
+        if let Some((_, handle)) = cancelled {
+            handle.call_method0(py, "cancel")?;
+        }
+        if let (Some(wanted), Some(event_loop)) = (wanted, event_loop) {
+            let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
+            let handle = event_loop.call_method1(py, "call_later", (delay, slf.getattr("_on_timer")?))?;
+            slf.get().inner.lock(py).armed = Some((wanted, handle));
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl LoopState {
+    /// Sends what was corked.
+    fn _flush(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        this.begin_iteration();
+        let corked = {
+            let mut inner = this.inner.lock(py);
+            inner.scheduled = false;
+            std::mem::take(&mut inner.corked)
+        };
+        let mut result = Ok(());
+        for connection in corked {
+            result = result.and(AsyncConnection::uncork(connection.bind(py)));
+        }
+        result
+    }
+
+    /// Sees to the connections whose time has come.
+    fn _on_timer(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        let now = Instant::now();
+        let due: Vec<Py<Port>> = {
+            let mut inner = this.inner.lock(py);
+            inner.armed = None;
+            let later = inner.timers.split_off(&(now, u64::MAX));
+            std::mem::replace(&mut inner.timers, later).into_values().collect()
+        };
+        let mut result = Ok(());
+        for port in due {
+            result = result.and(Port::handle_timer(port.bind(py), now));
+        }
+        result.and(Self::arm(slf))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(inner) = self.inner.try_lock_for_gc() else { return Ok(()) };
+        visit.call(&inner.event_loop)?;
+        for connection in &inner.corked {
+            visit.call(connection)?;
+        }
+        for port in inner.timers.values() {
+            visit.call(port)?;
+        }
+        inner.armed.as_ref().map_or(Ok(()), |armed| visit.call(&armed.1))
+    }
+
+    fn __clear__(&self) {
+        let taken = self.inner.try_lock_for_gc().map(|mut inner| {
+            (
+                inner.event_loop.take(),
+                std::mem::take(&mut inner.corked),
+                std::mem::take(&mut inner.timers),
+                inner.armed.take(),
+            )
+        });
+        drop(taken);
+    }
+}

@@ -1,0 +1,32 @@
+//! Connections on event loops: asyncio, uvloop, rloop, our own.
+//!
+//! - `connection` is the object that the application holds; `receiving`, `sending`, `driving`, `listener` are what it does.
+//! - `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
+//! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
+//! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
+//! - `opening` comes before all this.
+
+pub(crate) mod connection;
+mod driving;
+mod guarded;
+pub(crate) mod listener;
+pub(crate) mod loop_state;
+pub(crate) mod opening;
+mod operation;
+pub(crate) mod port;
+mod raw;
+mod receiving;
+#[cfg(target_os = "linux")]
+pub(crate) mod selector;
+mod sending;
+mod state;
+mod waiter;
+
+use pyo3::prelude::*;
+
+/// Makes the hand-written types.
+pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
+    waiter::init(py)?;
+    operation::init(py)?;
+    connection::init(py)
+}

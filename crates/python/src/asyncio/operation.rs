@@ -1,0 +1,494 @@
+//! What `recv()` and `send()` return: an object that asyncio takes for a coroutine.
+//!
+//! If what it is for is possible at once, `await` completes inside `am_send`: no future, no StopIteration, no turn of the loop. Otherwise it
+//! yields a [`Waiter`](super::waiter) and tries again when it is resumed.
+
+#![allow(unsafe_code)] // type slots
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use wirespeed_driver::protocol::Delivery;
+
+use super::connection::AsyncConnection;
+use super::raw::{self, FreeList, c};
+use super::waiter::WaiterRef;
+
+/// CPython's flag for types with an `am_send` slot. `PyType_FromSpec` does not set it; without it the slot is ignored.
+const HAVE_AM_SEND: std::ffi::c_ulong = 1 << 10;
+
+/// What an operation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One message.
+    Receive,
+    /// One message, or the end of the iteration.
+    Next,
+    /// All messages that are there.
+    ReceiveMany,
+    /// A fragment, its kind and whether it is the last.
+    Fragment,
+    /// To send a message that must wait for room.
+    Send,
+    /// To send the messages of an iterator.
+    SendMany,
+    /// To wait until it is one's turn to queue something.
+    Room,
+    /// To wait until there is room again.
+    Drain,
+    /// To give the loop a turn.
+    Yield,
+    /// To wait for the end of the connection, which it then raises.
+    End,
+    /// Nothing: it is done.
+    Done,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Fresh,
+    Suspended,
+    Finished,
+}
+
+/// What the next step of an operation is.
+pub(super) enum Step {
+    /// It is done: a new reference to its value.
+    Ready(*mut ffi::PyObject),
+    /// The task waits on this.
+    Wait(WaiterRef),
+    /// The task has the loop's next turn.
+    Yield,
+}
+
+#[repr(C)]
+pub(super) struct Operation {
+    ob_base: ffi::PyObject,
+    connection: *mut ffi::PyObject,
+    /// Of [`Kind::Send`]: the message; of [`Kind::SendMany`]: the iterator.
+    message: *mut ffi::PyObject,
+    pub(super) waiter: Option<WaiterRef>,
+    pub(super) kind: Kind,
+    stage: Stage,
+    /// As in `recv(decode=...)`; of [`Kind::Send`], `text`.
+    pub(super) option: Option<bool>,
+    pub(super) compress: Option<bool>,
+    pub(super) limit: usize,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
+static DONE: AtomicPtr<ffi::PyObject> = AtomicPtr::new(ptr::null_mut());
+static FREE: FreeList = FreeList::new();
+
+impl Operation {
+    /// A new reference to an operation on `connection`.
+    #[inline]
+    pub(super) fn create(
+        connection: &Bound<'_, AsyncConnection>,
+        kind: Kind,
+        option: Option<bool>,
+    ) -> *mut ffi::PyObject {
+        Self::create_raw(connection.as_ptr(), kind, option, None, 0, ptr::null_mut())
+    }
+
+    /// As [`Self::create`]; `limit` of [`Kind::ReceiveMany`].
+    pub(super) fn create_many(
+        connection: &Bound<'_, AsyncConnection>,
+        option: Option<bool>,
+        limit: usize,
+    ) -> *mut ffi::PyObject {
+        Self::create_raw(connection.as_ptr(), Kind::ReceiveMany, option, None, limit, ptr::null_mut())
+    }
+
+    /// As [`Self::create`]; a message that waits for room.
+    pub(super) fn create_send(
+        connection: &Bound<'_, AsyncConnection>,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> *mut ffi::PyObject {
+        Self::create_raw(connection.as_ptr(), Kind::Send, text, compress, 0, message.as_ptr())
+    }
+
+    /// As [`Self::create`]; messages from an iterator.
+    pub(super) fn create_send_many(
+        connection: &Bound<'_, AsyncConnection>,
+        iterator: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> *mut ffi::PyObject {
+        Self::create_raw(connection.as_ptr(), Kind::SendMany, text, compress, 0, iterator.as_ptr())
+    }
+
+    #[inline]
+    fn create_raw(
+        connection: *mut ffi::PyObject,
+        kind: Kind,
+        option: Option<bool>,
+        compress: Option<bool>,
+        limit: usize,
+        message: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        // SAFETY: attached, as all callers are bound to the interpreter; the type was made by `init`. Every field is written before
+        // the object is known to anybody. Null means that an exception is set, and is passed on.
+        unsafe {
+            let object = FREE.take(TYPE.load(Ordering::Relaxed));
+            if object.is_null() {
+                return object;
+            }
+            ffi::Py_XINCREF(connection);
+            ffi::Py_XINCREF(message);
+            let operation = object.cast::<Self>();
+            (&raw mut (*operation).connection).write(connection);
+            (&raw mut (*operation).message).write(message);
+            (&raw mut (*operation).waiter).write(None);
+            (&raw mut (*operation).kind).write(kind);
+            (&raw mut (*operation).stage).write(Stage::Fresh);
+            (&raw mut (*operation).option).write(option);
+            (&raw mut (*operation).compress).write(compress);
+            (&raw mut (*operation).limit).write(limit);
+            ffi::PyObject_GC_Track(object.cast());
+            object
+        }
+    }
+
+    /// A new reference to the operation that is done: one object serves all.
+    #[inline]
+    pub(super) fn done() -> *mut ffi::PyObject {
+        let object = DONE.load(Ordering::Relaxed);
+        // SAFETY: made by `init`, and never freed.
+        unsafe { ffi::Py_INCREF(object) };
+        object
+    }
+
+    /// The message, or the iterator.
+    pub(super) fn message<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        // SAFETY: attached; the field is null or owns its reference.
+        unsafe { Bound::from_borrowed_ptr_or_opt(py, self.message) }
+    }
+}
+
+/// # Safety
+///
+/// `object` is a live operation, and nobody else looks at it meanwhile.
+unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a mut Operation {
+    // SAFETY: slots and methods of this type are called with objects of this type; a task's objects belong to its loop's thread.
+    unsafe { &mut *object.cast::<Operation>() }
+}
+
+/// # Safety
+///
+/// Its connection is null or a live connection.
+unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Bound<'py, AsyncConnection>> {
+    // SAFETY: attached; the field is null, after the collector has cleared it, or owns a reference to a connection.
+    unsafe { Bound::from_borrowed_ptr_or_opt(py, operation.connection).map(|object| object.cast_into_unchecked()) }
+}
+
+/// The next step, or the error it ends with.
+///
+/// # Safety
+///
+/// As for `this`.
+#[inline]
+unsafe fn advance(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Step> {
+    // SAFETY: see `this`.
+    let operation = unsafe { this(object) };
+    match (operation.kind, operation.stage) {
+        (Kind::Done, _) | (Kind::Yield, Stage::Suspended) => {
+            return Ok(Step::Ready(none()));
+        }
+        (_, Stage::Finished) => return Err(PyRuntimeError::new_err("this was awaited already")),
+        _ => {}
+    }
+    // SAFETY: see `connection`.
+    let Some(connection) = (unsafe { connection(py, operation) }) else {
+        return Err(PyRuntimeError::new_err("the connection is gone"));
+    };
+    connection.get().step(&connection, operation)
+}
+
+/// A new reference to None.
+#[inline]
+pub(super) fn none() -> *mut ffi::PyObject {
+    // SAFETY: None lives for ever.
+    unsafe {
+        ffi::Py_INCREF(ffi::Py_None());
+        ffi::Py_None()
+    }
+}
+
+/// `am_send`.
+unsafe extern "C" fn am_send(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+    result: *mut *mut ffi::PyObject,
+) -> ffi::PySendResult {
+    // SAFETY: the interpreter calls this slot attached, with an object of this type and a place for the result.
+    unsafe {
+        let py = Python::assume_attached();
+        let step = catch_unwind(AssertUnwindSafe(|| advance(py, object)))
+            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
+        let operation = this(object);
+        match step {
+            Ok(Step::Ready(value)) => {
+                operation.stage = Stage::Finished;
+                operation.waiter = None;
+                *result = value;
+                ffi::PySendResult::PYGEN_RETURN
+            }
+            Ok(Step::Wait(waiter)) => {
+                operation.stage = Stage::Suspended;
+                *result = waiter.yield_again();
+                operation.waiter = Some(waiter);
+                ffi::PySendResult::PYGEN_NEXT
+            }
+            Ok(Step::Yield) => {
+                operation.stage = Stage::Suspended;
+                ffi::Py_INCREF(ffi::Py_None());
+                *result = ffi::Py_None();
+                ffi::PySendResult::PYGEN_NEXT
+            }
+            Err(error) => {
+                operation.stage = Stage::Finished;
+                operation.waiter = None;
+                error.restore(py);
+                *result = ptr::null_mut();
+                ffi::PySendResult::PYGEN_ERROR
+            }
+        }
+    }
+}
+
+/// The same as generators have it, for whoever does not know `am_send`.
+unsafe extern "C" fn iternext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as `am_send`; StopIteration carries the value.
+    unsafe {
+        let mut value = ptr::null_mut();
+        if am_send(object, ptr::null_mut(), &raw mut value) != ffi::PySendResult::PYGEN_RETURN {
+            return value;
+        }
+        let exception = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value);
+        ffi::Py_DECREF(value);
+        if !exception.is_null() {
+            ffi::PyErr_SetObject(ffi::PyExc_StopIteration, exception);
+            ffi::Py_DECREF(exception);
+        }
+        ptr::null_mut()
+    }
+}
+
+unsafe extern "C" fn send(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as `iternext`.
+    unsafe { iternext(object) }
+}
+
+/// Nothing more is wanted of it: what it was given goes back.
+///
+/// # Safety
+///
+/// As for `this`.
+unsafe fn abandon(object: *mut ffi::PyObject) {
+    // SAFETY: see `this`; attached.
+    unsafe {
+        let operation = this(object);
+        operation.stage = Stage::Finished;
+        let Some(waiter) = operation.waiter.take() else { return };
+        let py = Python::assume_attached();
+        if let Some(connection) = connection(py, operation) {
+            let kind = operation.kind;
+            let _ = catch_unwind(AssertUnwindSafe(|| connection.get().abandon(&connection, &waiter, kind)));
+        }
+    }
+}
+
+/// Cancellation, and other exceptions thrown in.
+unsafe extern "C" fn throw(object: *mut ffi::PyObject, arguments: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as `send`; a tuple of one to three, as generators take them.
+    unsafe {
+        let py = Python::assume_attached();
+        if this(object).kind != Kind::Done {
+            abandon(object);
+        }
+        let kind = ffi::PyTuple_GetItem(arguments, 0);
+        if kind.is_null() {
+            return ptr::null_mut();
+        }
+        if ffi::PyExceptionInstance_Check(kind) != 0 {
+            ffi::PyErr_SetObject(ffi::Py_TYPE(kind).cast(), kind);
+        } else if ffi::PyExceptionClass_Check(kind) != 0 {
+            let value =
+                if ffi::PyTuple_Size(arguments) > 1 { ffi::PyTuple_GetItem(arguments, 1) } else { ptr::null_mut() };
+            if !value.is_null() && ffi::PyExceptionInstance_Check(value) != 0 {
+                ffi::PyErr_SetObject(ffi::Py_TYPE(value).cast(), value);
+            } else {
+                ffi::PyErr_SetObject(kind, value);
+            }
+        } else {
+            PyTypeError::new_err("exceptions must be classes or instances deriving from BaseException").restore(py);
+        }
+        ptr::null_mut()
+    }
+}
+
+unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as `send`.
+    unsafe {
+        if this(object).kind != Kind::Done {
+            abandon(object);
+        }
+        ffi::Py_INCREF(ffi::Py_None());
+        ffi::Py_None()
+    }
+}
+
+unsafe extern "C" fn self_new_reference(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_INCREF(object) };
+    object
+}
+
+/// `__name__` and `__qualname__`, for the `repr` of tasks.
+unsafe extern "C" fn name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: see `this`.
+    unsafe { ffi::PyUnicode_FromString(method_name(this(object).kind)) }
+}
+
+fn method_name(kind: Kind) -> *const c_char {
+    match kind {
+        Kind::Receive => c!("recv"),
+        Kind::Next => c!("__anext__"),
+        Kind::ReceiveMany => c!("recv_many"),
+        Kind::Fragment => c!("recv_streaming"),
+        Kind::SendMany => c!("send_many"),
+        _ => c!("send"),
+    }
+}
+
+unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    // SAFETY: the collector calls this with an object of this type.
+    unsafe {
+        let operation = &*object.cast::<Operation>();
+        for reference in [ffi::Py_TYPE(object).cast(), operation.connection, operation.message] {
+            let result = raw::visit(reference, visit, arg);
+            if result != 0 {
+                return result;
+            }
+        }
+        operation.waiter.as_ref().map_or(0, |waiter| waiter.traverse(visit, arg))
+    }
+}
+
+unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their references.
+    unsafe {
+        abandon(object);
+        raw::clear(&mut this(object).connection);
+        raw::clear(&mut this(object).message);
+    }
+    0
+}
+
+/// # Safety
+///
+/// The thread is attached.
+#[cold]
+unsafe fn warn_never_awaited(operation: &Operation) {
+    // SAFETY: attached; an exception on its way is kept. `dealloc` cannot raise.
+    unsafe {
+        let py = Python::assume_attached();
+        let pending = PyErr::take(py);
+        let format = c!("'%s' was never awaited");
+        if ffi::PyErr_WarnFormat(ffi::PyExc_RuntimeWarning, 1, format, method_name(operation.kind)) < 0 {
+            ffi::PyErr_WriteUnraisable(operation.connection);
+        }
+        if let Some(pending) = pending {
+            pending.restore(py);
+        }
+    }
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: the interpreter calls this once, with an object of this type that nobody references.
+    unsafe {
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_GC_UnTrack(object.cast());
+        let operation = this(object);
+        if operation.stage == Stage::Fresh
+            && !matches!(operation.kind, Kind::Yield | Kind::Drain | Kind::Room | Kind::Done)
+        {
+            warn_never_awaited(operation);
+        }
+        tp_clear(object);
+        FREE.give(object);
+        ffi::Py_DECREF(kind.cast()); // an object of a heap type holds a reference to it
+    }
+}
+
+/// What a coroutine that waits in a fragment or a message wants.
+pub(super) fn delivery(kind: Kind) -> Delivery {
+    if kind == Kind::Fragment { Delivery::Fragments } else { Delivery::Messages }
+}
+
+/// Makes the type, and the operation that is done.
+pub(super) fn init(py: Python<'_>) -> PyResult<()> {
+    let method = |name, function, flags| ffi::PyMethodDef {
+        ml_name: name,
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: function },
+        ml_flags: flags,
+        ml_doc: ptr::null(),
+    };
+    // Leaked: the type refers to them for ever.
+    let methods = Box::leak(Box::new([
+        method(c!("send"), send as ffi::PyCFunction, ffi::METH_O),
+        method(c!("throw"), throw as ffi::PyCFunction, ffi::METH_VARARGS),
+        method(c!("close"), close as ffi::PyCFunction, ffi::METH_NOARGS),
+        ffi::PyMethodDef::zeroed(),
+    ]));
+    let attribute =
+        |text| ffi::PyGetSetDef { name: text, get: Some(name), set: None, doc: ptr::null(), closure: ptr::null_mut() };
+    let attributes =
+        Box::leak(Box::new([attribute(c!("__name__")), attribute(c!("__qualname__")), ffi::PyGetSetDef::default()]));
+    let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_clear, tp_clear as *mut c_void),
+        slot(ffi::Py_tp_methods, methods.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_getset, attributes.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_iter, self_new_reference as *mut c_void),
+        slot(ffi::Py_tp_iternext, iternext as *mut c_void),
+        slot(ffi::Py_am_await, self_new_reference as *mut c_void),
+        slot(ffi::Py_am_send, am_send as *mut c_void),
+        slot(0, ptr::null_mut()),
+    ];
+    let mut spec = ffi::PyType_Spec {
+        name: c!("wirespeed._native.Operation"),
+        basicsize: size_of::<Operation>() as c_int,
+        itemsize: 0,
+        flags: (ffi::Py_TPFLAGS_DEFAULT
+            | ffi::Py_TPFLAGS_HAVE_GC
+            | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION
+            | HAVE_AM_SEND) as std::ffi::c_uint,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: attached; the specification is valid, its tables live for ever. Both references are kept for ever.
+    unsafe {
+        let kind = ffi::PyType_FromSpec(&raw mut spec);
+        if kind.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        TYPE.store(kind.cast(), Ordering::Relaxed);
+        let done = Operation::create_raw(ptr::null_mut(), Kind::Done, None, None, 0, ptr::null_mut());
+        if done.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        DONE.store(done, Ordering::Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! What the two hand-written types share: references, memory, and names of asyncio that are looked up once.
+//!
+//! Everything here needs an attached thread; the types' slots are called by the interpreter, so there is one.
+
+#![allow(unsafe_code)] // type slots
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+/// Objects of one type kept for reuse. A list of its own, because `free` would cost as much as the rest of a ready `recv`.
+#[cfg(not(Py_GIL_DISABLED))]
+pub(super) struct FreeList {
+    objects: std::cell::UnsafeCell<([*mut ffi::PyObject; FreeList::SIZE], usize)>,
+}
+
+// SAFETY: `take` and `give` are called with the interpreter's lock held, and run no Python code.
+#[cfg(not(Py_GIL_DISABLED))]
+unsafe impl Sync for FreeList {}
+
+#[cfg(not(Py_GIL_DISABLED))]
+impl FreeList {
+    /// As many as tasks that receive at once in one iteration of a busy loop, some tens; of 100 bytes each.
+    const SIZE: usize = 64;
+
+    pub(super) const fn new() -> Self {
+        Self { objects: std::cell::UnsafeCell::new(([ptr::null_mut(); Self::SIZE], 0)) }
+    }
+
+    /// Memory of an object of `kind`, as [`ffi::PyObject_GC_New`] returns it: with one reference, its fields not initialised.
+    ///
+    /// # Safety
+    ///
+    /// Attached; `kind` is a type with garbage collection, always the same for one list.
+    #[inline]
+    pub(super) unsafe fn take(&self, kind: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
+        // SAFETY: one thread at a time, see above; the first `1` objects of `0` are dead objects of this type.
+        unsafe {
+            let (objects, count) = &mut *self.objects.get();
+            if *count > 0 {
+                *count -= 1;
+                return ffi::PyObject_Init(objects[*count], kind);
+            }
+            ffi::PyObject_GC_New::<ffi::PyObject>(kind)
+        }
+    }
+
+    /// Takes the memory of a dead, untracked object back.
+    ///
+    /// # Safety
+    ///
+    /// Attached; nobody refers to the object, which came from this list.
+    #[inline]
+    pub(super) unsafe fn give(&self, object: *mut ffi::PyObject) {
+        // SAFETY: as above; the caller owns the dead object.
+        unsafe {
+            let (objects, count) = &mut *self.objects.get();
+            if *count < Self::SIZE {
+                objects[*count] = object;
+                *count += 1;
+            } else {
+                ffi::PyObject_GC_Del(object.cast());
+            }
+        }
+    }
+}
+
+/// Without the interpreter's lock a list would need one of its own: the interpreter's allocator is as fast.
+#[cfg(Py_GIL_DISABLED)]
+pub(super) struct FreeList;
+
+#[cfg(Py_GIL_DISABLED)]
+impl FreeList {
+    pub(super) const fn new() -> Self {
+        Self
+    }
+
+    /// # Safety
+    ///
+    /// Attached; `kind` is a type with garbage collection.
+    pub(super) unsafe fn take(&self, kind: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
+        // SAFETY: a type with garbage collection.
+        unsafe { ffi::PyObject_GC_New::<ffi::PyObject>(kind) }
+    }
+
+    /// # Safety
+    ///
+    /// Attached; nobody refers to the object.
+    pub(super) unsafe fn give(&self, object: *mut ffi::PyObject) {
+        // SAFETY: the caller owns the dead object.
+        unsafe { ffi::PyObject_GC_Del(object.cast()) }
+    }
+}
+
+/// Drops the reference in `place`, if there is one.
+///
+/// # Safety
+///
+/// The place is null or owns its reference.
+#[inline]
+pub(super) unsafe fn clear(place: &mut *mut ffi::PyObject) {
+    let object = std::mem::replace(place, ptr::null_mut());
+    // SAFETY: the caller says that the place owns its reference.
+    unsafe { ffi::Py_XDECREF(object) };
+}
+
+/// `Py_VISIT`.
+///
+/// # Safety
+///
+/// Called inside `tp_traverse`, with its arguments.
+#[inline]
+pub(super) unsafe fn visit(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    if object.is_null() {
+        return 0;
+    }
+    // SAFETY: the collector's own function and argument.
+    unsafe { visit(object, arg) }
+}
+
+/// Names of asyncio.
+pub(super) struct Asyncio {
+    pub(super) cancelled_error: Py<PyAny>,
+    /// The dict of the tasks that run now, by loop, where there is one; else `asyncio.current_task`.
+    current_tasks: Result<Py<PyDict>, Py<PyAny>>,
+}
+
+static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
+
+pub(super) fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
+    ASYNCIO.get_or_try_init(py, || {
+        let module = py.import("asyncio")?;
+        let dict = || py.import("_asyncio")?.getattr("_current_tasks");
+        // From 3.14 on, the tasks that run are fields of threads.
+        let current_tasks = match (py.version_info() < (3, 14), dict().map(Bound::cast_into::<PyDict>)) {
+            (true, Ok(Ok(dict))) => Ok(dict.unbind()),
+            _ => Err(module.getattr("current_task")?.unbind()),
+        };
+        Ok(Asyncio { cancelled_error: module.getattr("CancelledError")?.unbind(), current_tasks })
+    })
+}
+
+/// A new reference, or the error that was set.
+pub(super) fn adopt(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, object) }
+}
+
+/// Whether a task of this loop is running now, so that no other must be entered.
+#[inline]
+pub(super) fn is_inside_task(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = event_loop.py();
+    match &asyncio(py)?.current_tasks {
+        Ok(dict) => {
+            let dict = dict.bind(py);
+            Ok(!dict.is_empty() && dict.contains(event_loop)?)
+        }
+        Err(current_task) => Ok(!current_task.bind(py).call1((event_loop,))?.is_none()),
+    }
+}
+
+/// Text of a `CStr` literal for tables of methods.
+macro_rules! c {
+    ($text:literal) => {
+        concat!($text, "\0").as_ptr().cast::<std::ffi::c_char>()
+    };
+}
+pub(super) use c;

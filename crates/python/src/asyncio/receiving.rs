@@ -1,0 +1,320 @@
+//! Receiving: the steps of `recv()` and its kin, and what a readable descriptor makes of them.
+
+use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use wirespeed_driver::blocking::Item;
+use wirespeed_driver::protocol::Delivery;
+
+use super::connection::{AsyncConnection, finish_item, fragment};
+use super::operation::{Kind, Operation, Step, delivery};
+use super::state::Notes;
+use super::waiter::{Stage, WaiterRef};
+use crate::errors;
+
+impl AsyncConnection {
+    /// The next step of an operation.
+    #[inline]
+    pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &mut Operation) -> PyResult<Step> {
+        match operation.kind {
+            Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
+            _ => self.send_step(this, operation),
+        }
+    }
+
+    #[inline]
+    fn receive_step(&self, this: &Bound<'_, Self>, operation: &mut Operation) -> PyResult<Step> {
+        let py = this.py();
+        if let Some(waiter) = &operation.waiter {
+            if waiter.stage() == Stage::Waiting {
+                return Ok(Step::Wait(waiter.clone()));
+            }
+            if let Some(item) = waiter.take() {
+                return self.received(this, operation, item);
+            }
+            if let Some(error) = waiter.take_error() {
+                return Err(error);
+            }
+        }
+        let delivery = delivery(operation.kind);
+        let mut notes = Notes::default();
+        let mut state = self.lock(py);
+        if self.listens() {
+            return Err(PyRuntimeError::new_err("messages go to the listener: recv cannot be used"));
+        }
+        if state.streaming && delivery == Delivery::Messages {
+            return Err(errors::streaming(py));
+        }
+        let taken = if state.next_receiver().is_some() {
+            None
+        } else {
+            state.take(py, operation.option, delivery, &mut notes)?
+        };
+        match taken {
+            Some(item) => {
+                state.conn.peer.release_parsed();
+                // The application receives again; a pong goes out before it may be busy for a while.
+                let due = state.paused && state.is_queue_low()
+                    || state.conn.peer.link.queued() > 0 && !state.corked && !state.blocked
+                    || !notes.is_empty();
+                drop(state);
+                if due {
+                    Self::tell_notes(this, notes)?;
+                    Self::settle(this)?;
+                }
+                self.received(this, operation, item)
+            }
+            None => {
+                let due =
+                    state.conn.is_closing() || state.paused || state.conn.peer.link.queued() > 0 || !notes.is_empty();
+                drop(state);
+                if due {
+                    Self::tell_notes(this, notes)?;
+                    Self::settle(this)?;
+                }
+                self.wait_for_message(this, operation, delivery)
+            }
+        }
+    }
+
+    /// Nothing is there: the task waits, or learns that nothing will come.
+    #[inline]
+    fn wait_for_message(&self, this: &Bound<'_, Self>, operation: &Operation, delivery: Delivery) -> PyResult<Step> {
+        let py = this.py();
+        if self.lock(py).finished {
+            return Err(self.ended(py, operation.kind));
+        }
+        let waiter = WaiterRef::new(self.event_loop.bind(py), operation.option, delivery)?;
+        let paused = {
+            let mut state = self.lock(py);
+            state.receivers.push_back(waiter.clone());
+            state.paused
+        };
+        self.hold(this);
+        self.loop_state.get().begin_iteration();
+        if paused {
+            Self::settle(this)?; // somebody wants more
+        }
+        Ok(Step::Wait(waiter))
+    }
+
+    /// What a receiver gets of a connection that is closed.
+    fn ended(&self, py: Python<'_>, kind: Kind) -> PyErr {
+        let error = self.closed(py);
+        // A clean close ends the iteration; it is not an error.
+        if kind == Kind::Next && errors::is_clean_close(py, &error) {
+            return PyStopAsyncIteration::new_err(());
+        }
+        error
+    }
+
+    /// Makes the value of an operation that has its message.
+    #[inline]
+    fn received(&self, this: &Bound<'_, Self>, operation: &Operation, item: Item<Py<PyAny>>) -> PyResult<Step> {
+        let py = this.py();
+        let value = match operation.kind {
+            Kind::Receive | Kind::Next => finish_item(py, item, operation.option)?,
+            Kind::Fragment => fragment(py, item)?,
+            _ => self.receive_more(this, operation, item)?,
+        };
+        Ok(Step::Ready(value.into_ptr()))
+    }
+
+    /// All messages that are there, after the first.
+    fn receive_more(
+        &self,
+        this: &Bound<'_, Self>,
+        operation: &Operation,
+        first: Item<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let py = this.py();
+        let mut notes = Notes::default();
+        let mut items = vec![first];
+        {
+            let mut state = self.lock(py);
+            // Those who wait already come first.
+            while items.len() < operation.limit && !state.streaming && state.next_receiver().is_none() {
+                match state.take(py, operation.option, Delivery::Messages, &mut notes) {
+                    Ok(Some(item)) => items.push(item),
+                    // What ended it, if anything did, is for the next call: these messages come first.
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            state.conn.peer.release_parsed();
+        }
+        Self::tell_notes(this, notes)?;
+        Self::settle(this)?;
+        // The list is made outside the connection's lock: a collection may start here.
+        let list = PyList::empty(py);
+        let mut items = items.into_iter();
+        while let Some(item) = items.next() {
+            let message = match operation.option {
+                None => Ok(item.message.clone_ref(py)),
+                Some(text) => crate::view::convert(item.message.bind(py), text),
+            };
+            match message {
+                Ok(message) => list.append(message)?,
+                // What cannot be decoded is raised by a call of its own, after what came before it.
+                Err(error) if list.is_empty() => {
+                    self.lock(py).put_back(items);
+                    return Err(error);
+                }
+                Err(_) => {
+                    self.lock(py).put_back(std::iter::once(item).chain(items));
+                    break;
+                }
+            }
+        }
+        Ok(list.into_any().unbind())
+    }
+
+    /// A message that is there already.
+    pub(super) fn receive_nowait(this: &Bound<'_, Self>, decode: Option<bool>) -> PyResult<Option<Py<PyAny>>> {
+        let py = this.py();
+        let conn = this.get();
+        if conn.listens() {
+            return Err(PyRuntimeError::new_err("messages go to the listener: recv_nowait cannot be used"));
+        }
+        let mut notes = Notes::default();
+        let taken = {
+            let mut state = conn.lock(py);
+            if state.streaming {
+                return Err(errors::streaming(py));
+            }
+            let waiting = state.next_receiver().is_some();
+            if waiting { None } else { state.take(py, decode, Delivery::Messages, &mut notes)? }
+        };
+        Self::tell_notes(this, notes)?;
+        Self::settle(this)?;
+        match taken {
+            Some(item) => finish_item(py, item, decode).map(Some),
+            None if conn.lock(py).finished => Err(conn.closed(py)),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives what was read to whoever waits, from a callback of the loop; what nobody waits for is queued.
+    pub(super) fn process(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let mut result = Ok(());
+        if conn.listens() {
+            result = Self::dispatch(this);
+        } else {
+            let direct = conn.may_wake(py)?;
+            while let Some(waiter) = conn.next_served(this, &mut result)? {
+                result = result.and(waiter.wake(py, direct));
+            }
+        }
+        result.and(Self::settle(this))
+    }
+
+    /// The same from inside a task: those that can be served are resumed by the loop.
+    pub(super) fn serve(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let mut result = Ok(());
+        // A listener is told by callbacks of the loop only.
+        while !conn.listens()
+            && let Some(waiter) = conn.next_served(this, &mut result)?
+        {
+            waiter.wake(py, false)?;
+        }
+        result?;
+        Self::settle(this)
+    }
+
+    /// The next receiver, with its message; if there is none, fills the queue.
+    #[inline]
+    fn next_served(&self, this: &Bound<'_, Self>, result: &mut PyResult<()>) -> PyResult<Option<WaiterRef>> {
+        let py = this.py();
+        let mut notes = Notes::default();
+        let served = {
+            let mut state = self.lock(py);
+            match state.next_receiver().map(WaiterRef::wants) {
+                None => {
+                    *result = std::mem::replace(result, Ok(())).and(state.fill_queue(py, &mut notes));
+                    None
+                }
+                Some((decode, delivery)) => match state.take(py, decode, delivery, &mut notes) {
+                    Ok(None) => {
+                        state.conn.peer.release_parsed();
+                        None
+                    }
+                    Ok(Some(item)) => {
+                        let waiter = state.receivers.pop_front();
+                        if let Some(waiter) = &waiter {
+                            waiter.assign(item);
+                        }
+                        waiter
+                    }
+                    Err(error) => {
+                        let waiter = state.receivers.pop_front();
+                        if let Some(waiter) = &waiter {
+                            waiter.fail(error);
+                        }
+                        waiter
+                    }
+                },
+            }
+        };
+        Self::tell_notes(this, notes)?;
+        Ok(served)
+    }
+
+    /// The same, in the loop's next turn.
+    fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(port) = self.port.get() else { return Ok(()) };
+        self.event_loop.call_method1(py, "call_soon", (port.getattr(py, "_readable")?,)).map(drop)
+    }
+
+    /// A task gave up waiting: what it was given goes to others.
+    pub(super) fn abandon(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) {
+        let py = this.py();
+        waiter.abandon();
+        let result = match kind {
+            Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => {
+                let item = waiter.take();
+                let given = item.is_some();
+                {
+                    let mut state = self.lock(py);
+                    state.receivers.retain(|other| other.as_ptr() != waiter.as_ptr());
+                    if let Some(item) = item {
+                        state.streaming = false;
+                        state.put_back(std::iter::once(item));
+                    }
+                }
+                match (given, kind) {
+                    (false, _) => Ok(()),
+                    // The generator may have to drop the rest of the message first.
+                    (true, Kind::Fragment) => self.serve_soon(py),
+                    (true, _) => Self::serve(this),
+                }
+            }
+            _ => self.abandon_send(this, waiter, kind),
+        };
+        if let Err(error) = result {
+            error.write_unraisable(py, Some(this.as_any()));
+        }
+        self.release(py);
+    }
+
+    /// Tells those who wait for pongs, and a listener that leaves the messages to `recv`.
+    #[inline]
+    pub(super) fn tell_notes(this: &Bound<'_, Self>, notes: Notes) -> PyResult<()> {
+        if notes.is_empty() { Ok(()) } else { Self::tell_notes_slowly(this, notes) }
+    }
+
+    fn tell_notes_slowly(this: &Bound<'_, Self>, notes: Notes) -> PyResult<()> {
+        let py = this.py();
+        for (future, latency) in notes.pongs {
+            if !super::connection::is_done(py, &future) {
+                future.call_method1(py, "set_result", (latency,))?;
+            }
+        }
+        for control in notes.controls {
+            Self::tell_control(this, control)?;
+        }
+        Ok(())
+    }
+}

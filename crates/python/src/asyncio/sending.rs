@@ -1,0 +1,666 @@
+//! Sending: the fast way of `send`, the steps of what must wait, and what a writable descriptor makes of them.
+
+use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use wirespeed_driver::blocking::Source;
+use wirespeed_driver::buffers;
+use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
+use wirespeed_driver::write_queue::Flushed;
+
+use super::connection::{AsyncConnection, Backend};
+use super::loop_state::LoopState;
+use super::operation::{Kind, Operation, Step, none};
+use super::state::{Large, Output};
+use super::waiter::{Stage, WaiterRef};
+use crate::{errors, source};
+
+/// What became of a message.
+enum Sent {
+    /// It is queued, or written.
+    Done,
+    /// So is it, and the loop is due a turn.
+    Turn,
+    /// So is it, and the sender should wait for room.
+    Full,
+    /// It must wait.
+    Wait,
+    /// The connection is closed, or closing.
+    Closed,
+}
+
+impl AsyncConnection {
+    /// `send()`: a new reference to what is awaited.
+    #[inline]
+    pub(super) fn send(
+        this: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<*mut ffi::PyObject> {
+        let Some((kind, bytes)) = source::message(message, text)? else {
+            return this.call_method1("_send_fragments", (message, text, compress)).map(Bound::into_ptr);
+        };
+        Ok(match Self::try_send(this, message, kind, &bytes, compress, false)? {
+            Sent::Done => Operation::done(),
+            Sent::Turn => Operation::create(this, Kind::Yield, None),
+            Sent::Full => Operation::create(this, Kind::Drain, None),
+            Sent::Wait => Operation::create_send(this, message, text, compress),
+            Sent::Closed => Operation::create(this, Kind::End, None),
+        })
+    }
+
+    /// `send_nowait()`.
+    pub(super) fn send_at_once(
+        this: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<()> {
+        let Some((kind, bytes)) = source::message(message, text)? else {
+            return Err(wrong_type(message, "message"));
+        };
+        match Self::try_send(this, message, kind, &bytes, compress, false)? {
+            Sent::Done => Ok(()),
+            Sent::Turn => {
+                this.get().lock(this.py()).turn_owed = true;
+                Ok(())
+            }
+            Sent::Full => {
+                this.get().lock(this.py()).tell_writable = true;
+                Ok(())
+            }
+            Sent::Wait => {
+                this.get().lock(this.py()).tell_writable = true;
+                Err(PyBlockingIOError::new_err("too much is waiting to be sent: see write_limit"))
+            }
+            Sent::Closed => Err(this.get().closed(this.py())),
+        }
+    }
+
+    /// Queues a message if this is possible now, and writes as much as is due. `turn`: it is the turn of whoever sends it.
+    #[inline]
+    fn try_send(
+        this: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        kind: MessageKind,
+        bytes: &source::Message<'_>,
+        compress: Option<bool>,
+        turn: bool,
+    ) -> PyResult<Sent> {
+        let py = this.py();
+        let conn = this.get();
+        let len = bytes.len();
+        let iteration = conn.loop_state.get().iteration();
+        let mut state = conn.lock(py);
+        if state.conn.is_closing() || state.pending_close.is_some() {
+            return Ok(Sent::Closed);
+        }
+        if if turn { state.is_stuck() } else { state.must_wait() } {
+            return Ok(Sent::Wait);
+        }
+        let result = if state.conn.peer.link.is_large(len, compress) {
+            drop(state);
+            Self::begin_large(this, message, kind, bytes)?;
+            state = conn.lock(py);
+            Ok(())
+        } else {
+            state.conn.peer.link.send_message(kind, bytes.piece(0..len), compress)
+        };
+        match result {
+            Ok(()) => {}
+            Err(SendError::NotOpen) => return Ok(Sent::Closed),
+            Err(error) => {
+                drop(state);
+                return Err(errors::refused(py, error));
+            }
+        }
+        let output = state.output(iteration);
+        let turn_due = state.is_turn_due(len, iteration);
+        if output == Output::Write && state.large.is_none() && state.conn.socket().is_some() {
+            // The short way: one system call, and nothing else to see to.
+            if state.conn.flush() == Flushed::All && !state.conn.is_closing() {
+                return Ok(if turn_due { Sent::Turn } else { Sent::Done });
+            }
+        }
+        let (corked, large) = (state.corked, state.large.is_some());
+        if output == Output::Cork {
+            state.corked = true;
+        }
+        drop(state);
+        match output {
+            Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
+            Output::Write => Self::write_out(this)?,
+            Output::Wait if large => Self::write_out(this)?,
+            Output::Cork | Output::Wait => {}
+        }
+        let state = conn.lock(py);
+        if state.conn.peer.link.failure().is_some() {
+            drop(state);
+            Self::settle(this)?; // the end begins
+            return Ok(Sent::Closed);
+        }
+        Ok(match () {
+            () if state.is_crowded() => Sent::Full,
+            () if turn_due => Sent::Turn,
+            () => Sent::Done,
+        })
+    }
+
+    /// Queues the header of a large message; its payload follows as far as there is room.
+    fn begin_large(
+        this: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        kind: MessageKind,
+        bytes: &source::Message<'_>,
+    ) -> PyResult<()> {
+        let py = this.py();
+        // What may change while it waits is copied.
+        let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
+        let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
+        let mut state = this.get().lock(py);
+        let send = state.conn.peer.link.begin_large(kind, bytes.len());
+        let send = send.map_err(|error| errors::refused(py, error))?;
+        state.large = Some(Large { send, source: source.unbind(), offset: 0 });
+        Ok(())
+    }
+
+    /// Queues the next piece of the large message that is on its way; false: there is none, or it was the last.
+    fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut state = self.lock(py);
+        let Some(mut large) = state.large.take() else { return Ok(false) };
+        if state.conn.is_over() || state.conn.peer.link.failure().is_some() {
+            state.conn.peer.link.abandon_large();
+            drop(state);
+            drop(large);
+            return Ok(false);
+        }
+        let source = large.source.bind(py);
+        let bytes = match source.cast::<PyBytes>() {
+            Ok(bytes) => bytes.as_bytes(),
+            Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
+        };
+        let end = (large.offset + buffers::WRITE_SIZE).min(bytes.len());
+        let complete = state.conn.peer.link.append_large(&mut large.send, &bytes[large.offset..end]);
+        large.offset = end;
+        if !complete {
+            state.large = Some(large);
+            return Ok(true);
+        }
+        let pending = state.pending_close.take();
+        drop(state);
+        drop(large);
+        if let Some((code, reason)) = pending {
+            let mut state = self.lock(py);
+            let _ = state.conn.begin_close(code, &reason, std::time::Instant::now()); // it was checked
+        }
+        Ok(false)
+    }
+
+    /// Writes what is queued, as far as there is room, and sees to it that the rest follows.
+    pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        loop {
+            if Self::flush_once(this)? {
+                break;
+            }
+            if !conn.append_large(py)? && conn.lock(py).conn.peer.link.queued() == 0 {
+                break;
+            }
+        }
+        conn.settle_flushes(py)
+    }
+
+    /// Writes once; true: there is no more room.
+    fn flush_once(this: &Bound<'_, Self>) -> PyResult<bool> {
+        let py = this.py();
+        let conn = this.get();
+        let output = {
+            let mut state = conn.lock(py);
+            if state.conn.socket().is_some() {
+                let was_blocked = state.blocked;
+                state.blocked = state.conn.flush() == Flushed::Blocked;
+                let blocked = state.blocked;
+                drop(state);
+                if blocked != was_blocked {
+                    conn.watch_writable(py, blocked)?;
+                }
+                return Ok(blocked);
+            }
+            if state.conn.is_over() {
+                return Ok(true);
+            }
+            if state.blocked {
+                return Ok(true);
+            }
+            state.conn.take_output()
+        };
+        if output.is_empty() {
+            return Ok(false);
+        }
+        let transport = match &*conn.backend.lock(py) {
+            Backend::Transport(transport) => transport.clone_ref(py),
+            _ => return Ok(true),
+        };
+        transport.call_method1(py, "write", (PyBytes::new(py, &output),))?;
+        Ok(conn.lock(py).blocked)
+    }
+
+    /// What was corked leaves: the end of an iteration of the loop.
+    pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let due = {
+            let mut state = this.get().lock(py);
+            state.corked = false;
+            state.conn.peer.link.queued() > 0 && !state.blocked
+        };
+        if due {
+            Self::write_out(this)?;
+            Self::after_write(this)?;
+        }
+        Ok(())
+    }
+
+    /// There is room again.
+    pub(super) fn on_writable(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        conn.loop_state.get().begin_iteration();
+        {
+            let mut state = conn.lock(py);
+            if state.conn.socket().is_none() {
+                state.blocked = false; // a transport says so
+            }
+        }
+        Self::write_out(this)?;
+        Self::after_write(this)
+    }
+
+    fn after_write(this: &Bound<'_, Self>) -> PyResult<()> {
+        Self::wake_senders(this)?;
+        let tell = {
+            let mut state = this.get().lock(this.py());
+            state.has_room() && std::mem::take(&mut state.tell_writable)
+        };
+        let mut result = Ok(());
+        if tell {
+            result = Self::tell_writable(this);
+        }
+        result.and(Self::settle(this))
+    }
+
+    /// Resumes those who wait for room, if there is.
+    pub(super) fn wake_senders(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let woken = {
+            let mut state = this.get().lock(py);
+            if state.senders.is_empty() && state.drainers.is_empty() || !state.has_room() {
+                return Ok(());
+            }
+            let mut woken = std::mem::take(&mut state.drainers);
+            if !state.fragmenting {
+                state.senders.retain(|waiter| waiter.stage() == Stage::Waiting);
+                state.sender_turns += state.senders.len();
+                woken.append(&mut state.senders);
+            }
+            woken
+        };
+        for waiter in woken {
+            waiter.wake(py, false)?;
+        }
+        Ok(())
+    }
+
+    /// The next step of an operation that waits to send.
+    pub(super) fn send_step(&self, this: &Bound<'_, Self>, operation: &mut Operation) -> PyResult<Step> {
+        let py = this.py();
+        if let Some(waiter) = operation.waiter.take() {
+            if waiter.stage() == Stage::Waiting {
+                operation.waiter = Some(waiter);
+                return Ok(Step::Wait(self.same_waiter(operation)?));
+            }
+            match operation.kind {
+                Kind::End => {}
+                Kind::Drain => {
+                    return if self.lock(py).finished { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
+                }
+                _ => {
+                    let mut state = self.lock(py);
+                    state.sender_turns = state.sender_turns.saturating_sub(1);
+                }
+            }
+            return self.send_now(this, operation, true);
+        }
+        self.send_now(this, operation, false)
+    }
+
+    fn same_waiter(&self, operation: &Operation) -> PyResult<WaiterRef> {
+        operation.waiter.clone().ok_or_else(|| PyRuntimeError::new_err("this was awaited already"))
+    }
+
+    fn send_now(&self, this: &Bound<'_, Self>, operation: &mut Operation, turn: bool) -> PyResult<Step> {
+        let py = this.py();
+        let sent = match operation.kind {
+            Kind::Yield => {
+                self.loop_state.get().begin_iteration();
+                return Ok(Step::Yield);
+            }
+            Kind::End => Sent::Closed,
+            Kind::Drain => {
+                let state = self.lock(py);
+                match () {
+                    () if state.conn.is_over() || state.conn.peer.link.failure().is_some() => Sent::Closed,
+                    () if state.is_crowded() => Sent::Full,
+                    () => Sent::Done,
+                }
+            }
+            Kind::Room => {
+                let state = self.lock(py);
+                match () {
+                    () if state.conn.is_closing() || state.pending_close.is_some() => Sent::Closed,
+                    () if if turn { state.is_stuck() } else { state.must_wait() } => Sent::Wait,
+                    () => Sent::Done,
+                }
+            }
+            Kind::SendMany => self.send_from_iterator(this, operation, turn)?,
+            _ => {
+                let Some(message) = operation.message(py) else {
+                    return Err(PyRuntimeError::new_err("this was awaited already"));
+                };
+                let Some((kind, bytes)) = source::message(&message, operation.option)? else {
+                    return Err(wrong_type(&message, "message"));
+                };
+                Self::try_send(this, &message, kind, &bytes, operation.compress, turn)?
+            }
+        };
+        match sent {
+            Sent::Done => Ok(Step::Ready(none())),
+            Sent::Turn => {
+                operation.kind = Kind::Yield;
+                self.loop_state.get().begin_iteration();
+                Ok(Step::Yield)
+            }
+            Sent::Full => {
+                operation.kind = Kind::Drain;
+                self.wait_for_room(this, false)
+            }
+            Sent::Wait => self.wait_for_room(this, true),
+            Sent::Closed => {
+                operation.kind = Kind::End;
+                self.wait_for_end(this)
+            }
+        }
+    }
+
+    /// Sends the messages of an iterator until it is exhausted or there is no room.
+    fn send_from_iterator(&self, this: &Bound<'_, Self>, operation: &mut Operation, mut turn: bool) -> PyResult<Sent> {
+        let py = this.py();
+        let Some(iterator) = operation.message(py) else {
+            return Err(PyRuntimeError::new_err("this was awaited already"));
+        };
+        let (text, compress) = (operation.option, operation.compress);
+        loop {
+            {
+                let state = self.lock(py);
+                if state.conn.is_closing() || state.pending_close.is_some() {
+                    return Ok(Sent::Closed);
+                }
+                // Before the next message is taken out of the iterator: it could not be put back.
+                if if turn { state.is_stuck() } else { state.must_wait() } {
+                    return Ok(Sent::Wait);
+                }
+            }
+            turn = true;
+            // Messages of other tasks may come in between where this one waits, as with single sends.
+            let message = match next(&iterator) {
+                Ok(Some(message)) => message,
+                Ok(None) => {
+                    Self::write_out(this)?;
+                    let state = self.lock(py);
+                    return Ok(if state.is_crowded() { Sent::Full } else { Sent::Done });
+                }
+                Err(error) => {
+                    // What came before is accepted, so it leaves.
+                    Self::write_out(this)?;
+                    return Err(error);
+                }
+            };
+            let sent = match source::message(&message, text)? {
+                Some((kind, bytes)) => self.queue(this, &message, kind, &bytes, compress)?,
+                None => {
+                    Self::write_out(this)?;
+                    return Err(wrong_type(&message, "messages"));
+                }
+            };
+            if let Some(sent) = sent {
+                return Ok(sent);
+            }
+        }
+    }
+
+    /// Queues one of many messages; writes when a block is full.
+    #[inline]
+    fn queue(
+        &self,
+        this: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        kind: MessageKind,
+        bytes: &source::Message<'_>,
+        compress: Option<bool>,
+    ) -> PyResult<Option<Sent>> {
+        let py = this.py();
+        let len = bytes.len();
+        let mut state = self.lock(py);
+        if state.conn.peer.link.is_large(len, compress) {
+            drop(state);
+            Self::begin_large(this, message, kind, bytes)?;
+            Self::write_out(this)?;
+            return Ok(None);
+        }
+        match state.conn.peer.link.send_message(kind, bytes.piece(0..len), compress) {
+            Ok(()) => {}
+            Err(SendError::NotOpen) => return Ok(Some(Sent::Closed)),
+            Err(error) => {
+                drop(state);
+                return Err(errors::refused(py, error));
+            }
+        }
+        if state.conn.peer.link.queued() >= buffers::WRITE_SIZE / 2 && !state.blocked {
+            drop(state);
+            Self::write_out(this)?;
+        }
+        Ok(None)
+    }
+
+    /// `parked`: for a message that is not queued yet.
+    fn wait_for_room(&self, this: &Bound<'_, Self>, parked: bool) -> PyResult<Step> {
+        let py = this.py();
+        // Who only corked may be waited for: the end of the iteration would come too late for nobody but the sender.
+        Self::write_out(this)?;
+        let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
+        {
+            let mut state = self.lock(py);
+            if parked { &mut state.senders } else { &mut state.drainers }.push_back(waiter.clone());
+        }
+        self.hold(this);
+        self.loop_state.get().begin_iteration();
+        Self::wake_senders(this)?;
+        Ok(Step::Wait(waiter))
+    }
+
+    fn wait_for_end(&self, this: &Bound<'_, Self>) -> PyResult<Step> {
+        let py = this.py();
+        if self.lock(py).finished {
+            return Err(self.closed(py));
+        }
+        let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
+        self.lock(py).mourners.push(waiter.clone());
+        self.hold(this);
+        self.loop_state.get().begin_iteration();
+        Ok(Step::Wait(waiter))
+    }
+
+    /// A task gave up waiting to send.
+    pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) -> PyResult<()> {
+        {
+            let mut state = self.lock(this.py());
+            let before = state.senders.len();
+            state.senders.retain(|other| other.as_ptr() != waiter.as_ptr());
+            if matches!(kind, Kind::Send | Kind::SendMany | Kind::Room) && state.senders.len() == before {
+                state.sender_turns = state.sender_turns.saturating_sub(1); // it was its turn
+            }
+            state.drainers.retain(|other| other.as_ptr() != waiter.as_ptr());
+            state.mourners.retain(|other| other.as_ptr() != waiter.as_ptr());
+        }
+        Self::wake_senders(this)
+    }
+
+    /// Sends one fragment; whether it is text, and what is awaited.
+    pub(super) fn send_fragment<'py>(
+        this: &Bound<'py, Self>,
+        fragment: &Bound<'py, PyAny>,
+        first: bool,
+        fin: bool,
+        text: Option<bool>,
+        compress: Option<bool>,
+    ) -> PyResult<(bool, Bound<'py, PyAny>)> {
+        let py = this.py();
+        let conn = this.get();
+        let Some((kind, bytes)) = source::message(fragment, text)? else {
+            return Err(wrong_type(fragment, "fragments"));
+        };
+        let iteration = conn.loop_state.get().iteration();
+        let result = {
+            let mut state = conn.lock(py);
+            if state.conn.is_closing() {
+                Err(SendError::NotOpen)
+            } else {
+                let link = &mut state.conn.peer.link;
+                let payload = bytes.piece(0..bytes.len());
+                let result = if first {
+                    link.send_first_fragment(kind, payload, compress)
+                } else {
+                    link.send_fragment(payload, fin)
+                };
+                result.map(|()| (state.output(iteration), std::mem::replace(&mut state.corked, true)))
+            }
+        };
+        let awaited = match result {
+            Err(SendError::NotOpen) => Operation::create(this, Kind::End, None),
+            Err(error) => return Err(errors::refused(py, error)),
+            Ok((output, corked)) => {
+                match output {
+                    Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
+                    Output::Write => {
+                        conn.lock(py).corked = corked;
+                        Self::write_out(this)?;
+                    }
+                    _ => conn.lock(py).corked = corked,
+                }
+                let full = conn.lock(py).is_above_high();
+                if full { Operation::create(this, Kind::Drain, None) } else { Operation::done() }
+            }
+        };
+        let awaited = super::raw::adopt(py, awaited)?;
+        Ok((kind == MessageKind::Text, awaited))
+    }
+
+    /// `flush()`: a future for what the kernel has not taken.
+    pub(super) fn begin_flush(this: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+        let py = this.py();
+        let conn = this.get();
+        Self::write_out(this)?;
+        let target = {
+            let state = conn.lock(py);
+            if state.conn.peer.link.failure().is_some() || state.conn.is_over() {
+                drop(state);
+                Self::settle(this)?;
+                return Err(conn.closed(py));
+            }
+            if state.large.is_some() {
+                u64::MAX // when everything has left
+            } else if state.conn.peer.link.queued() > 0 || state.blocked && state.conn.socket().is_none() {
+                state.conn.peer.link.written() + state.conn.peer.link.queued() as u64
+            } else {
+                drop(state);
+                // A loop of send_nowait and flush must give others a turn too.
+                if std::mem::take(&mut conn.lock(py).turn_owed) {
+                    return super::raw::adopt(py, Operation::create(this, Kind::Yield, None))
+                        .map(|turn| Some(turn.unbind()));
+                }
+                return Ok(None);
+            }
+        };
+        let future = conn.event_loop.call_method0(py, "create_future")?;
+        conn.lock(py).flushes.push((target, future.clone_ref(py)));
+        conn.hold(this);
+        Ok(Some(future))
+    }
+
+    /// Tells those who wait for a flush how far it is.
+    fn settle_flushes(&self, py: Python<'_>) -> PyResult<()> {
+        let settled: Vec<Py<PyAny>> = {
+            let mut state = self.lock(py);
+            if state.flushes.is_empty() {
+                return Ok(());
+            }
+            let link = &state.conn.peer.link;
+            if link.failure().is_some() {
+                return Ok(()); // the end tells them
+            }
+            let all = link.queued() == 0 && state.large.is_none();
+            let blocked = state.blocked && state.conn.socket().is_none();
+            let written = link.written();
+            let done = |target: u64| !blocked && (all || target <= written);
+            let (settled, rest) = std::mem::take(&mut state.flushes).into_iter().partition(|(target, _)| done(*target));
+            state.flushes = rest;
+            Vec::<(u64, Py<PyAny>)>::into_iter(settled).map(|(_, future)| future).collect()
+        };
+        for future in settled {
+            if !super::connection::is_done(py, &future) {
+                future.call_method1(py, "set_result", (py.None(),))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the closing handshake; after the large message that is on its way.
+    pub(super) fn begin_close(
+        this: &Bound<'_, Self>,
+        code: Option<CloseCode>,
+        reason: &str,
+        keep: bool,
+    ) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let result = {
+            let mut state = conn.lock(py);
+            if state.conn.is_over() {
+                return Ok(());
+            }
+            // If the application does not receive any more, it gives up what does not fit the queue.
+            state.dropping |= !keep;
+            if state.large.is_some() && !state.conn.is_closing() {
+                state.pending_close.get_or_insert((code, reason.to_owned()));
+                state.conn.limit_closing(std::time::Instant::now());
+                Ok(())
+            } else {
+                state.conn.begin_close(code, reason, std::time::Instant::now())
+            }
+        };
+        result.map_err(|error| errors::refused(py, error))?;
+        Self::write_out(this)?;
+        Self::serve(this)
+    }
+}
+
+/// The next item of an iterator.
+fn next<'py>(iterator: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    iterator.cast::<pyo3::types::PyIterator>()?.clone().next().transpose()
+}
+
+fn wrong_type(object: &Bound<'_, PyAny>, what: &str) -> PyErr {
+    PyTypeError::new_err(format!("{what} must be str or bytes-like, not {}", source::type_name(object)))
+}

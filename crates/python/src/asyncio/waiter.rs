@@ -1,0 +1,557 @@
+//! What a waiting task waits on: an object that asyncio takes for a future.
+//!
+//! A task that suspends asks for its wakeup to be called ([`Waiter::add_done_callback`]). [`WaiterRef::wake`] calls it: at once, in the
+//! task's own context, when the loop itself has called us; through `call_soon` from anywhere else. So an awaiting task costs what a callback
+//! costs, and no task is ever entered from inside another.
+
+#![allow(unsafe_code)] // type slots
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use wirespeed_driver::blocking::Item;
+use wirespeed_driver::protocol::Delivery;
+
+use super::raw::{self, FreeList, c};
+
+/// How far a wait is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It goes on.
+    Waiting,
+    /// What was waited for is there, or will never come.
+    Woken,
+    /// The task was cancelled.
+    Cancelled,
+}
+
+#[repr(C)]
+pub(super) struct Waiter {
+    ob_base: ffi::PyObject,
+    event_loop: *mut ffi::PyObject,
+    wakeup: *mut ffi::PyObject,
+    context: *mut ffi::PyObject,
+    cancel_message: *mut ffi::PyObject,
+    item: Option<Item<Py<PyAny>>>,
+    error: Option<PyErr>,
+    decode: Option<bool>,
+    delivery: Delivery,
+    stage: Stage,
+    blocking: bool,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
+static FREE: FreeList = FreeList::new();
+
+/// A reference to a waiter. Dropped by attached threads only: it lives in objects of the loop.
+pub(super) struct WaiterRef(NonNull<Waiter>);
+
+// SAFETY: as for any reference to a Python object: everything but moving it needs an attached thread.
+unsafe impl Send for WaiterRef {}
+// SAFETY: as above.
+unsafe impl Sync for WaiterRef {}
+
+impl WaiterRef {
+    /// A waiter of `event_loop`, and what it wants if it receives.
+    #[inline]
+    pub(super) fn new(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery) -> PyResult<Self> {
+        // SAFETY: attached; the type was made by `init`. Every field is written before the object is known to anybody.
+        unsafe {
+            let object = FREE.take(TYPE.load(Ordering::Relaxed)).cast::<Waiter>();
+            let Some(object) = NonNull::new(object) else { return Err(PyErr::fetch(event_loop.py())) };
+            let waiter = object.as_ptr();
+            (&raw mut (*waiter).event_loop).write(event_loop.clone().into_ptr());
+            (&raw mut (*waiter).wakeup).write(ptr::null_mut());
+            (&raw mut (*waiter).context).write(ptr::null_mut());
+            (&raw mut (*waiter).cancel_message).write(ptr::null_mut());
+            (&raw mut (*waiter).item).write(None);
+            (&raw mut (*waiter).error).write(None);
+            (&raw mut (*waiter).decode).write(decode);
+            (&raw mut (*waiter).delivery).write(delivery);
+            (&raw mut (*waiter).stage).write(Stage::Waiting);
+            (&raw mut (*waiter).blocking).write(true);
+            ffi::PyObject_GC_Track(waiter.cast());
+            Ok(Self(object))
+        }
+    }
+
+    #[inline]
+    pub(super) fn as_ptr(&self) -> *mut ffi::PyObject {
+        self.0.as_ptr().cast()
+    }
+
+    #[inline]
+    fn get(&self) -> &Waiter {
+        // SAFETY: a live object, by this reference. The fields that change are written by `set` and the slots, between which no
+        // reference lives on.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // an object of the interpreter: one thread at a time, for one line
+    fn set(&self) -> &mut Waiter {
+        // SAFETY: as above; an event loop's objects belong to its thread.
+        unsafe { &mut *self.0.as_ptr() }
+    }
+
+    #[inline]
+    pub(super) fn stage(&self) -> Stage {
+        self.get().stage
+    }
+
+    /// What it wants to receive.
+    #[inline]
+    pub(super) fn wants(&self) -> (Option<bool>, Delivery) {
+        (self.get().decode, self.get().delivery)
+    }
+
+    /// Gives it what it waited for. [`Self::wake`] must follow.
+    #[inline]
+    pub(super) fn assign(&self, item: Item<Py<PyAny>>) {
+        self.set().item = Some(item);
+    }
+
+    /// Gives it an error instead.
+    pub(super) fn fail(&self, error: PyErr) {
+        self.set().error = Some(error);
+    }
+
+    /// Takes what it was given.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Item<Py<PyAny>>> {
+        self.set().item.take()
+    }
+
+    pub(super) fn take_error(&self) -> Option<PyErr> {
+        self.set().error.take()
+    }
+
+    /// The task waits on it again, or a spurious step of its coroutine came: it is yielded once more.
+    pub(super) fn yield_again(&self) -> *mut ffi::PyObject {
+        self.set().blocking = true;
+        let object = self.as_ptr();
+        // SAFETY: a live object.
+        unsafe { ffi::Py_INCREF(object) };
+        object
+    }
+
+    /// Nobody waits on it any more.
+    pub(super) fn abandon(&self) {
+        if self.get().stage == Stage::Waiting {
+            self.set().stage = Stage::Cancelled;
+        }
+    }
+
+    /// Resumes the task. `direct`: here and now, which only a callback of the loop may do.
+    #[inline]
+    pub(super) fn wake(&self, py: Python<'_>, direct: bool) -> PyResult<()> {
+        let waiter = self.set();
+        if waiter.stage == Stage::Waiting {
+            waiter.stage = Stage::Woken;
+        }
+        let wakeup = mem::replace(&mut waiter.wakeup, ptr::null_mut());
+        let context = mem::replace(&mut waiter.context, ptr::null_mut());
+        if wakeup.is_null() {
+            return Ok(()); // not suspended yet: add_done_callback will see to it
+        }
+        // SAFETY: attached; both references were owned by the waiter and are owned here now.
+        let (wakeup, context) =
+            unsafe { (Bound::from_owned_ptr(py, wakeup), Bound::from_owned_ptr_or_opt(py, context)) };
+        if direct {
+            let Some(context) = &context else {
+                return call_one(&wakeup, self.as_ptr());
+            };
+            // SAFETY: a context object; what is entered is left. It fails if it is entered already, in which case the task cannot run now.
+            unsafe {
+                if ffi::PyContext_Enter(context.as_ptr()) == 0 {
+                    let result = call_one(&wakeup, self.as_ptr());
+                    ffi::PyContext_Exit(context.as_ptr());
+                    return result;
+                }
+                ffi::PyErr_Clear();
+            }
+        }
+        self.call_soon(py, wakeup, context)
+    }
+
+    #[cold]
+    fn call_soon<'py>(
+        &self,
+        py: Python<'py>,
+        wakeup: Bound<'py, PyAny>,
+        context: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        // SAFETY: attached; the loop is referenced by the waiter.
+        let event_loop = unsafe { Bound::from_borrowed_ptr(py, self.get().event_loop) };
+        // SAFETY: attached; a live object.
+        let this = unsafe { Bound::from_borrowed_ptr(py, self.as_ptr()) };
+        let kwargs = PyDict::new(py);
+        if let Some(context) = context {
+            kwargs.set_item("context", context)?;
+        }
+        event_loop.call_method("call_soon", (wakeup, this), Some(&kwargs)).map(drop)
+    }
+
+    /// For objects whose `__traverse__` is PyO3's.
+    pub(super) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // SAFETY: `Py` is a transparent pointer to an object, as this reference is.
+        visit.call(unsafe { &*(&raw const self.0).cast::<Py<PyAny>>() })
+    }
+
+    pub(super) fn traverse(&self, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+        // SAFETY: the collector's own function and argument.
+        unsafe { raw::visit(self.as_ptr(), visit, arg) }
+    }
+}
+
+/// Calls `wakeup(waiter)`.
+#[inline]
+fn call_one(wakeup: &Bound<'_, PyAny>, argument: *mut ffi::PyObject) -> PyResult<()> {
+    // SAFETY: attached, live objects; a new reference or null with an exception comes back.
+    unsafe {
+        let result = ffi::PyObject_CallOneArg(wakeup.as_ptr(), argument);
+        if result.is_null() {
+            return Err(PyErr::fetch(wakeup.py()));
+        }
+        ffi::Py_DECREF(result);
+    }
+    Ok(())
+}
+
+impl Clone for WaiterRef {
+    fn clone(&self) -> Self {
+        // SAFETY: a live object.
+        unsafe { ffi::Py_INCREF(self.as_ptr()) };
+        Self(self.0)
+    }
+}
+
+impl Drop for WaiterRef {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: an owned reference; attached, see the type.
+        unsafe { ffi::Py_DECREF(self.as_ptr()) };
+    }
+}
+
+// ---- slots ----
+
+unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    // SAFETY: the collector calls this with an object of this type.
+    unsafe {
+        let waiter = &*object.cast::<Waiter>();
+        let item = waiter.item.as_ref().map_or(ptr::null_mut(), |item| item.message.as_ptr());
+        for reference in
+            [ffi::Py_TYPE(object).cast(), waiter.event_loop, waiter.wakeup, waiter.context, waiter.cancel_message, item]
+        {
+            let result = raw::visit(reference, visit, arg);
+            if result != 0 {
+                return result;
+            }
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their references.
+    unsafe {
+        let waiter = object.cast::<Waiter>();
+        raw::clear(&mut (*waiter).event_loop);
+        raw::clear(&mut (*waiter).wakeup);
+        raw::clear(&mut (*waiter).context);
+        raw::clear(&mut (*waiter).cancel_message);
+        (*waiter).item = None;
+        (*waiter).error = None;
+    }
+    0
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: the interpreter calls this once, with an object of this type that nobody references.
+    unsafe {
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_GC_UnTrack(object.cast());
+        tp_clear(object);
+        FREE.give(object);
+        ffi::Py_DECREF(kind.cast()); // an object of a heap type holds a reference to it
+    }
+}
+
+/// # Safety
+///
+/// `object` is a live waiter, and nobody else looks at it meanwhile.
+unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a mut Waiter {
+    // SAFETY: methods and attributes of this type are called with objects of this type; a loop's objects belong to its thread.
+    unsafe { &mut *object.cast::<Waiter>() }
+}
+
+/// # Safety
+///
+/// The thread is attached.
+unsafe fn new_none() -> *mut ffi::PyObject {
+    // SAFETY: None lives for ever; a reference all the same.
+    unsafe {
+        ffi::Py_INCREF(ffi::Py_None());
+        ffi::Py_None()
+    }
+}
+
+/// # Safety
+///
+/// The thread is attached.
+unsafe fn new_bool(value: bool) -> *mut ffi::PyObject {
+    // SAFETY: attached.
+    unsafe { ffi::PyBool_FromLong(value.into()) }
+}
+
+unsafe extern "C" fn get_loop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; the loop is there until the collector clears the object.
+    unsafe {
+        let event_loop = this(object).event_loop;
+        if event_loop.is_null() {
+            return new_none();
+        }
+        ffi::Py_INCREF(event_loop);
+        event_loop
+    }
+}
+
+/// `None`, or `CancelledError`: the task asks when its wakeup is called.
+unsafe extern "C" fn result(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; attached.
+    unsafe {
+        let waiter = this(object);
+        if waiter.stage != Stage::Cancelled {
+            return new_none();
+        }
+        let py = Python::assume_attached();
+        match raw::asyncio(py) {
+            Ok(asyncio) => {
+                let kind = asyncio.cancelled_error.as_ptr();
+                // None if there is no message: an exception without arguments.
+                ffi::PyErr_SetObject(
+                    kind,
+                    if waiter.cancel_message.is_null() { ffi::Py_None() } else { waiter.cancel_message },
+                );
+            }
+            Err(error) => error.restore(py),
+        }
+        ptr::null_mut()
+    }
+}
+
+unsafe extern "C" fn exception(object: *mut ffi::PyObject, unused: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as `result`, which has no other value than None.
+    unsafe { result(object, unused) }
+}
+
+unsafe extern "C" fn done(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: see `this`.
+    unsafe { new_bool(this(object).stage != Stage::Waiting) }
+}
+
+unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: see `this`.
+    unsafe { new_bool(this(object).stage == Stage::Cancelled) }
+}
+
+/// `Task.cancel` comes here, from inside some other task's step: so the wakeup goes through `call_soon`, and `result` then raises.
+unsafe extern "C" fn cancel(
+    object: *mut ffi::PyObject,
+    arguments: *mut ffi::PyObject,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; a tuple and a dict or null, as the interpreter passes them.
+    unsafe {
+        let waiter = this(object);
+        if waiter.stage != Stage::Waiting {
+            return new_bool(false);
+        }
+        let mut message = ptr::null_mut();
+        if ffi::PyTuple_Size(arguments) > 0 {
+            message = ffi::PyTuple_GetItem(arguments, 0);
+        } else if !keywords.is_null() {
+            message = ffi::PyDict_GetItemString(keywords, c!("msg"));
+        }
+        ffi::Py_XINCREF(message);
+        waiter.cancel_message = message;
+        waiter.stage = Stage::Cancelled;
+        let wakeup = mem::replace(&mut waiter.wakeup, ptr::null_mut());
+        let context = mem::replace(&mut waiter.context, ptr::null_mut());
+        let py = Python::assume_attached();
+        if !wakeup.is_null() {
+            let wakeup = Bound::from_owned_ptr(py, wakeup);
+            let context = Bound::from_owned_ptr_or_opt(py, context);
+            ffi::Py_INCREF(object);
+            let reference = WaiterRef(NonNull::new_unchecked(object.cast()));
+            if let Err(error) = reference.call_soon(py, wakeup, context) {
+                error.restore(py);
+                return ptr::null_mut();
+            }
+        }
+        new_bool(true)
+    }
+}
+
+unsafe extern "C" fn add_done_callback(
+    object: *mut ffi::PyObject,
+    arguments: *mut ffi::PyObject,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; a tuple and a dict or null, as the interpreter passes them.
+    unsafe {
+        let py = Python::assume_attached();
+        let waiter = this(object);
+        if ffi::PyTuple_Size(arguments) != 1 || !waiter.wakeup.is_null() {
+            PyRuntimeError::new_err("one task waits on this, and no other can").restore(py);
+            return ptr::null_mut();
+        }
+        let wakeup = ffi::PyTuple_GetItem(arguments, 0);
+        let mut context = ptr::null_mut();
+        if !keywords.is_null() {
+            context = ffi::PyDict_GetItemString(keywords, c!("context"));
+        }
+        ffi::Py_INCREF(wakeup);
+        ffi::Py_XINCREF(context);
+        waiter.wakeup = wakeup;
+        waiter.context = context;
+        if waiter.stage != Stage::Waiting {
+            ffi::Py_INCREF(object);
+            let reference = WaiterRef(NonNull::new_unchecked(object.cast()));
+            if let Err(error) = reference.wake(py, false) {
+                error.restore(py);
+                return ptr::null_mut();
+            }
+        }
+        new_none()
+    }
+}
+
+unsafe extern "C" fn remove_done_callback(
+    object: *mut ffi::PyObject,
+    callback: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; the comparison may run Python code, so nothing is borrowed over it.
+    unsafe {
+        let wakeup = this(object).wakeup;
+        if wakeup.is_null() {
+            return ffi::PyLong_FromLong(0);
+        }
+        match ffi::PyObject_RichCompareBool(wakeup, callback, ffi::Py_EQ) {
+            1 => {
+                raw::clear(&mut this(object).wakeup);
+                raw::clear(&mut this(object).context);
+                ffi::PyLong_FromLong(1)
+            }
+            0 => ffi::PyLong_FromLong(0),
+            _ => ptr::null_mut(),
+        }
+    }
+}
+
+unsafe extern "C" fn blocking_get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: see `this`.
+    unsafe { new_bool(this(object).blocking) }
+}
+
+unsafe extern "C" fn blocking_set(object: *mut ffi::PyObject, value: *mut ffi::PyObject, _: *mut c_void) -> c_int {
+    // SAFETY: see `this`; a null value would be a deletion.
+    unsafe {
+        let truth = if value.is_null() { 0 } else { ffi::PyObject_IsTrue(value) };
+        if truth < 0 {
+            return -1;
+        }
+        this(object).blocking = truth == 1;
+    }
+    0
+}
+
+unsafe extern "C" fn self_iter(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_INCREF(object) };
+    object
+}
+
+const fn no_arguments(name: *const std::ffi::c_char, f: ffi::PyCFunction) -> ffi::PyMethodDef {
+    ffi::PyMethodDef {
+        ml_name: name,
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: f },
+        ml_flags: ffi::METH_NOARGS,
+        ml_doc: ptr::null(),
+    }
+}
+
+const fn keywords(name: *const std::ffi::c_char, f: ffi::PyCFunctionWithKeywords) -> ffi::PyMethodDef {
+    ffi::PyMethodDef {
+        ml_name: name,
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionWithKeywords: f },
+        ml_flags: ffi::METH_VARARGS | ffi::METH_KEYWORDS,
+        ml_doc: ptr::null(),
+    }
+}
+
+/// Makes the type.
+pub(super) fn init(py: Python<'_>) -> PyResult<()> {
+    // Leaked: the type refers to them for ever.
+    let methods = Box::leak(Box::new([
+        no_arguments(c!("get_loop"), get_loop),
+        no_arguments(c!("result"), result),
+        no_arguments(c!("exception"), exception),
+        no_arguments(c!("done"), done),
+        no_arguments(c!("cancelled"), cancelled),
+        keywords(c!("cancel"), cancel),
+        keywords(c!("add_done_callback"), add_done_callback),
+        ffi::PyMethodDef {
+            ml_name: c!("remove_done_callback"),
+            ml_meth: ffi::PyMethodDefPointer { PyCFunction: remove_done_callback },
+            ml_flags: ffi::METH_O,
+            ml_doc: ptr::null(),
+        },
+        ffi::PyMethodDef::zeroed(),
+    ]));
+    let attributes = Box::leak(Box::new([
+        ffi::PyGetSetDef {
+            name: c!("_asyncio_future_blocking"),
+            get: Some(blocking_get),
+            set: Some(blocking_set),
+            doc: ptr::null(),
+            closure: ptr::null_mut(),
+        },
+        ffi::PyGetSetDef::default(),
+    ]));
+    let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_clear, tp_clear as *mut c_void),
+        slot(ffi::Py_tp_methods, methods.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_getset, attributes.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_iter, self_iter as *mut c_void),
+        slot(0, ptr::null_mut()),
+    ];
+    let mut spec = ffi::PyType_Spec {
+        name: c!("wirespeed._native.Waiter"),
+        basicsize: size_of::<Waiter>() as c_int,
+        itemsize: 0,
+        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION)
+            as std::ffi::c_uint,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: attached; the specification is valid, its tables live for ever. The reference is kept for ever.
+    unsafe {
+        let kind = ffi::PyType_FromSpec(&raw mut spec);
+        if kind.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        TYPE.store(kind.cast(), Ordering::Relaxed);
+    }
+    Ok(())
+}

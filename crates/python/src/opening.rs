@@ -1,0 +1,208 @@
+//! What every kind of opening shares: options, layers, and what comes out of it.
+
+#![allow(unsafe_code)] // taking over a file descriptor
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use wirespeed_driver::blocking::Settings;
+use wirespeed_driver::protocol::Limits;
+use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
+use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
+use wirespeed_driver::protocol::handshake::{self, Accepted, Request};
+use wirespeed_driver::socket::Socket;
+use wirespeed_driver::tls::{Layer, RustlsLayer, client};
+use wirespeed_driver::{Peer, entropy};
+
+use crate::payload::PyPayload;
+use crate::ssl_layer::SslLayer;
+use crate::tls::ClientTLS;
+use crate::{errors, headers};
+
+/// A WebSocket after its opening handshake: the argument of a connection's constructor.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Opened {
+    parts: Mutex<Option<Parts>>,
+}
+
+pub(crate) struct Parts {
+    pub(crate) peer: Peer<PyPayload>,
+    /// None if it came without I/O.
+    pub(crate) socket: Option<Socket>,
+    pub(crate) settings: Settings,
+    pub(crate) request: Request,
+    pub(crate) accepted: Accepted,
+}
+
+#[pymethods]
+impl Opened {
+    /// Takes the descriptor of the connected socket over: it is closed with the connection, or with this object if there will be none.
+    fn _adopt(&self, fd: RawFd) -> PyResult<()> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = parts.as_mut().ok_or_else(|| PyRuntimeError::new_err("this connection was taken already"))?;
+        // SAFETY: the caller detached the descriptor, so nobody else closes it.
+        parts.socket = Some(Socket::new(unsafe { OwnedFd::from_raw_fd(fd) }));
+        Ok(())
+    }
+}
+
+impl Opened {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts: Mutex::new(Some(parts)) }
+    }
+
+    pub(crate) fn take(&self) -> PyResult<Parts> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.take().ok_or_else(|| PyRuntimeError::new_err("this connection was taken already"))
+    }
+}
+
+/// What to ask for, and how the connection is to behave: the keyword arguments of `connect`, checked by Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Options {
+    host: String,
+    target: String,
+    origin: Option<String>,
+    subprotocols: Vec<String>,
+    /// `None`: no compression; else the keyword arguments of `wirespeed.Deflate`.
+    deflate: Option<DeflateOptions>,
+    user_agent: Option<String>,
+    authorization: Option<String>,
+    headers: Vec<(String, String)>,
+    max_size: Option<usize>,
+    max_fragment_size: Option<usize>,
+    max_fragments: Option<u32>,
+    queue_messages: usize,
+    queue_bytes: usize,
+    ping_interval: Option<f64>,
+    ping_timeout: Option<f64>,
+    close_timeout: Option<f64>,
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct DeflateOptions {
+    level: u8,
+    memory_level: u8,
+    threshold: usize,
+    server_no_context_takeover: bool,
+    client_no_context_takeover: bool,
+    server_max_window_bits: Option<u8>,
+    client_max_window_bits: Option<u8>,
+}
+
+impl From<DeflateOptions> for negotiate::Config {
+    fn from(options: DeflateOptions) -> Self {
+        Self {
+            level: options.level,
+            memory_level: options.memory_level,
+            threshold: options.threshold,
+            server_no_context_takeover: options.server_no_context_takeover,
+            client_no_context_takeover: options.client_no_context_takeover,
+            server_max_window_bits: options.server_max_window_bits,
+            client_max_window_bits: options.client_max_window_bits,
+        }
+    }
+}
+
+impl Options {
+    fn request(&self, py: Python<'_>, deflate: Option<negotiate::Config>) -> PyResult<ClientRequest> {
+        let mut request = ClientRequest::new(&self.host, &self.target);
+        request.origin.clone_from(&self.origin);
+        request.subprotocols.clone_from(&self.subprotocols);
+        request.deflate = deflate;
+        request.user_agent.clone_from(&self.user_agent);
+        request.authorization.clone_from(&self.authorization);
+        request.headers = headers::from_python(py, self.headers.clone())?;
+        Ok(request)
+    }
+}
+
+/// How the connection is to behave, while the opening handshake is made.
+pub(crate) struct Plan {
+    pub(crate) limits: Limits,
+    pub(crate) settings: Settings,
+    pub(crate) ping_interval: Option<Duration>,
+    pub(crate) ping_timeout: Option<Duration>,
+}
+
+impl Plan {
+    /// The handshake that `options` ask for, and the plan for afterwards.
+    pub(crate) fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<(ClientHandshake, Self)> {
+        let mut options: Options = options.extract()?;
+        let deflate = options.deflate.take().map(negotiate::Config::from);
+        let plan = Self {
+            limits: Limits {
+                message_size: options.max_size,
+                fragment_size: options.max_fragment_size,
+                fragments: options.max_fragments,
+            },
+            settings: Settings {
+                close_timeout: duration("close_timeout", options.close_timeout)?,
+                queue_messages: options.queue_messages,
+                queue_bytes: options.queue_bytes,
+            },
+            ping_interval: duration("ping_interval", options.ping_interval)?,
+            ping_timeout: duration("ping_timeout", options.ping_timeout)?,
+        };
+        let request = options.request(py, deflate)?;
+        let handshake = ClientHandshake::new(&request, entropy::draw_nonce(), handshake::Limits::default());
+        Ok((handshake.map_err(|error| errors::handshake(py, &error))?, plan))
+    }
+}
+
+/// A duration that an option gives in seconds; none switches it off.
+fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    match seconds {
+        None => Ok(None),
+        Some(seconds) if seconds.is_nan() || seconds < 0.0 => {
+            Err(PyValueError::new_err(format!("{name} must not be negative: use None to switch it off")))
+        }
+        Some(seconds) => Ok(Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))),
+    }
+}
+
+/// The client's end of TLS under a `ClientTLS` or an `ssl.SSLContext`.
+pub(crate) fn client_layer(
+    py: Python<'_>,
+    config: &Bound<'_, PyAny>,
+    server_hostname: Option<&str>,
+) -> PyResult<Box<dyn Layer>> {
+    if let Ok(native) = config.cast::<ClientTLS>() {
+        let name = server_hostname.ok_or_else(|| PyTypeError::new_err("TLS needs a server_hostname"))?;
+        let name = client::server_name(name).map_err(|error| errors::tls_error(py, error))?;
+        let layer = RustlsLayer::client(native.get().config.clone(), name);
+        Ok(Box::new(layer.map_err(|error| errors::tls_error(py, error))?))
+    } else {
+        Ok(Box::new(SslLayer::client(config, server_hostname)?))
+    }
+}
+
+/// The words for an HTTP proxy that is to make a tunnel to `authority` (host:port).
+pub(crate) fn tunnel(
+    py: Python<'_>,
+    authority: &str,
+    headers: Vec<(String, String)>,
+    authorization: Option<String>,
+) -> PyResult<ConnectHandshake> {
+    let mut request = ConnectRequest::new(authority);
+    request.authorization = authorization;
+    request.headers = headers::from_python(py, headers)?;
+    let handshake = ConnectHandshake::new(&request, handshake::Limits::default());
+    handshake.map_err(|error| errors::tunnel(py, &error))
+}
+
+/// Raises what `Transport.open` would raise for options that are wrong in themselves, before anything is dialled.
+#[pyfunction]
+pub(crate) fn check_request(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut options: Options = options.extract()?;
+    let deflate = options.deflate.take().map(negotiate::Config::from);
+    let request = options.request(py, deflate)?;
+    let handshake = ClientHandshake::new(&request, [0; 16], handshake::Limits::default());
+    handshake.map(drop).map_err(|error| errors::handshake(py, &error))
+}

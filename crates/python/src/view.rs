@@ -1,0 +1,64 @@
+//! What Python sees of a connection, whoever drives it.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use wirespeed_driver::peer::{Link, Stats};
+use wirespeed_driver::protocol::State;
+
+use crate::payload::PyPayload;
+
+/// 1 open, 2 closing, 3 closed: the values of `wirespeed.State`. `over`: TCP is.
+pub(crate) fn state(state: State, over: bool) -> u8 {
+    match (state, over) {
+        (_, true) => 3,
+        (State::Open, _) => 1,
+        _ => 2,
+    }
+}
+
+/// Code and reason of the close frame that arrived, else 1006; none while the connection is open.
+pub(crate) fn close(link: &Link<PyPayload>, over: bool) -> Option<(u16, String)> {
+    if !over && link.state().can_receive() {
+        return None;
+    }
+    match link.close_received() {
+        // RFC 6455 7.1.5: 1005 is a close frame without a code.
+        Some(close) => Some((close.code.map_or(1005, |code| code.0), close.reason.clone())),
+        None if over => Some((1006, String::new())),
+        None => None,
+    }
+}
+
+/// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
+pub(crate) fn tls(link: &Link<PyPayload>) -> Option<(Option<String>, Option<String>)> {
+    let layer = link.layer()?;
+    Some((layer.version(), layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned())))
+}
+
+/// Counters as a dict; `messages` and `bytes` wait to be received, `unsent` bytes to be written.
+pub(crate) fn stats(
+    py: Python<'_>,
+    stats: Stats,
+    messages: usize,
+    bytes: usize,
+    unsent: usize,
+) -> PyResult<Bound<'_, PyDict>> {
+    let result = PyDict::new(py);
+    result.set_item("messages_received", stats.messages_received)?;
+    result.set_item("bytes_received", stats.bytes_received)?;
+    result.set_item("messages_sent", stats.messages_sent)?;
+    result.set_item("bytes_sent", stats.bytes_sent)?;
+    result.set_item("receive_queue_messages", messages)?;
+    result.set_item("receive_queue_bytes", bytes)?;
+    result.set_item("send_queue_bytes", unsent)?;
+    Ok(result)
+}
+
+/// `str` or `bytes` as the other, if `text` asks for it.
+pub(crate) fn convert(message: &Bound<'_, PyAny>, text: bool) -> PyResult<Py<PyAny>> {
+    let is_text = message.is_instance_of::<pyo3::types::PyString>();
+    if is_text == text {
+        return Ok(message.clone().unbind());
+    }
+    message.call_method1(if text { "decode" } else { "encode" }, ("utf-8",)).map(Bound::unbind)
+}

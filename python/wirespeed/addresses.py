@@ -1,0 +1,183 @@
+"""The addresses of a name: their order, sockets for them, and what is said when none could be connected to.
+
+It resolves nothing and waits for nothing: each kind of client does, in its own way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple
+
+__all__ = [
+    "HAPPY_EYEBALLS_DELAY",
+    "IN_PROGRESS",
+    "UNIX_RETRY",
+    "Address",
+    "Failures",
+    "from_infos",
+    "interleaved",
+    "open_socket",
+    "system_error",
+    "unresolved",
+]
+
+HAPPY_EYEBALLS_DELAY = 0.25
+"""Seconds between attempts. RFC 8305, section 8: the recommended Connection Attempt Delay."""
+
+# WSAEWOULDBLOCK is what Windows says instead of EINPROGRESS.
+IN_PROGRESS = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)})
+"""What ``connect_ex`` returns for an attempt that is under way."""
+
+UNIX_RETRY = 0.005
+"""Seconds until a Unix socket whose queue is full is tried again.
+
+Short against the patience of a person, long against the work of one attempt.
+"""
+
+
+class Address(NamedTuple):
+    """What ``getaddrinfo`` tells, as far as a socket needs it."""
+
+    family: int
+    kind: int
+    proto: int
+    sockaddr: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        host, port = self.sockaddr[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def from_infos(host: str, infos: Iterable[tuple[int, int, int, str, tuple[Any, ...]]]) -> list[Address]:
+    """Return addresses, each once, in the order of the resolver.
+
+    Args:
+        host: The name that was resolved.
+        infos: What ``getaddrinfo`` returned for it.
+
+    Raises:
+        OSError: There is none.
+    """
+    # The system may list an address twice, such as for two lines of its hosts file.
+    unique = dict.fromkeys(Address(family, kind, proto, sockaddr) for family, kind, proto, _, sockaddr in infos)
+    if not unique:
+        raise OSError(f"cannot resolve host {host!r}: there is no address")
+    return list(unique)
+
+
+def unresolved(host: str, exc: socket.gaierror) -> socket.gaierror:
+    """Return an exception that says which name could not be resolved.
+
+    Args:
+        host: The name.
+        exc: What the resolver raised.
+    """
+    return socket.gaierror(exc.errno, f"cannot resolve host {host!r}: {exc.strerror}")
+
+
+def interleaved(addresses: Iterable[Address], first_count: int) -> list[Address]:
+    """Alternate between families, as RFC 8305, section 4, says, beginning with that of the first address.
+
+    Args:
+        addresses: One at least.
+        first_count: How many addresses of the first family come before one of the other, 0 to keep the order.
+    """
+    if not first_count:
+        return list(addresses)
+    return list(_interleaved(addresses, first_count))
+
+
+def _interleaved(addresses: Iterable[Address], first_count: int) -> Iterator[Address]:
+    families: dict[int, list[Address]] = {}
+    for address in addresses:
+        families.setdefault(address.family, []).append(address)
+    lists = list(families.values())
+    head, lists[0] = lists[0][: first_count - 1], lists[0][first_count - 1 :]
+    rounds = chain.from_iterable(zip_longest(*lists))
+    return chain(head, (address for address in rounds if address is not None))
+
+
+def open_socket(address: Address, local_addresses: list[Address] | None) -> socket.socket:
+    """Return a socket that can connect to an address: non-blocking, with ``TCP_NODELAY``.
+
+    Args:
+        address: Where it is to connect to.
+        local_addresses: Where it may connect from, ``None`` to let the system choose.
+
+    Raises:
+        OSError: The system has no such sockets, or none of the local addresses fits.
+    """
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(address.family, address.kind, address.proto))
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if local_addresses is not None:
+            _bind(sock, address, local_addresses)
+        # It is the caller's from here on.
+        stack.pop_all()
+    return sock
+
+
+def _bind(sock: socket.socket, address: Address, local_addresses: list[Address]) -> None:
+    error = OSError(errno.EADDRNOTAVAIL, "local_addr has no address of this family")
+    for local in local_addresses:
+        if local.family != address.family:
+            continue
+        try:
+            sock.bind(local.sockaddr)
+        except OSError as exc:
+            error = OSError(exc.errno, f"cannot bind to local_addr {local}: {exc.strerror}")
+        else:
+            return
+    raise error
+
+
+def system_error(number: int, *filename: str) -> OSError:
+    """Return the exception for an error number, of the type that belongs to it.
+
+    Args:
+        number: The error number.
+        *filename: What it is about.
+    """
+    return OSError(number, os.strerror(number), *filename)
+
+
+class Failures:
+    """The attempts to connect to a target that have failed, and the exceptions made of them.
+
+    Args:
+        target: What users call it, such as host and port.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._failures: list[tuple[Address, OSError]] = []
+
+    def add(self, address: Address, exc: OSError) -> None:
+        """Remember that an attempt has failed.
+
+        Args:
+            address: Where it went.
+            exc: Why it failed.
+        """
+        self._failures.append((address, exc))
+
+    def error(self) -> OSError:
+        """Return the exception for a target none of whose addresses could be connected to."""
+        text = self._describe(f"cannot connect to {self.target}")
+        numbers = {exc.errno for _, exc in self._failures}
+        # With a number, OSError makes the type that belongs to it.
+        return OSError(numbers.pop(), text) if len(numbers) == 1 else OSError(text)
+
+    def timeout_text(self) -> str:
+        """Return the text of the exception for a deadline that passed before an attempt has succeeded."""
+        return self._describe(f"timed out while connecting to {self.target}")
+
+    def _describe(self, text: str) -> str:
+        causes = "; ".join(f"{address}: {exc.strerror or exc}" for address, exc in self._failures)
+        return f"{text} ({causes})" if causes else text

@@ -1,0 +1,380 @@
+"""The asyncio client: from a URI to a connection, and to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket as socket_module
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from ..addresses import HAPPY_EYEBALLS_DELAY
+from ..client_options import QUEUE_BYTES, AsyncClientOptions, check_headers, check_network
+from ..compression import Deflate
+from ..datastructures import Headers, HeadersLike
+from ..redirects import RedirectChain
+from ..tls import TLS
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ..version import USER_AGENT
+from .connection import ClientConnection, establish
+from .deadline import Deadline
+from .listener import Listener
+from .opening import Network, check_chain, open_websocket
+from .reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_exception
+
+__all__ = ["connect", "unix_connect"]
+
+_PORTS = ("fd", "transport")
+
+_Create = type[ClientConnection] | Callable[..., ClientConnection] | None
+
+
+class connect:  # noqa: N801 - it is used as a function
+    """Connect to a WebSocket server.
+
+    It can be awaited, for a connection that the caller closes. It is an asynchronous context manager, which closes the
+    connection with code 1000, or 1011 after an exception. And it is an asynchronous iterator that connects again and
+    again: each round of the loop has a connection, which is closed at its end::
+
+        async for ws in connect(uri):
+            try:
+                async for message in ws:
+                    ...
+            except ConnectionClosed:
+                continue
+
+    The iterator tries again after errors that ``process_exception`` takes for transient, with growing delays. After a
+    connection was lost, or closed by a server that goes away (1001), it connects at once; but the time that the
+    connection has lasted must exceed the next delay, or the rest of it is waited for. When the server or the caller
+    has closed the connection because it served its purpose, with code 1000 or none, the iteration ends, unless
+    ``reconnect_after_close`` is set. A round that leaves the connection open closes it, and gets another one at once.
+
+    Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
+    Basic authentication. An address that does not answer does not keep the others of the same name waiting (Happy
+    Eyeballs, RFC 8305). Wrong arguments raise at once, everything else when it is awaited.
+
+    Args:
+        uri: ``ws://`` or ``wss://`` URI.
+        sock: Connected TCP or Unix socket to use, once. The connection takes it over and closes it.
+        ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
+            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
+        host: Host to connect to instead of that of the URI.
+        port: Port to connect to instead of that of the URI. Or ``"fd"`` or ``"transport"``, for the way in which the
+            connection uses the socket: as a file descriptor that the loop watches, or through a transport of the loop.
+            By default the file descriptor wherever the loop can do that.
+        local_addr: Host and port to connect from.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
+            failure.
+        origin: Value of the Origin header, for servers that check it.
+        subprotocols: Subprotocols to offer, in order of preference.
+        compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
+            other settings, ``None`` for no compression.
+        additional_headers: Headers to add to the request.
+        user_agent_header: Value of the User-Agent header, ``None`` for no header.
+        proxy: ``True`` to use the proxy of the environment or the system, ``None`` to use none, or the URL of a proxy:
+            ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5``, ``socks5h``. SOCKS needs ``wirespeed[socks]``.
+        proxy_ssl: TLS settings for an ``https`` proxy, as ``ssl``.
+        proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
+        process_exception: Tells the iterator whether an error of connecting is transient: it returns ``None`` to try
+            again, an exception to raise it.
+        reconnect_delays: Returns the seconds between the tries of the iterator, from the first one that fails on. When
+            they come to an end, the iterator gives up.
+        reconnect_after_close: Whether the iterator connects again after a connection that was closed with code 1000 or
+            none.
+        refresh: Called before each try, with a :class:`ConnectAttempt`, whose URI and headers it may change, for
+            example to get a new token. It may be a coroutine function. ``open_timeout`` covers it.
+        open_timeout: Seconds for everything until the connection is open, redirects included; ``None`` for no limit.
+        ping_interval: Seconds between keepalive pings, ``None`` for none.
+        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
+            no limit. The time in which flow control keeps the answer from being read does not count.
+        close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
+        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
+            second limits fragments.
+        max_fragments: Fragments of a received message; ``None`` for no limit.
+        max_queue: Received messages that are kept for the application. With more of them, and more than
+            ``max_queue_bytes``, reading from the socket stops until they are down to a quarter of either. Or a pair of
+            both marks. ``None`` to look at the bytes only.
+        max_queue_bytes: The same in bytes. ``None`` to look at the messages only; with both, there is no limit.
+        write_limit: Bytes that are kept for a server that does not read. With more, :meth:`ClientConnection.send` waits
+            until they are down to a quarter. Or a pair of both marks.
+        listener: Object whose methods are called with what is received, in place of ``recv``.
+        zero_copy: Whether the listener gets binary messages as ``memoryview``, valid until its method returns.
+        logger: Logger for debugging, and for the iterator to say why it connects again; by default
+            ``wirespeed.client``.
+        create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
+
+    Raises:
+        InvalidURI: ``uri`` is not a WebSocket URI.
+        InvalidProxy: The proxy is not one that is supported.
+        InvalidHandshake: The server, or the proxy, did not agree; its subclasses tell why.
+        OSError: The connection could not be opened.
+        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` for the certificate of the server.
+        TimeoutError: It took longer than ``open_timeout``.
+        TypeError, ValueError: An argument is wrong; the text names it.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        # TCP and TLS
+        sock: socket_module.socket | None = None,
+        ssl: TLS | ssl_module.SSLContext | bool | None = None,
+        server_hostname: str | None = None,
+        host: str | None = None,
+        port: int | Literal["fd", "transport"] | None = None,
+        local_addr: tuple[str, int] | None = None,
+        family: int = 0,
+        happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
+        # WebSocket
+        origin: Origin | str | None = None,
+        subprotocols: Sequence[Subprotocol | str] | None = None,
+        compression: Deflate | str | None = "deflate",
+        # HTTP
+        additional_headers: HeadersLike | None = None,
+        user_agent_header: str | None = USER_AGENT,
+        proxy: str | Literal[True] | None = True,
+        proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
+        proxy_server_hostname: str | None = None,
+        # Connecting again
+        process_exception: Callable[[Exception], Exception | None] = process_exception,
+        reconnect_delays: Callable[[], Iterable[float]] = backoff,
+        reconnect_after_close: bool = False,
+        refresh: Callable[[ConnectAttempt], Awaitable[None] | None] | None = None,
+        # Timeouts
+        open_timeout: float | None = 10,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        # Limits
+        max_size: int | tuple[int | None, int | None] | None = 2**20,
+        max_fragments: int | None = 4096,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+        max_queue_bytes: int | None = QUEUE_BYTES,
+        write_limit: int | tuple[int, int | None] = 2**15,
+        # Callbacks
+        listener: Listener | None = None,
+        zero_copy: bool = False,
+        # Logging
+        logger: LoggerLike | None = None,
+        # Escape hatch
+        create_connection: _Create = None,
+    ) -> None:
+        check_network(
+            sock=sock,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            host=host,
+            port=None if isinstance(port, str) else port,
+            local_addr=local_addr,
+            family=family,
+            happy_eyeballs_delay=happy_eyeballs_delay,
+            proxy=proxy,
+            proxy_ssl=proxy_ssl,
+            proxy_server_hostname=proxy_server_hostname,
+        )
+        network = Network(
+            sock=sock,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            host=host,
+            port=None if isinstance(port, str) else port,
+            local_addr=local_addr,
+            family=family,
+            happy_eyeballs_delay=happy_eyeballs_delay,
+            proxy=proxy,
+            proxy_ssl=proxy_ssl,
+            proxy_server_hostname=proxy_server_hostname,
+        )
+        options = AsyncClientOptions(
+            origin=origin,
+            subprotocols=subprotocols,
+            compression=compression,
+            user_agent_header=user_agent_header,
+            open_timeout=open_timeout,
+            ping_interval=ping_interval,
+            ping_timeout=ping_timeout,
+            close_timeout=close_timeout,
+            max_size=max_size,
+            max_fragments=max_fragments,
+            max_queue=max_queue,
+            max_queue_bytes=max_queue_bytes,
+            write_limit=write_limit,
+            listener=listener,
+            zero_copy=zero_copy,
+            logger=logger,
+        )
+        policy = Policy(
+            process_exception=process_exception,
+            reconnect_delays=reconnect_delays,
+            reconnect_after_close=reconnect_after_close,
+            refresh=refresh,
+        )
+        way = port if isinstance(port, str) else None
+        self._set_up(uri, additional_headers, network, options, policy, create_connection, way)
+
+    def _set_up(
+        self,
+        uri: str,
+        headers: HeadersLike | None,
+        network: Network,
+        options: AsyncClientOptions,
+        policy: Policy,
+        create_connection: _Create,
+        port: str | None,
+    ) -> None:
+        if create_connection is not None and not callable(create_connection):
+            raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
+        if options.listener is not None and not isinstance(options.listener, Listener):
+            raise TypeError(f"listener must be a wirespeed.Listener, not {type(options.listener).__name__}")
+        if port is not None and port not in _PORTS:
+            raise ValueError(f'port must be a number, "fd", "transport" or None, not {port!r}')
+        self._uri = uri
+        self._headers = check_headers(headers)
+        self._network = network
+        self._options = options
+        self._policy = policy
+        self._create_connection = create_connection
+        self._port = port
+        self._entered = False
+        check_chain(self._chain(uri, self._headers), options, network)
+
+    def _chain(self, uri: str, headers: Headers | None) -> RedirectChain:
+        network = self._network
+        return RedirectChain(
+            uri,
+            headers,
+            sock=network.sock is not None,
+            unix=network.unix,
+            address=network.host is not None or network.port is not None,
+        )
+
+    def _first_attempt(self) -> ConnectAttempt:
+        return ConnectAttempt.first(self._uri, self._headers)
+
+    async def _connect(self, attempt: ConnectAttempt) -> ClientConnection:
+        options, network = self._options, self._network
+        try:
+            with Deadline(options.open_timeout) as deadline, contextlib.ExitStack() as stack:
+                deadline.text = _refresh_timeout
+                await self._policy.call_refresh(attempt)
+                chain = self._chain(attempt.uri, check_headers(attempt.additional_headers))
+                opened, sock = await open_websocket(chain, options, network, deadline)
+                stack.enter_context(sock)
+                connection = await establish(
+                    opened,
+                    sock,
+                    loop=asyncio.get_running_loop(),
+                    logger=options.effective_logger,
+                    local_address=sock.getsockname(),
+                    remote_address=_remote_address(sock),
+                    create_connection=self._create_connection,
+                    listener=options.listener,
+                    zero_copy=options.zero_copy,
+                    write_limit=options.write_limit,
+                    max_queue=options.max_queue,
+                    max_queue_bytes=options.max_queue_bytes,
+                    port=self._port,
+                )
+                # The socket is the connection's.
+                stack.pop_all()
+        finally:
+            # Taken over, if it came so far; closed otherwise.
+            if network.sock is not None:
+                network.sock.close()
+        options.effective_logger.debug(
+            "connection %s open: %r, %r", connection.id, connection.request, connection.response
+        )
+        return connection
+
+    def __await__(self) -> Generator[Any, None, ClientConnection]:
+        return self._connect(self._first_attempt()).__await__()
+
+    async def __aenter__(self) -> ClientConnection:
+        if self._entered:
+            raise RuntimeError("connect() isn't reentrant")
+        self._entered = True
+        try:
+            self._connection = await self
+            return await self._connection.__aenter__()
+        except BaseException:
+            self._entered = False
+            raise
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        connection = self._connection
+        del self._connection
+        self._entered = False
+        await connection.__aexit__(exc_type, exc_value, traceback)
+
+    def __aiter__(self) -> Reconnection:
+        if self._network.sock is not None:
+            raise ValueError("sock can be connected once; it cannot be used to connect again")
+        return Reconnection(self._connect, self._first_attempt(), self._policy, self._options.effective_logger)
+
+
+def unix_connect(
+    path: PathLike | None = None,
+    uri: str | None = None,
+    *,
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    port: Literal["fd", "transport"] | None = None,
+    additional_headers: HeadersLike | None = None,
+    user_agent_header: str | None = USER_AGENT,
+    create_connection: _Create = None,
+    **options: Any,
+) -> connect:
+    """Connect to a WebSocket server that listens on a Unix socket. The result is used as that of :class:`connect`.
+
+    Args:
+        path: Path of the socket, ``None`` if ``sock`` is given.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
+            by default.
+        sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
+        ssl: As for :class:`connect`.
+        server_hostname: As for :class:`connect`.
+        port: ``"fd"`` or ``"transport"``, as for :class:`connect`.
+        additional_headers: As for :class:`connect`.
+        user_agent_header: As for :class:`connect`.
+        create_connection: As for :class:`connect`.
+        **options: Those keyword arguments of :class:`connect` that do not concern TCP or proxies.
+
+    Raises:
+        OSError: The connection could not be opened.
+        InvalidHandshake: The server did not agree.
+    """
+    if uri is None:
+        uri = "ws://localhost/" if ssl is None else "wss://localhost/"
+    check_network(sock=sock, ssl=ssl, server_hostname=server_hostname)
+    policy = {field.name: options.pop(field.name) for field in dataclasses.fields(Policy) if field.name in options}
+    checked = AsyncClientOptions(user_agent_header=user_agent_header, **options)
+    if path is None and sock is None:
+        raise ValueError("path is missing")
+    if path is not None and sock is not None:
+        raise ValueError("path and sock exclude each other")
+    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
+    connecting = connect.__new__(connect)
+    connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection, port)
+    return connecting
+
+
+def _refresh_timeout() -> str:
+    return "timed out in refresh; raise open_timeout to wait longer"
+
+
+def _remote_address(sock: socket_module.socket) -> Any:
+    # The server may be gone already: whoever receives will learn it.
+    with contextlib.suppress(OSError):
+        return sock.getpeername()

@@ -1,0 +1,5 @@
+"""The command line ``wirespeed``: a user of the package like any other."""
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,83 @@
+"""Blocking reads and writes beside an event loop.
+
+A pipe that nobody reads, or writes, must not keep a connection from answering pings. Standard streams cannot be made
+non-blocking instead: other processes share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import select
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["Worker", "write_all"]
+
+T = TypeVar("T")
+
+
+class Worker:
+    """A thread that makes one call after another. The process can end in the middle of one.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = queue.SimpleQueue()
+        # A daemon: Python would wait for another one, which may wait for ever.
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the thread and return what it returns.
+
+        Args:
+            function: The function.
+            *arguments: Its arguments.
+        """
+        if not self._thread.is_alive():
+            self._thread.start()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((lambda: function(*arguments), future))
+        return await future
+
+    def _work(self) -> None:
+        while True:
+            call, future = self._calls.get()
+            result = error = None
+            try:
+                result = call()
+            except Exception as exc:
+                error = exc
+            # The loop may be closed: nobody wants to know then.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of something, whatever mode the descriptor is in.
+
+    Args:
+        descriptor: Number of a file descriptor.
+        data: The bytes.
+    """
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])

@@ -1,0 +1,67 @@
+"""Each test of this folder runs in every setting: on every event loop, over both ways to the socket.
+
+``run`` runs a coroutine function on the loop of the setting, ``connect`` connects by its port. A module with a
+``SETTINGS`` of its own chooses others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from interop.certificates import Certificates
+from interop.tls_settings import Settings
+
+# What knows the implementation under test is imported late: this file may be loaded before the choice is made.
+if TYPE_CHECKING:
+    from interop.asyncio_tools import Setting
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "setting" in metafunc.fixturenames:
+        from interop.asyncio_tools import SETTINGS
+
+        metafunc.parametrize("setting", getattr(metafunc.module, "SETTINGS", SETTINGS), ids=str)
+
+
+@pytest.fixture
+def run(setting: Setting) -> Callable[..., Any]:
+    from interop import asyncio_tools
+
+    run = functools.partial(asyncio_tools.run, loop=setting.loop)
+    # The first loop of libuv opens a pipe for the whole process, which is no leak.
+    run(asyncio_tools.spin)
+    return run
+
+
+def _options(setting: Setting) -> dict[str, Any]:
+    from interop.subject import IS_WIRESPEED
+
+    return {"port": setting.port} if IS_WIRESPEED else {}
+
+
+@pytest.fixture
+def connect(setting: Setting) -> Callable[..., Any]:
+    from interop import asyncio_subject
+
+    return functools.partial(asyncio_subject.connect, **_options(setting))
+
+
+@pytest.fixture
+def unix_connect(setting: Setting) -> Callable[..., Any]:
+    from interop import asyncio_subject
+
+    return functools.partial(asyncio_subject.unix_connect, **_options(setting))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("native", marks=pytest.mark.wirespeed_only("wirespeed.TLS is ours")),
+        "context",
+    ]
+)
+def tls(request: pytest.FixtureRequest, certificates: Certificates) -> Settings:
+    return Settings(request.param, certificates)

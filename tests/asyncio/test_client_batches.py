@@ -1,0 +1,397 @@
+"""Many messages in one call, and calls that do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import soon, spin
+from interop.checks import within
+from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import exceptions
+
+pytestmark = pytest.mark.wirespeed_only("ours")
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
+    wire.accept()
+    return wire.read_until_close()
+
+
+def sending(data: bytes) -> Callable[[Wire], Any]:
+    def script(wire: Wire) -> Any:
+        wire.accept(then=data)
+        return wire.read_until_close()
+
+    return script
+
+
+NUMBERS = b"".join(text(str(number)) for number in range(100))
+
+
+# recv_many
+
+
+def test_recv_many_takes_what_is_there(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(sending(NUMBERS))
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            received: list[Any] = []
+            while len(received) < 100:
+                batch = await ws.recv_many(30)
+                assert type(batch) is list
+                assert 1 <= len(batch) <= 30
+                received += batch
+            assert received == [str(number) for number in range(100)]
+
+    run(main)
+
+
+def test_recv_many_waits_for_the_first(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+        wire.send(NUMBERS)
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            task = asyncio.ensure_future(ws.recv_many())
+            await asyncio.sleep(0.05)
+            assert not task.done()
+            server.release.set()
+            received = await task
+            assert received[0] == "0"
+            while len(received) < 100:
+                received += await ws.recv_many()
+            assert received == [str(number) for number in range(100)]
+
+    run(main)
+
+
+def test_recv_many_decode(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(sending(text("é") + binary(b"b")))
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            received: list[Any] = []
+            while len(received) < 2:
+                received += await ws.recv_many(decode=False)
+            assert received == ["é".encode(), b"b"]
+
+    run(main)
+
+
+def test_recv_many_delivers_before_the_fault(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(sending(text("a") + binary(b"b") + frame(3)))
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        received: list[Any] = []
+        with pytest.raises(exceptions.ConnectionClosedError):
+            while True:
+                received += await ws.recv_many(10)
+        assert received == ["a", b"b"]
+        await ws.close()
+
+    run(main)
+    assert server.result[1].code == 1002
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_recv_many_needs_a_positive_limit(server: WebSocketsServer, run: Run, connect: Connect, limit: int) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            with pytest.raises(ValueError, match="limit"):
+                await ws.recv_many(limit)
+
+    run(main)
+
+
+# recv_nowait
+
+
+def test_recv_nowait(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(sending(text("a") + text("b") + binary(b"c")))
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            assert await ws.recv() == "a"
+            assert ws.recv_nowait() == "b"
+            assert ws.recv_nowait(decode=True) == "c"
+            with pytest.raises(BlockingIOError):
+                ws.recv_nowait()
+
+    run(main)
+
+
+def test_recv_nowait_finds_what_comes(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """Without any call that waits for it."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            with pytest.raises(BlockingIOError):
+                ws.recv_nowait()
+            await ws.send("x")
+            await soon(lambda: ws.stats()["receive_queue_messages"])
+            assert ws.recv_nowait() == "x"
+
+    run(main)
+
+
+def test_recv_nowait_does_not_overtake(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A task that waits has the older right; a message is never in two places."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        server.pause()
+        wire.send(text("a") + text("b"))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            waiting = asyncio.ensure_future(ws.recv())
+            await spin()
+            with pytest.raises(BlockingIOError):
+                ws.recv_nowait()
+            server.release.set()
+            assert await waiting == "a"
+            assert await ws.recv() == "b"
+
+    run(main)
+
+
+def test_recv_nowait_at_the_end(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(sending(text("a") + close(4000)))
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        await ws.wait_closed()
+        assert ws.recv_nowait() == "a"
+        with pytest.raises(exceptions.ConnectionClosedError):
+            ws.recv_nowait()
+
+    run(main)
+
+
+# send_many
+
+
+@pytest.mark.parametrize("make", [list, tuple, iter], ids=["list", "tuple", "iterator"])
+def test_send_many(scripted: Scripted, run: Run, connect: Connect, make: Callable[..., Any]) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await ws.send_many(make(["a", b"b", bytearray(b"c"), "é"]))
+            await ws.send_many([])
+
+    run(main)
+    expected = [Frame(TEXT, b"a"), Frame(BINARY, b"b"), Frame(BINARY, b"c"), Frame(TEXT, "é".encode())]
+    assert server.result == (expected, Close(1000))
+
+
+def test_send_many_to_a_real_server(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + "/sink") as ws:
+            await ws.send_many([bytes(64)] * 20_000)
+            await ws.send("?")
+            assert await ws.recv() == str(64 * 20_000)
+
+    run(main)
+
+
+def test_send_many_wrong_type(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            for wrong in ("text", b"bytes"):  # one message, not many of one character
+                with pytest.raises(TypeError):
+                    await ws.send_many(wrong)
+            with pytest.raises(TypeError):
+                await ws.send_many([1])
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+def test_send_many_fails_in_the_middle(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The messages before the wrong one are sent."""
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            with pytest.raises(TypeError):
+                await ws.send_many(["a", "b", None, "c"])
+            await ws.send("d")
+
+    run(main)
+    assert [frame.payload for frame in server.result[0]] == [b"a", b"b", b"d"]
+
+
+# send_nowait, flush
+
+
+def test_send_nowait(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            for number in range(100):
+                assert ws.send_nowait(str(number)) is None
+            ws.send_nowait(b"binary", text=True)
+            assert [await ws.recv() for _ in range(100)] == [str(number) for number in range(100)]
+            assert await ws.recv() == "binary"
+
+    run(main)
+
+
+@pytest.mark.parametrize("message", [None, 1, ["a", "b"], {}], ids=repr)
+def test_send_nowait_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, message: Any) -> None:
+    """One message at a time: an iterable may take its time."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            with pytest.raises(TypeError):
+                ws.send_nowait(message)
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+def test_all_ways_to_send_keep_one_order(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await ws.send("0")
+            ws.send_nowait("1")
+            await ws.send_many(["2", "3"])
+            await ws.ping("4")
+            ws.send_nowait("5")
+            await ws.pong("6")
+            await ws.send("7")
+            await ws.flush()
+            ws.send_nowait("8")
+
+    run(main)
+    assert [frame.payload for frame in server.result[0]] == [b"%d" % number for number in range(9)]
+
+
+def test_first_send_leaves_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """It does not wait for the loop to turn."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = wire.read_frame()
+        server.reached.set()
+        wire.read_until_close()
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await spin()
+            with within(3):
+                await ws.send("x")
+                server.wait_reached()
+
+    run(main)
+
+
+def test_flush_sends_what_was_held_together(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """All of it is with the system when flush returns."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = [wire.read_frame().payload for _ in range(100)]
+        server.reached.set()
+        wire.read_until_close()
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            for number in range(100):
+                ws.send_nowait(str(number))
+            with within(3):
+                await ws.flush()
+                assert ws.stats()["send_queue_bytes"] == 0
+                server.wait_reached()
+            await ws.flush()
+
+    run(main)
+    assert server.result == [b"%d" % number for number in range(100)]
+
+
+def test_sends_leave_at_the_end_of_the_turn(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Without a flush, and though no other call is made."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = [wire.read_frame().payload for _ in range(100)]
+        server.reached.set()
+        wire.read_until_close()
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            for number in range(100):
+                ws.send_nowait(str(number))
+            await soon(server.reached.is_set, 3)
+
+    run(main)
+
+
+# stats
+
+
+def test_stats(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            before = ws.stats()
+            assert set(before.values()) == {0}
+            await ws.send("hello")
+            await ws.send_many([b"12", "é"])
+            assert [await ws.recv() for _ in range(3)] == ["hello", b"12", "é"]
+            await ws.flush()
+            assert ws.stats() == {
+                **before,
+                "messages_sent": 3,
+                "messages_received": 3,
+                "bytes_sent": 9,
+                "bytes_received": 9,
+            }
+
+    run(main)
+
+
+def test_stats_count_the_queue(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(sending(text("first") + b"".join(text("x" * 10) for _ in range(5))))
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            assert await ws.recv() == "first"
+            await soon(lambda: ws.stats()["receive_queue_messages"] == 5)
+            assert ws.stats()["receive_queue_bytes"] == 50
+            await ws.recv()
+            assert ws.stats()["receive_queue_messages"] == 4
+
+    run(main)

@@ -1,0 +1,439 @@
+"""Closing and aborting in the middle of everything: in every order, from several tasks, twice, too early."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import cancelled, soon, spin
+from interop.checks import as_close, no_leaks, open_descriptors, within
+from interop.frames import Close, close, text
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def stalled_server(scripted: Scripted) -> ScriptedServer:
+    """It reads nothing until the test lets go."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+
+    server = scripted(script, receive_buffer=4096)
+    return server
+
+
+async def fill(ws: Any) -> None:
+    """Send until the connection is lost."""
+    while True:
+        await ws.send(bytes(1 << 18))
+
+
+# What another task waits in when the connection ends
+
+
+async def fragments(ws: Any) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 18)
+
+    await ws.send(pieces())
+
+
+async def pong(ws: Any) -> None:
+    await (await ws.ping())
+
+
+async def streaming(ws: Any) -> None:
+    async for _ in ws.recv_streaming():
+        pass
+
+
+WAITING: dict[str, Callable[[Any], Any]] = {
+    "recv": lambda ws: ws.recv(),
+    "streaming": streaming,
+    "send": fill,
+    "fragments": fragments,
+    "pong": pong,
+}
+OURS = {"recv_many": lambda ws: ws.recv_many(), "flush": lambda ws: ws.flush()}
+
+
+def waiting_cases(*deadlocks: str) -> list[Any]:
+    """Cases as parameters; of some of them websockets cannot get out."""
+    cases = {**WAITING, **OURS}
+    ours = pytest.mark.wirespeed_only("ours, or websockets deadlocks")
+    return [
+        pytest.param(call, id=name, marks=[ours] if name in OURS or name in deadlocks else [])
+        for name, call in cases.items()
+    ]
+
+
+async def begin(ws: Any, call: Callable[[Any], Any]) -> asyncio.Future[Any]:
+    """Start a call that will wait, and let it come to that."""
+    if call is OURS["flush"]:
+        sending = asyncio.ensure_future(fill(ws))
+        await asyncio.sleep(0.05)
+        await cancelled(sending)
+    task = asyncio.ensure_future(call(ws))
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    return task
+
+
+@pytest.mark.parametrize("call", waiting_cases("send", "fragments"))
+def test_close_wakes_those_who_wait(
+    stalled_server: ScriptedServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+) -> None:
+    """The server never answers: when ``close_timeout`` is over, both end."""
+
+    async def main() -> None:
+        ws = await connect(stalled_server.uri, compression=None, close_timeout=0.2)
+        task = await begin(ws, call)
+        with within(5):
+            await ws.close()
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await task
+        assert ws.state.name == "CLOSED"
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("abort is ours")
+@pytest.mark.parametrize("call", [*WAITING.values(), *OURS.values()], ids=[*WAITING, *OURS])
+def test_abort_wakes_those_who_wait(
+    stalled_server: ScriptedServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+) -> None:
+    async def main() -> None:
+        ws = await connect(stalled_server.uri, compression=None, close_timeout=60)
+        task = await begin(ws, call)
+        closed = asyncio.ensure_future(ws.wait_closed())
+        await spin()
+        with within(3):
+            ws.abort()
+            assert ws.state.name == "CLOSED"
+            assert not task.done(), "entered from inside another task"
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await task
+            await closed
+
+    run(main)
+
+
+@pytest.mark.parametrize("call", waiting_cases())
+def test_loss_wakes_those_who_wait(scripted: Scripted, run: Run, connect: Connect, call: Callable[[Any], Any]) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+        wire.reset()
+
+    server = scripted(script, receive_buffer=4096)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None)
+        task = await begin(ws, call)
+        server.release.set()
+        with within(3), pytest.raises(exceptions.ConnectionClosedError):
+            await task
+        await ws.close()
+
+    run(main)
+
+
+def test_close_while_another_task_receives(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        ws = await connect(server.uri)
+        task = asyncio.ensure_future(ws.recv())
+        await spin()
+        await ws.close()
+        with pytest.raises(exceptions.ConnectionClosedOK) as raised:
+            await task
+        assert as_close(raised.value.sent) == Close(1000)
+
+    run(main)
+
+
+def test_close_from_many_tasks(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        ws = await connect(server.uri)
+        waiting = [asyncio.ensure_future(ws.wait_closed()) for _ in range(3)]
+        with within(5):
+            await asyncio.gather(*(ws.close(1000 + number % 2) for number in range(8)), *waiting)
+        assert ws.close_code == 1000
+        assert ws.state.name == "CLOSED"
+
+    run(main)
+
+
+def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """As every ``async with`` in two tasks does."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept(then=text("x"))
+        received = wire.read_until_close()
+        wire.send(close(1000))
+        return received
+
+    server = scripted(script)
+
+    async def receive(ws: Any) -> list[Any]:
+        try:
+            return [message async for message in ws]
+        finally:
+            await ws.close(1011)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            task = asyncio.ensure_future(receive(ws))
+            await asyncio.sleep(0.05)
+        assert await task == ["x"]
+
+    run(main)
+    assert server.result == ([], Close(1000))
+
+
+def test_close_in_the_middle_of_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The message cannot be completed: no final frame is made up, and the sender is told."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = wire.read_until_close()
+        if received[1] is not None:
+            wire.send(close(received[1].code))
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        more = asyncio.Event()
+
+        async def pieces() -> AsyncIterator[str]:
+            yield "one"
+            await more.wait()
+            yield "two"
+
+        ws = await connect(server.uri, compression=None)
+        task = asyncio.ensure_future(ws.send(pieces()))
+        await spin()
+        closing = asyncio.ensure_future(ws.close())
+        await spin()
+        more.set()
+        with within(5):
+            await closing
+            with pytest.raises(exceptions.ConnectionClosed):
+                await task
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert [(frame.payload, frame.fin) for frame in frames] == [(b"one", False)]
+    assert on_the_wire is not None
+
+
+def test_close_at_once_after_sending(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """What was sent leaves before the close frame, without a flush and with the loop not having turned."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = wire.read_until_close()
+        wire.send(close(1000))
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None)
+        for number in range(1000):
+            await ws.send(str(number))
+        await ws.close()
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert [frame.payload for frame in frames] == [b"%d" % number for number in range(1000)]
+    assert on_the_wire == Close(1000)
+
+
+def test_close_waits_for_a_slow_reader(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Megabytes are queued when close is called; all of them leave before the close frame."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        server.pause()
+        received = wire.read_until_close()
+        wire.send(close(1000))
+        return received
+
+    server = scripted(script, receive_buffer=4096)
+
+    async def main() -> int:
+        ws = await connect(server.uri, compression=None)
+        sending = [asyncio.ensure_future(ws.send(bytes(1 << 20))) for _ in range(8)]
+        await soon(server.reached.is_set)
+        await asyncio.sleep(0.05)
+        closing = asyncio.ensure_future(ws.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        server.release.set()
+        await closing
+        results = await asyncio.gather(*sending, return_exceptions=True)
+        assert all(result is None or isinstance(result, exceptions.ConnectionClosed) for result in results)
+        return results.count(None)
+
+    sent = run(main)
+    frames, on_the_wire = server.result
+    assert on_the_wire == Close(1000)
+    assert {len(frame.payload) for frame in frames} == {1 << 20}
+    assert len(frames) >= sent
+
+
+@pytest.mark.wirespeed_only("websockets deadlocks")
+def test_close_towards_a_stalled_peer_is_bounded(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+    """The close frame cannot leave, because the buffers are full and nobody reads."""
+
+    async def main() -> None:
+        ws = await connect(stalled_server.uri, compression=None, close_timeout=0.3)
+        task = await begin(ws, fill)
+        with within(4):
+            await ws.close()
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await task
+
+    run(main)
+
+
+def test_cancelled_close_goes_on(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The close frame is out: a second close waits for the same handshake, the first code counts."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = wire.read_until_close()
+        server.pause()
+        wire.send(close(received[1].code))
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        closing = asyncio.ensure_future(ws.close(1001))
+        await soon(server.reached.is_set)
+        assert await cancelled(closing)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(ws.close(), 0.05)
+        server.release.set()
+        with within(3):
+            await ws.close()
+        assert ws.close_code == 1001
+
+    run(main)
+    assert server.result == ([], Close(1001))
+
+
+@pytest.mark.wirespeed_only("websockets forgets the deadline")
+def test_cancelled_close_keeps_its_deadline(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Nobody waits any more, and the socket is closed all the same."""
+    server = scripted(lambda wire: (wire.accept(), wire.read_until_close(), wire.read_to_end()))
+
+    async def main() -> None:
+        ws = await connect(server.uri, close_timeout=0.3)
+        closing = asyncio.ensure_future(ws.close())
+        await spin()
+        assert await cancelled(closing)
+        with within(3):
+            await asyncio.wait_for(ws.wait_closed(), 5)
+        assert ws.state.name == "CLOSED"
+        await ws.close()
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("abort is ours")
+def test_abort(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(lambda wire: (wire.accept(), wire.read_until_close())[1])
+
+    async def main() -> None:
+        ws = await connect(server.uri, close_timeout=60)
+        number = ws.fileno()
+        target = open_descriptors()[number]
+        with within(3):
+            ws.abort()
+            assert ws.state.name == "CLOSED"
+            await ws.wait_closed()
+        assert target not in open_descriptors().values()
+        for call in (ws.recv, lambda: ws.send("x"), ws.ping, ws.flush):
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await call()
+        assert (ws.close_code, ws.close_reason) == (1006, "")
+        ws.abort()
+        await ws.close()
+
+    run(main)
+    assert server.result == ([], None), "no close frame"
+
+
+@pytest.mark.wirespeed_only("abort is ours")
+def test_abort_while_closing(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(lambda wire: (wire.accept(), wire.read_until_close(), wire.read_to_end()))
+
+    async def main() -> None:
+        ws = await connect(server.uri, close_timeout=60)
+        closing = asyncio.ensure_future(ws.close())
+        await asyncio.sleep(0.05)
+        with within(3):
+            ws.abort()
+            await closing
+        assert ws.close_code == 1006
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("abort is ours")
+def test_messages_before_abort_are_delivered_after_it(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(lambda wire: (wire.accept(then=text("a") + text("b") + text("c")), wire.read_to_end()))
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        assert await ws.recv() == "a"
+        ws.abort()
+        assert await ws.recv() == "b"
+        assert await ws.recv() == "c"
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+
+    run(main)
+
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "close": lambda ws: ws.close(),
+    "recv": lambda ws: ws.recv(),
+    "send": lambda ws: ws.send("x"),
+    "ping": pong,
+    "wait_closed": lambda ws: ws.wait_closed(),
+}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(STEPS, 3)), ids="-".join)
+def test_every_order(server: WebSocketsServer, run: Run, connect: Connect, order: tuple[str, ...]) -> None:
+    """Three calls begin in one turn of the loop, and the connection is closed: all of them end."""
+
+    async def main() -> None:
+        ws = await connect(server.uri + "/sink")
+        tasks = [asyncio.ensure_future(STEPS[name](ws)) for name in order]
+        await spin(1)
+        with within(5):
+            await ws.close()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(result is None or isinstance(result, exceptions.ConnectionClosedOK) for result in results), results
+        assert ws.close_code == 1000
+
+    with no_leaks():
+        run(main)

@@ -1,0 +1,468 @@
+"""Flow control both ways: an application that does not receive, and a peer that does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import cancelled, soon, spin
+from interop.checks import within
+from interop.frames import PING, Close, binary, frame, ping, pong, text
+from interop.scripted import DEADLINE, Disconnected, ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import IS_WIRESPEED, exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+# An application that does not receive
+
+
+def flood(most: int, piece: bytes) -> Callable[[ScriptedServer, Wire], int]:
+    """Send until the sockets are full for a second; return how many pieces left."""
+
+    def script(server: ScriptedServer, wire: Wire) -> int:
+        wire.accept()
+        sent = 0
+        wire.sock.settimeout(1)
+        try:
+            while sent < most:
+                wire.sock.sendall(piece)
+                sent += 1
+        except TimeoutError:
+            pass
+        server.reached.set()
+        # The rest of the cut frame does not matter: the client aborts.
+        wire.sock.settimeout(DEADLINE)
+        wire.read_to_end()
+        return sent
+
+    return script
+
+
+@pytest.mark.parametrize("size", [1 << 16, 100], ids=["large", "small"])
+def test_stalled_application_holds_back_the_peer(scripted: Scripted, run: Run, connect: Connect, size: int) -> None:
+    """Nothing grows without bound: what is not received stays in the network, and the peer's send blocks."""
+    block = binary(bytes(size)) * ((1 << 16) // size)
+    most = 1024  # 64 MiB
+    server = scripted(lambda wire: flood(most, block)(server, wire))
+
+    async def main() -> None:
+        ws = await connect(server.uri, close_timeout=0.1, compression=None)
+        assert len(await ws.recv()) == size
+        await soon(server.reached.is_set, 15)
+        if IS_WIRESPEED:
+            stats = ws.stats()
+            assert stats["receive_queue_bytes"] <= 8 << 20
+        with within(5):
+            await ws.close()
+
+    run(main)
+    # What both sockets buffer at most, and what the client keeps.
+    assert server.result < most // 2
+
+
+@pytest.mark.wirespeed_only("the option is ours")
+@pytest.mark.parametrize("queue", [1, 16, (8, 2)], ids=str)
+def test_max_queue_counts_messages(scripted: Scripted, run: Run, connect: Connect, queue: Any) -> None:
+    """Beyond the high mark at most what one read has brought is kept; nothing of it is lost."""
+    count = 20_000
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        for start in range(0, count, 100):
+            wire.send(b"".join(text(str(number)) for number in range(start, start + 100)))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None, max_queue=queue) as ws:
+            await asyncio.sleep(0.3)
+            held = ws.stats()["receive_queue_messages"]
+            await asyncio.sleep(0.1)
+            assert ws.stats()["receive_queue_messages"] == held, "it goes on reading"
+            for number in range(count):
+                assert await ws.recv() == str(number)
+
+    run(main)
+
+
+def test_nothing_is_lost_by_flow_control(scripted: Scripted, run: Run, connect: Connect) -> None:
+    count = 3000
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        for number in range(count):
+            wire.send(text(f"{number} " + "x" * 1000))
+        server.reached.set()
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, max_queue=4) as ws:
+            received = []
+            for number in range(count):
+                received.append(int((await ws.recv()).split()[0]))
+                if number % 100 == 0:
+                    await asyncio.sleep(0.001)
+            assert received == list(range(count))
+
+    run(main)
+
+
+def test_pings_are_answered_while_the_application_does_not_receive(
+    scripted: Scripted, run: Run, connect: Connect
+) -> None:
+    def script(wire: Wire) -> list[bytes]:
+        wire.accept(then=text("unread"))
+        answers = []
+        for number in range(5):
+            wire.send(ping(b"%d" % number))
+            answers.append(wire.read_frame().payload)
+        server.reached.set()
+        wire.read_until_close()
+        return answers
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            await soon(server.reached.is_set)
+            assert await ws.recv() == "unread"
+
+    run(main)
+    assert server.result == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.wirespeed_only("websockets closes the connection")
+def test_stalled_application_is_not_held_against_the_peer(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The pong lies behind messages that the application does not take: the ping's deadline waits too."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        for number in range(500):
+            wire.send(text(f"{number} " + "x" * 100_000))
+        # By now the client's ping is there.
+        frames = []
+        while not frames or frames[-1].opcode != PING:
+            frames.append(wire.read_frame())
+        wire.send(pong(frames[-1].payload) + text("last"))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        options = {"ping_interval": 0.1, "ping_timeout": 0.2, "max_queue": 4}
+        async with connect(server.uri, compression=None, **options) as ws:
+            await asyncio.sleep(1)
+            for number in range(500):
+                assert (await ws.recv()).split()[0] == str(number)
+            assert await ws.recv() == "last"
+
+    run(main)
+    assert server.result[1] == Close(1000)
+
+
+def test_peer_that_disappears_while_it_is_held_back(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """What arrived before is still delivered, in order, and then the loss."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        try:
+            for number in range(200):
+                wire.send(text(f"{number}"))
+        except Disconnected:
+            pass
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, max_queue=2)
+        server.join()
+        received = []
+        with pytest.raises(exceptions.ConnectionClosedError):
+            async for message in ws:
+                received.append(message)
+                await asyncio.sleep(0)
+        assert received == [str(number) for number in range(200)]
+        await ws.close()
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets closes a connection that is held back only after its timeout")
+def test_close_while_the_peer_is_held_back(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Its close frame lies behind messages that nobody will receive."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        for _ in range(200):
+            wire.send(binary(bytes(100_000)))
+        received = wire.read_until_close()
+        wire.send(frame(8, b"\x03\xe8"))
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None, max_queue=2, close_timeout=5)
+        await asyncio.sleep(0.2)
+        with within(3):
+            await ws.close()
+        assert ws.close_code == 1000
+
+    run(main)
+    assert server.result == ([], Close(1000))
+
+
+@pytest.mark.wirespeed_only("websockets does not yield")
+@pytest.mark.parametrize("call", ["recv", "iteration", "recv_many"])
+def test_flooded_connection_does_not_starve_the_others(
+    scripted: Scripted, run: Run, connect: Connect, call: str
+) -> None:
+    """A message is always ready, and the loop still turns."""
+    block = text("x" * 20) * 2000
+    count = 400_000
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        for _ in range(count // 2000):
+            wire.send(block)
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        async with connect(server.uri, compression=None) as ws:
+            ticking = asyncio.ensure_future(tick())
+            received = 0
+            if call == "iteration":
+                async for _ in ws:
+                    received += 1
+                    if received == count:
+                        break
+            while received < count:
+                if call == "recv":
+                    await ws.recv()
+                    received += 1
+                else:
+                    received += len(await ws.recv_many())
+            await cancelled(ticking)
+        # 256 KiB are at most 12,000 such messages.
+        assert turns > count / 20_000
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets does not yield")
+def test_sending_without_pause_does_not_starve_the_others(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        async with connect(server.uri + "/sink", compression=None) as ws:
+            ticking = asyncio.ensure_future(tick())
+            for _ in range(100_000):
+                await ws.send(b"x" * 20)
+            assert turns > 5
+            await ws.send("?")
+            assert await ws.recv() == "2000000"
+            await cancelled(ticking)
+
+    run(main)
+
+
+# A peer that does not receive
+
+
+@pytest.fixture
+def stalled_server(scripted: Scripted) -> ScriptedServer:
+    """It reads nothing until the test lets go; then everything."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        server.pause()
+        return wire.read_until_close()
+
+    server = scripted(script, receive_buffer=4096)
+    return server
+
+
+def test_send_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+    """``send`` holds back the application instead of buffering without bound; it goes on when the peer reads."""
+    progress: list[int] = []
+
+    async def main() -> None:
+        async with connect(stalled_server.uri, compression=None) as ws:
+
+            async def send() -> None:
+                for number in range(32):
+                    await ws.send(bytes([number]) * (1 << 20))
+                    progress.append(number)
+
+            task = asyncio.ensure_future(send())
+            await asyncio.sleep(0.5)
+            assert not task.done()
+            assert len(progress) < 12, "it was buffered"
+            if IS_WIRESPEED:
+                assert ws.stats()["send_queue_bytes"] < 4 << 20
+            stalled_server.release.set()
+            await task
+
+    run(main)
+    assert [frame.payload[:1] for frame in stalled_server.result[0]] == [bytes([number]) for number in range(32)]
+
+
+def test_receiving_goes_on_while_send_waits(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        server.pause()
+        wire.send(text("meanwhile") + ping(b"meanwhile"))
+        server.reached.clear()
+        server.release.clear()
+        server.pause()
+        return wire.read_until_close()
+
+    server = scripted(script, receive_buffer=4096)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            task = asyncio.ensure_future(ws.send(bytes(32 << 20)))
+            await asyncio.sleep(0.1)
+            server.release.set()
+            assert await ws.recv() == "meanwhile"
+            assert not task.done()
+            await soon(server.reached.is_set)
+            server.release.set()
+            await task
+
+    run(main)
+    payloads = [frame.payload for frame in server.result[0]]
+    assert sorted(map(len, payloads)) == [9, 32 << 20]
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_send_nowait_raises_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+    """What it refused is not sent, what it took is."""
+
+    async def main() -> int:
+        async with connect(stalled_server.uri, compression=None) as ws:
+            sent = 0
+            with pytest.raises(BlockingIOError):
+                for sent in range(100_000):  # noqa: B007 - how many went
+                    ws.send_nowait(bytes(1 << 16))
+            with pytest.raises(BlockingIOError):
+                ws.send_nowait("small")
+            assert sent < 1000
+            task = asyncio.ensure_future(ws.send("patient"))
+            await spin()
+            assert not task.done()
+            stalled_server.release.set()
+            await task
+            await ws.flush()
+            ws.send_nowait("again")
+            return sent
+
+    sent = run(main)
+    frames, on_the_wire = stalled_server.result
+    assert on_the_wire == Close(1000)
+    assert [len(frame.payload) for frame in frames] == [1 << 16] * sent + [7, 5]
+
+
+@pytest.mark.wirespeed_only("ours")
+@pytest.mark.parametrize("limit", [1, 1 << 20, (1 << 19, 1 << 10)], ids=str)
+def test_write_limit(stalled_server: ScriptedServer, run: Run, connect: Connect, limit: Any) -> None:
+    """Above the high mark ``send`` waits, until the low one is reached."""
+    high, low = limit if isinstance(limit, tuple) else (limit, limit // 4)
+
+    async def main() -> None:
+        async with connect(stalled_server.uri, compression=None, write_limit=limit) as ws:
+            task = asyncio.ensure_future(ws.send(bytes(16 << 20)))  # more than the sockets take
+            await asyncio.sleep(0.1)
+            waiting = [asyncio.ensure_future(ws.send("x")) for _ in range(3)]
+            await spin()
+            assert not any(sender.done() for sender in waiting)
+            stalled_server.release.set()
+            await asyncio.gather(task, *waiting)
+            assert ws.stats()["send_queue_bytes"] <= max(high, low)
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+    """Also below the high mark, where ``send`` returns at once."""
+
+    async def main() -> None:
+        async with connect(stalled_server.uri, compression=None, write_limit=64 << 20) as ws:
+            for _ in range(1000):
+                await ws.send(bytes(1 << 14))
+            flushing = [asyncio.ensure_future(ws.flush()) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in flushing)
+            stalled_server.release.set()
+            await asyncio.gather(*flushing)
+            assert ws.stats()["send_queue_bytes"] == 0
+
+    run(main)
+
+
+def test_stalled_both_ways(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Neither reads, both send, then both read: an echo of everything, and no deadlock."""
+    message = bytes(1 << 20)
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        wire.sock.settimeout(DEADLINE)
+        for _ in range(24):
+            wire.send(binary(message))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None, max_queue=2) as ws:
+            sending = asyncio.gather(*(ws.send(message) for _ in range(24)))
+            await asyncio.sleep(0.2)
+            for _ in range(24):
+                assert len(await ws.recv()) == len(message)
+            await sending
+
+    run(main)
+    assert [len(frame.payload) for frame in server.result[0]] == [1 << 20] * 24
+
+
+def test_echo_of_more_than_all_buffers(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+
+            async def send() -> None:
+                for number in range(200):
+                    await ws.send(bytes([number]) * 100_000)
+
+            task = asyncio.ensure_future(send())
+            for number in range(200):
+                assert await ws.recv() == bytes([number]) * 100_000
+            await task
+
+    run(main)

@@ -1,0 +1,352 @@
+"""Messages in fragments: sent from iterables of both kinds, received whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import cancelled, soon, spin
+from interop.checks import as_close
+from interop.frames import BINARY, CONT, TEXT, Close, Frame
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
+    wire.accept()
+    return wire.read_until_close()
+
+
+async def asynchronous(pieces: Any) -> AsyncIterator[Any]:
+    for piece in pieces:
+        await asyncio.sleep(0)
+        yield piece
+
+
+class WithoutGenerator:
+    """An asynchronous iterable by hand, without ``aclose``."""
+
+    def __init__(self, pieces: Any) -> None:
+        self.pieces = iter(pieces)
+
+    def __aiter__(self) -> WithoutGenerator:
+        return self
+
+    async def __anext__(self) -> Any:
+        for piece in self.pieces:
+            return piece
+        raise StopAsyncIteration
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "iterator": iter,
+    "generator": lambda pieces: (piece for piece in pieces),
+    "async-generator": asynchronous,
+    "async-iterator": WithoutGenerator,
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize(
+    ("pieces", "opcode"), [(["a", "é", "c"], TEXT), ([b"a", b"\xc3\xa9", b"c"], BINARY)], ids=["text", "binary"]
+)
+def test_send_fragments(
+    scripted: Scripted, run: Run, connect: Connect, make: Callable[..., Any], pieces: list[Any], opcode: int
+) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await ws.send(make(pieces))
+            await ws.send("next")
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert on_the_wire == Close(1000)
+    assert frames.pop() == Frame(TEXT, b"next")
+    assert [frame.opcode for frame in frames] == [opcode] + [CONT] * (len(frames) - 1)
+    assert [frame.fin for frame in frames] == [False] * (len(frames) - 1) + [True]
+    payloads = [frame.payload for frame in frames]
+    assert payloads[:2] == [b"a", "é".encode()]  # one frame for each item
+    assert b"".join(payloads) == "aéc".encode()
+
+
+@pytest.mark.parametrize("compression", ["deflate", None])
+@pytest.mark.parametrize("make", [list, asynchronous], ids=["list", "async"])
+def test_send_fragments_to_a_real_server(
+    server: WebSocketsServer, run: Run, connect: Connect, make: Callable[..., Any], compression: str | None
+) -> None:
+    pieces = [str(number) * 100 for number in range(50)]
+
+    async def main() -> None:
+        async with connect(server.uri, compression=compression) as ws:
+            await ws.send(make(pieces))
+            assert await ws.recv() == "".join(pieces)
+
+    run(main)
+
+
+def test_send_fragments_text_argument(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await ws.send([b"a", b"b"], text=True)
+            await ws.send(asynchronous([b"a", b"b"]), text=True)
+            await ws.send(["a", "b"], text=False)
+            await ws.send(asynchronous(["a", "b"]), text=False)
+
+    run(main)
+    opcodes = [frame.opcode for frame in server.result[0] if frame.opcode != CONT]
+    assert opcodes == [TEXT, TEXT, BINARY, BINARY]
+
+
+def test_send_fragments_as_they_come(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A fragment is on the wire while the iterable is asked for the next one."""
+
+    def script(wire: Wire) -> list[bytes]:
+        wire.accept()
+        received = [wire.read_frame().payload]
+        server.reached.set()
+        frames, _ = wire.read_until_close()
+        return received + [frame.payload for frame in frames if frame.payload]
+
+    server = scripted(script)
+
+    async def pieces() -> AsyncIterator[str]:
+        yield "first"
+        await soon(server.reached.is_set)
+        yield "second"
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await ws.send(pieces())
+
+    run(main)
+    assert server.result == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("empty", [list, tuple, iter, asynchronous])
+def test_send_no_fragments(scripted: Scripted, run: Run, connect: Connect, empty: Callable[..., Any]) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            await ws.send(empty([]))
+
+    run(main)
+    assert server.result == ([], Close(1000))
+
+
+@pytest.mark.parametrize("make", [list, asynchronous], ids=["list", "async"])
+@pytest.mark.parametrize("pieces", [["a", b"b"], [b"a", "b"], ["a", 1]], ids=repr)
+def test_send_fragments_of_mixed_types(
+    scripted: Scripted, run: Run, connect: Connect, pieces: list[Any], make: Callable[..., Any]
+) -> None:
+    """Half of a message is out and cannot be taken back: the connection fails with 1011."""
+    server = scripted(collect)
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        with pytest.raises((TypeError, exceptions.ConnectionClosedError)):
+            await ws.send(make(pieces))
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.send("x")
+        await ws.close()
+
+    run(main)
+    assert server.result[1].code == 1011
+
+
+@pytest.mark.parametrize("kind", ["list", "async"])
+def test_send_fragments_from_a_failing_iterable(scripted: Scripted, run: Run, connect: Connect, kind: str) -> None:
+    def pieces() -> Iterator[str]:
+        yield "a"
+        raise ZeroDivisionError
+
+    server = scripted(collect)
+
+    async def main() -> Any:
+        ws = await connect(server.uri)
+        with pytest.raises(ZeroDivisionError):
+            await ws.send(pieces() if kind == "list" else asynchronous(pieces()))
+        with pytest.raises(exceptions.ConnectionClosedError) as raised:
+            await ws.recv()
+        await ws.close()
+        return as_close(raised.value.sent)
+
+    sent = run(main)
+    assert server.result[1] == sent
+    assert sent.code == 1011
+
+
+@pytest.mark.parametrize("kind", ["list", "async"])
+def test_send_fragments_from_an_iterable_that_fails_first(
+    server: WebSocketsServer, run: Run, connect: Connect, kind: str
+) -> None:
+    """Nothing is out yet: the connection stays usable."""
+
+    def pieces() -> Iterator[str]:
+        raise ZeroDivisionError
+        yield "a"
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            with pytest.raises(ZeroDivisionError):
+                await ws.send(pieces() if kind == "list" else asynchronous(pieces()))
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+def test_other_messages_wait_for_the_last_fragment(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Those of other tasks, in their order; pings go in between."""
+    server = scripted(collect)
+
+    async def main() -> None:
+        inside, proceed = asyncio.Event(), asyncio.Event()
+
+        async def pieces() -> AsyncIterator[str]:
+            yield "one"
+            inside.set()
+            await proceed.wait()
+            yield "two"
+
+        async with connect(server.uri, compression=None) as ws:
+            sending = asyncio.ensure_future(ws.send(pieces()))
+            await inside.wait()
+            others = [asyncio.ensure_future(ws.send(other)) for other in ("three", ["four", "five"], "six")]
+            await spin()
+            await ws.ping(b"ping")
+            assert not any(task.done() for task in others)
+            proceed.set()
+            await asyncio.gather(sending, *others)
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert on_the_wire == Close(1000)
+    assert [frame.payload for frame in frames if frame.payload] == [
+        b"one", b"ping", b"two", b"three", b"four", b"five", b"six",
+    ]  # fmt: skip
+    assert [frame.opcode for frame in frames if frame.opcode in (TEXT, BINARY)] == [TEXT] * 4
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_calls_that_do_not_wait_are_refused_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        proceed = asyncio.Event()
+
+        async def pieces() -> AsyncIterator[str]:
+            yield "one"
+            await proceed.wait()
+            yield "two"
+
+        async with connect(server.uri, compression=None) as ws:
+            sending = asyncio.ensure_future(ws.send(pieces()))
+            await spin()
+            with pytest.raises((BlockingIOError, exceptions.ConcurrencyError)):
+                ws.send_nowait("x")
+            many = asyncio.ensure_future(ws.send_many(["a", "b"]))
+            await spin()
+            proceed.set()
+            await asyncio.gather(sending, many)
+
+    run(main)
+    assert [frame.payload for frame in server.result[0] if frame.payload] == [b"one", b"two", b"a", b"b"]
+
+
+@pytest.mark.wirespeed_only("websockets sends an incomplete message")
+def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The message can be neither completed nor taken back: the connection fails, and says so."""
+    server = scripted(collect)
+
+    async def main() -> None:
+        closed = []
+
+        async def pieces() -> AsyncIterator[str]:
+            try:
+                yield "one"
+                await asyncio.sleep(60)
+            finally:
+                closed.append(True)
+
+        ws = await connect(server.uri, compression=None)
+        sending = asyncio.ensure_future(ws.send(pieces()))
+        await spin()
+        assert await cancelled(sending)
+        assert closed == [True]
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.send("x")
+        await ws.close()
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert [(frame.payload, frame.fin) for frame in frames] == [(b"one", False)]
+    assert on_the_wire is not None
+    assert on_the_wire.code == 1011
+
+
+def test_cancelled_before_the_first_fragment(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """Nothing is out: the connection stays usable."""
+
+    async def pieces() -> AsyncIterator[str]:
+        await asyncio.sleep(60)
+        yield "never"
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            sending = asyncio.ensure_future(ws.send(pieces()))
+            await spin()
+            assert await cancelled(sending)
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+def test_cancelled_while_waiting_for_another_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        proceed = asyncio.Event()
+
+        async def pieces() -> AsyncIterator[str]:
+            yield "one"
+            await proceed.wait()
+            yield "two"
+
+        async with connect(server.uri, compression=None) as ws:
+            sending = asyncio.ensure_future(ws.send(pieces()))
+            await spin()
+            impatient = asyncio.ensure_future(ws.send("impatient"))
+            patient = asyncio.ensure_future(ws.send("patient"))
+            await spin()
+            assert await cancelled(impatient)
+            proceed.set()
+            await asyncio.gather(sending, patient)
+
+    run(main)
+    assert [frame.payload for frame in server.result[0] if frame.payload] == [b"one", b"two", b"patient"]
+
+
+def test_receive_fragments(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + "/fragments?n=30&size=1000") as ws:
+            await ws.send("go")
+            message = await ws.recv()
+            assert message == "".join(chr(ord("a") + index % 26) * 1000 for index in range(30))
+
+    run(main)

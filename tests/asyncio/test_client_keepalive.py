@@ -1,0 +1,531 @@
+"""Pings and pongs, by the application and by the connection itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import cancelled, soon, spin
+from interop.checks import as_close, within
+from interop.frames import CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import IS_WIRESPEED, exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+def answering(wire: Wire) -> list[Frame]:
+    """Accept, answer pings and close, return the other frames and the pings."""
+    wire.accept()
+    frames = []
+    while True:
+        received = wire.read_frame()
+        if received.opcode == CLOSE:
+            wire.send(frame(CLOSE, received.payload))
+            return frames
+        frames.append(received)
+        if received.opcode == PING:
+            wire.send(pong(received.payload))
+
+
+def silent(wire: Wire) -> tuple[list[Frame], Close | None]:
+    """Accept and never answer."""
+    wire.accept()
+    return wire.read_until_close()
+
+
+def measured(latency: float) -> bool:
+    """Whether a round trip was measured. The clock of websockets is that of the loop: in uvloop one of milliseconds."""
+    return latency > 0 or not IS_WIRESPEED
+
+
+async def round_trip(ws: Any, *data: Any) -> float:
+    """Ping and wait for the pong; the latency."""
+    return await (await ws.ping(*data))
+
+
+# Pings of the server
+
+
+def test_pings_are_answered_during_recv(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + "/ping?data=spam") as ws:
+            assert await ws.recv() == "pong spam"
+
+    run(main)
+
+
+def test_pings_are_answered_at_once_and_in_order(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """recv does not return for a ping."""
+
+    def script(wire: Wire) -> list[Frame]:
+        wire.accept()
+        frames = []
+        for number in range(5):
+            wire.send(ping(b"%d" % number))
+            frames.append(wire.read_frame())
+        wire.send(text("done"))
+        wire.read_until_close()
+        return frames
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            assert await ws.recv() == "done"
+
+    run(main)
+    assert server.result == [Frame(PONG, b"%d" % number) for number in range(5)]
+
+
+def test_pings_are_answered_while_a_message_arrives(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> Frame:
+        wire.accept(then=text("a", fin=False) + ping(b"inside"))
+        answer = wire.read_frame()
+        wire.send(frame(0, b"b"))
+        wire.read_until_close()
+        return answer
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            assert await ws.recv() == "ab"
+
+    run(main)
+    assert server.result == Frame(PONG, b"inside")
+
+
+# Pings of the application
+
+
+def test_ping(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            assert ws.latency == 0
+            latency = await round_trip(ws)
+            assert isinstance(latency, float)
+            assert measured(latency)
+            assert latency < 5
+            assert ws.latency == pytest.approx(latency, abs=0.05)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("data", "payload"),
+    [("é", "é".encode()), (b"\x00\xff", b"\x00\xff"), (bytearray(b"x"), b"x"), ("", b""), (b"x" * 125, b"x" * 125)],
+)
+def test_ping_data(scripted: Scripted, run: Run, connect: Connect, data: Any, payload: bytes) -> None:
+    server = scripted(answering)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            await round_trip(ws, data)
+
+    run(main)
+    assert server.result == [Frame(PING, payload)]
+
+
+def test_ping_data_by_default_differs(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(answering)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            for _ in range(5):
+                await round_trip(ws)
+
+    run(main)
+    assert len({frame.payload for frame in server.result}) == 5
+
+
+def test_wait_for_a_pong_times_out(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """What ``ping`` returned can be waited for again."""
+    server = scripted(silent)
+
+    async def main() -> None:
+        async with connect(server.uri, close_timeout=0.1) as ws:
+            waiter = await ws.ping()
+            for _ in range(2):
+                with within(0.6, at_least=0.1), pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(waiter), 0.1)
+            assert ws.latency == 0
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await waiter
+
+    run(main)
+
+
+def test_pong_can_be_waited_for_many_times(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            waiter = await ws.ping()
+            first = await waiter
+            assert await waiter == first
+            assert await asyncio.gather(waiter, waiter) == [first, first]
+            done, _ = await asyncio.wait([asyncio.ensure_future(waiter)])
+            assert [future.result() for future in done] == [first]
+
+    run(main)
+
+
+def test_two_tasks_wait_for_one_pong(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        mine = wire.read_frame()
+        server.pause()
+        wire.send(pong(mine.payload))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            waiter = await ws.ping()
+
+            async def wait() -> float:
+                return await waiter
+
+            tasks = [asyncio.ensure_future(wait()) for _ in range(3)]
+            await spin()
+            server.release.set()
+            assert len(set(await asyncio.gather(*tasks))) == 1
+
+    run(main)
+
+
+def test_pong_that_nobody_waits_for(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Whether it comes or the connection is lost: nothing is reported as never retrieved."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        first = wire.read_frame()
+        wire.read_frame()
+        wire.send(pong(first.payload))
+        wire.reset()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        await ws.ping()
+        await ws.ping()
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+        await ws.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("data", [1, None, {}, ["a"]], ids=repr)
+def test_pong_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, data: Any) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            with pytest.raises(TypeError):
+                await ws.pong(data)
+            if data is not None:
+                with pytest.raises(TypeError):
+                    await ws.ping(data)
+
+    run(main)
+
+
+@pytest.mark.parametrize("data", [b"x" * 126, "é" * 63], ids=["bytes", "str"])
+def test_ping_too_long(server: WebSocketsServer, run: Run, connect: Connect, data: Any) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            for call in (ws.ping, ws.pong):
+                with pytest.raises((exceptions.ProtocolError, ValueError)):
+                    await call(data)
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+def test_ping_twice_with_the_same_data(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(silent)
+
+    async def main() -> None:
+        async with connect(server.uri, close_timeout=0.1) as ws:
+            await ws.ping("x")
+            with pytest.raises(exceptions.ConcurrencyError):
+                await ws.ping("x")
+
+    run(main)
+
+
+def test_ping_again_after_the_pong(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            await round_trip(ws, "x")
+            await round_trip(ws, "x")
+
+    run(main)
+
+
+def test_pong_acknowledges_earlier_pings(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """RFC 6455 section 5.5.3: a peer may answer only the most recent ping."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        for _ in range(3):
+            last = wire.read_frame()
+        wire.send(pong(last.payload))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            waiters = [await ws.ping() for _ in range(3)]
+            await asyncio.gather(*waiters)
+
+    run(main)
+
+
+def test_unsolicited_pong_acknowledges_nothing(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_frame()
+        wire.send(pong(b"something else") + text("after the pong"))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, close_timeout=0.1) as ws:
+            waiter = asyncio.ensure_future(await ws.ping("mine"))
+            assert await ws.recv() == "after the pong"
+            await spin()
+            assert not waiter.done()
+            await cancelled(waiter)
+
+    run(main)
+
+
+def test_waiting_for_a_pong_loses_no_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        mine = wire.read_frame()
+        wire.send(text("a") + text("b") + pong(mine.payload) + text("c"))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            await round_trip(ws)
+            assert [await ws.recv() for _ in range(3)] == ["a", "b", "c"]
+
+    run(main)
+
+
+def test_cancelling_the_wait_for_a_pong(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            waiter = await ws.ping("x")
+            task = asyncio.ensure_future(asyncio.wait_for(waiter, 5))
+            await spin(1)
+            await cancelled(task)
+            await round_trip(ws)
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+@pytest.mark.parametrize(("data", "payload"), [(None, b""), ("é", "é".encode()), (b"x", b"x")])
+def test_pong(scripted: Scripted, run: Run, connect: Connect, data: Any, payload: bytes) -> None:
+    server = scripted(silent)
+
+    async def main() -> None:
+        async with connect(server.uri, close_timeout=0.1) as ws:
+            await (ws.pong() if data is None else ws.pong(data))
+
+    run(main)
+    assert server.result[0] == [Frame(PONG, payload)]
+
+
+# Keepalive
+
+
+@pytest.mark.parametrize("receiving", [True, False], ids=["receiving", "idle"])
+def test_keepalive_pings(scripted: Scripted, run: Run, connect: Connect, receiving: bool) -> None:
+    """Whatever the application does."""
+    server = scripted(answering)
+
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=0.1, ping_timeout=5) as ws:
+            if receiving:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(ws.recv(), 0.55)
+            else:
+                await asyncio.sleep(0.55)
+            assert measured(ws.latency)
+
+    run(main)
+    pings = server.result
+    assert {frame.opcode for frame in pings} == {PING}
+    assert 3 <= len(pings) <= 6
+    assert len({frame.payload for frame in pings}) == len(pings)
+
+
+@pytest.mark.parametrize("call", ["recv", "iteration", "wait_closed"])
+def test_keepalive_timeout(scripted: Scripted, run: Run, connect: Connect, call: str) -> None:
+    server = scripted(silent)
+
+    async def main() -> None:
+        ws = await connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.5)
+        with within(3, at_least=0.25):
+            if call == "wait_closed":
+                await ws.wait_closed()
+            with pytest.raises(exceptions.ConnectionClosedError) as raised:
+                await (ws.__aiter__().__anext__() if call == "iteration" else ws.recv())
+        assert raised.value.rcvd is None
+        assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+        assert ws.close_code == 1006
+        await ws.close()
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert [frame.opcode for frame in frames] == [PING]
+    assert on_the_wire == Close(1011, "keepalive ping timeout")
+
+
+def test_keepalive_timeout_against_a_peer_that_only_sends(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Data is no pong."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        try:
+            while not server.release.wait(0.02):
+                wire.send(text("data"))
+        except Disconnected:
+            pass
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.2)
+        with within(5), pytest.raises(exceptions.ConnectionClosedError) as raised:
+            async for message in ws:
+                assert message == "data"
+        assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+        await ws.close()
+
+    run(main)
+
+
+def test_late_pong_in_time(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        first = wire.read_frame()
+        server.release.wait(0.3)
+        wire.send(pong(first.payload))
+        wire.read_frame()
+        wire.send(text("alive"))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=0.1, ping_timeout=5) as ws:
+            assert await ws.recv() == "alive"
+            assert ws.latency >= 0.29
+
+    run(main)
+
+
+def test_no_ping_timeout(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Pings go out, and a peer that never answers is not given up."""
+    server = scripted(silent)
+
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=0.05, ping_timeout=None, close_timeout=0.1) as ws:
+            await asyncio.sleep(0.4)
+            await ws.send("still open")
+
+    run(main)
+    frames, on_the_wire = server.result
+    assert frames[0].opcode == PING
+    assert next(frame for frame in frames if frame.opcode == TEXT).payload == b"still open"
+    assert on_the_wire == Close(1000)
+
+
+def test_no_keepalive(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(silent)
+
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=None, ping_timeout=0.05, close_timeout=0.1):
+            await asyncio.sleep(0.3)
+
+    run(main)
+    assert server.result == ([], Close(1000))
+
+
+@pytest.mark.wirespeed_only("websockets counts the time in which the loop did not turn")
+def test_blocked_loop_is_not_held_against_the_peer(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The pong is waiting in the socket when the loop turns again."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        first = wire.read_frame()
+        wire.send(pong(first.payload))
+        server.reached.set()
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.2) as ws:
+            await asyncio.sleep(0.105)
+            await spin()
+            server.wait_reached()
+            time.sleep(0.5)  # an application that computes
+            await asyncio.sleep(0.02)
+            assert ws.state.name == "OPEN"
+            assert measured(ws.latency)
+
+    run(main)
+
+
+def test_close_waits_for_no_pong(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        received = wire.read_until_close()
+        wire.send(close(1000))
+        return received
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, ping_interval=0.05, ping_timeout=20)
+        await asyncio.sleep(0.15)
+        with within(2):
+            await ws.close()
+        assert ws.close_code == 1000
+
+    run(main)
+
+
+def test_many_connections_are_kept_alive(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """Each at its own pace, and one that ends does not stop the others."""
+
+    async def main() -> None:
+        connections = [
+            await connect(server.uri, ping_interval=0.05 * (1 + number % 4), ping_timeout=5) for number in range(20)
+        ]
+        for ws in connections[::2]:
+            await ws.close()
+        await soon(lambda: all(measured(ws.latency) for ws in connections[1::2]))
+        await asyncio.gather(*(ws.close() for ws in connections))
+
+    run(main)

@@ -1,0 +1,172 @@
+"""Limits: what a client takes from a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.checks import describe
+from interop.faults import DEFLATE
+from interop.frames import BINARY, CONT, binary, deflate, frame
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+@pytest.mark.parametrize("max_size", [1, 125, 126, 1000, 65_535, 65_536, 1 << 20])
+def test_max_size(server: WebSocketsServer, run: Run, connect: Connect, max_size: int) -> None:
+    async def main() -> None:
+        async with connect(server.uri, max_size=max_size, compression=None) as ws:
+            await ws.send(bytes(max_size))
+            assert len(await ws.recv()) == max_size
+            await ws.send(bytes(max_size + 1))
+            with pytest.raises(exceptions.ConnectionClosedError) as raised:
+                await ws.recv()
+        assert raised.value.sent is not None
+        assert raised.value.sent.code == 1009
+
+    run(main)
+
+
+def test_max_size_counts_bytes_not_characters(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri, max_size=100) as ws:
+            await ws.send("é" * 50)
+            assert await ws.recv() == "é" * 50
+            await ws.send("é" * 51)
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await ws.recv()
+
+    run(main)
+
+
+def test_max_size_does_not_limit_sending(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + "/sink", max_size=100) as ws:
+            await ws.send(bytes(100_000))
+            await ws.send("?")
+            assert await ws.recv() == "100000"
+
+    run(main)
+
+
+def test_no_max_size(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + f"/binary?size={5 << 20}", max_size=None) as ws:
+            assert len(await ws.recv()) == 5 << 20
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("the text is ours")
+def test_size_error_names_the_option(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> str:
+        ws = await connect(server.uri + "/binary?size=2000", max_size=1000)
+        with pytest.raises(exceptions.ConnectionClosedError) as raised:
+            await ws.recv()
+        await ws.close()
+        return describe(raised.value)
+
+    told = run(main)
+    assert "max_size" in told
+    assert "1000" in told
+
+
+@pytest.mark.wirespeed_only("websockets limits fragments by an environment variable")
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_max_fragments(scripted: Scripted, run: Run, connect: Connect, limit: int) -> None:
+    def message(count: int) -> bytes:
+        return b"".join(frame(CONT if index else BINARY, b"x", fin=index == count - 1) for index in range(count))
+
+    def script(wire: Wire) -> Any:
+        wire.accept(then=message(limit) + message(limit + 1))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> str:
+        ws = await connect(server.uri, max_fragments=limit)
+        assert await ws.recv() == b"x" * limit
+        with pytest.raises(exceptions.ConnectionClosedError) as raised:
+            await ws.recv()
+        await ws.close()
+        return describe(raised.value)
+
+    assert "max_fragments" in run(main)
+    assert server.result[1].code == 1009
+
+
+@pytest.mark.wirespeed_only("websockets limits fragments by an environment variable")
+def test_no_max_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept(then=binary(b"", fin=False) + frame(CONT, b"x", fin=False) * 10_000 + frame(CONT))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, max_fragments=None) as ws:
+            assert await ws.recv() == b"x" * 10_000
+
+    run(main)
+
+
+def peak() -> int:
+    """The most memory that this process has ever held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("receiving", [True, False], ids=["receiving", "idle"])
+def test_bomb_is_refused_before_it_is_inflated(scripted: Scripted, run: Run, connect: Connect, receiving: bool) -> None:
+    """256 MiB in 256 kB: the memory of the process must not show it."""
+    bomb = deflate(bytes(256 << 20))
+
+    def script(wire: Wire) -> Any:
+        wire.accept(DEFLATE, then=binary(bomb, rsv=4))
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri)
+        if not receiving:
+            await ws.wait_closed()
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+        await ws.close()
+
+    before = peak()
+    run(main)
+    assert server.result[1].code == 1009
+    assert peak() - before < 64 << 20
+
+
+def test_declared_length_is_not_allocated(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Without a limit a peer may announce what it likes; memory is taken as the bytes come."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept(then=frame(BINARY, b"some", length=1 << 40))
+        server.pause()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, max_size=None, close_timeout=0.1)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(ws.recv(), 0.2)
+        assert peak() - before < 256 << 20
+        server.release.set()
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+        await ws.close()
+
+    before = peak()
+    run(main)

@@ -1,0 +1,454 @@
+"""Descriptors, references, warnings and processes: what a connection must not leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, cancelled, soon, spin
+from interop.checks import no_leaks, open_descriptors
+from interop.frames import close, frame, text
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import IS_WIRESPEED, SUBJECT, exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+
+
+# Descriptors
+
+
+def echo_once(wire: Wire) -> None:
+    wire.accept()
+    received = wire.read_frame()
+    wire.send(text(received.payload))
+    wire.read_until_close()
+    wire.send(close(1000))
+
+
+def test_no_descriptor_left_after_many_connections(run: Run, connect: Connect) -> None:
+    async def main(uri: str) -> None:
+        for _ in range(50):
+            async with connect(uri) as ws:
+                await ws.send("hello")
+                assert await ws.recv() == "hello"
+
+    with no_leaks(), ScriptedServer(echo_once) as server:
+        run(lambda: main(server.uri))
+
+
+def refuse(wire: Wire) -> None:
+    wire.read_request()
+    wire.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+
+def accept_and_break(wire: Wire) -> None:
+    wire.accept(then=frame(3))
+    wire.read_until_close()
+
+
+def accept_and_leave(wire: Wire) -> None:
+    wire.accept()
+
+
+def accept_and_reset(wire: Wire) -> None:
+    wire.accept()
+    wire.reset()
+
+
+OPENING_ERRORS: tuple[type[Exception], ...] = (exceptions.InvalidHandshake, ConnectionError, EOFError)
+if not IS_WIRESPEED:
+    # It lets this out of connect when the connection is lost before the request is sent.
+    OPENING_ERRORS = (*OPENING_ERRORS, exceptions.ConnectionClosedError)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [refuse, accept_and_break, accept_and_leave, accept_and_reset, Wire.close, Wire.reset],
+    ids=lambda script: script.__name__,
+)
+def test_no_descriptor_left_after_failures(run: Run, connect: Connect, script: Callable[[Wire], None]) -> None:
+    async def main(uri: str) -> None:
+        for _ in range(20):
+            try:
+                ws = await connect(uri, open_timeout=5)
+            except OPENING_ERRORS:
+                continue
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await ws.recv()
+            await ws.close()
+
+    with no_leaks(), ScriptedServer(script) as server:
+        run(lambda: main(server.uri))
+
+
+def test_failed_connection_closes_its_socket(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """When the exception is raised, or very soon: without a call of close, and without a collection."""
+    server = scripted(accept_and_leave)
+
+    async def main() -> None:
+        before = set(open_descriptors().values())
+        ws = await connect(server.uri)
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+        await spin()
+        # The script's end is closed by its thread.
+        await soon(lambda: not {target for target in open_descriptors().values() if "socket" in target} - before)
+        del ws
+
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
+
+
+def test_cancelled_while_connecting(run: Run, connect: Connect) -> None:
+    """At every moment: no socket and no task is left."""
+
+    async def attempt(uri: str) -> None:
+        ws = await connect(uri, open_timeout=5)
+        await ws.close()
+
+    async def main(uri: str) -> None:
+        for turns in range(25):
+            task = asyncio.ensure_future(attempt(uri))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await cancelled(task)
+        for number in range(10):
+            task = asyncio.ensure_future(attempt(uri))
+            await asyncio.sleep(number * 0.0002)
+            await cancelled(task)
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_until_close()
+        wire.send(close(1000))
+
+    with no_leaks(), ScriptedServer(script) as server:
+        run(lambda: main(server.uri))
+
+
+# References
+
+
+async def forget(connect: Connect, uri: str, *, used: bool) -> weakref.ref[Any]:
+    ws = await connect(uri)
+    if used:
+        await ws.send("hello")
+        assert await ws.recv() == "hello"
+        waiting = asyncio.ensure_future(ws.recv())
+        await spin()
+        await cancelled(waiting)
+        await (await ws.ping())
+    return weakref.ref(ws)
+
+
+@pytest.mark.wirespeed_only("websockets is kept alive by its transport")
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+def test_closed_connection_is_freed(server: WebSocketsServer, run: Run, connect: Connect, used: bool) -> None:
+    """By reference counting alone, as soon as the loop has let go of it."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            if used:
+                await ws.send("hello")
+                assert await ws.recv() == "hello"
+        reference = weakref.ref(ws)
+        del ws
+        await spin()
+        assert reference() is None
+
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.wirespeed_only("websockets is kept alive by its transport")
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+def test_open_connection_that_is_forgotten_warns(
+    server: WebSocketsServer, run: Run, connect: Connect, used: bool
+) -> None:
+    """As files and sockets do; and the socket is closed."""
+
+    async def main() -> None:
+        before = set(open_descriptors().values())
+        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+            reference = await forget(connect, server.uri, used=used)
+            await spin()
+            gc.collect()
+            await spin()
+        assert reference() is None
+        # The server's end closes a moment later.
+        await soon(lambda: not {target for target in open_descriptors().values() if "socket" in target} - before)
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets is kept alive by its transport")
+def test_connection_in_a_cycle_that_is_forgotten(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async def make() -> weakref.ref[Any]:
+            ws = await connect(server.uri)
+            holder: list[Any] = [ws]
+            holder.append(holder)
+            ws.holder = holder
+            return weakref.ref(ws)
+
+        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+            reference = await make()
+            gc.collect()
+            assert reference() is None
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_waiting_task_keeps_its_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Nobody but a task in recv refers to it: it lives, and the message comes."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+        wire.send(text("alive") + close(1000))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def receive() -> Any:
+        return [message async for message in await connect(server.uri)]
+
+    async def main() -> None:
+        task = asyncio.ensure_future(receive())
+        await soon(server.reached.is_set)
+        await spin()
+        gc.collect()
+        server.release.set()
+        assert await task == ["alive"]
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_forgotten_while_its_data_is_being_sent(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """It warns and is gone, also with a full queue."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+
+    server = scripted(script, receive_buffer=4096)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None)
+        with pytest.raises(BlockingIOError):
+            while True:
+                ws.send_nowait(bytes(1 << 20))
+        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+            del ws
+            await spin()
+            gc.collect()
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("ours")
+@pytest.mark.parametrize("function", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+def test_connection_cannot_be_copied(
+    server: WebSocketsServer, run: Run, connect: Connect, function: Callable[[Any], Any]
+) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            with pytest.raises(TypeError):
+                function(ws)
+            await ws.send("still open")
+            assert await ws.recv() == "still open"
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets has a task for each connection")
+def test_nothing_but_the_connection(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """Idle connections have no tasks and no timers of their own."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        connections = [await connect(server.uri) for _ in range(20)]
+        await spin()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        scheduled = getattr(loop, "_scheduled", None)
+        if scheduled is not None:
+            # One is of the test's own limit, and one of keepalive.
+            assert len([timer for timer in scheduled if not timer.cancelled()]) <= 2
+        await asyncio.gather(*(ws.close() for ws in connections))
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_memory_does_not_grow(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """Messages, waits and cancellations leave nothing behind."""
+
+    def blocks() -> int:
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+
+            async def work() -> None:
+                for _ in range(200):
+                    await ws.send("hello")
+                    await ws.recv()
+                    task = asyncio.ensure_future(ws.recv())
+                    await asyncio.sleep(0)
+                    await cancelled(task)
+                    await (await ws.ping())
+
+            await work()
+            before = blocks()
+            for _ in range(3):
+                await work()
+            assert blocks() - before < 300
+
+    run(main)
+
+
+# Processes
+
+
+def in_process(program: str, *arguments: str, options: tuple[str, ...] = ("-X", "dev", "-W", "error")) -> str:
+    """Run a program in a fresh interpreter; its output. Anything on standard error is a failure."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)]),
+        "WIRESPEED_TEST_SUBJECT": SUBJECT,
+    }
+    command = [sys.executable, *options, "-c", textwrap.dedent(program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+PRELUDE = """
+import asyncio, gc, os, sys
+from interop.asyncio_subject import connect
+from interop.asyncio_tools import new_loop
+uri, kind, port = sys.argv[1:]
+options = {"port": port} if port else {}
+"""
+
+
+def arguments(server: WebSocketsServer, setting: Setting) -> tuple[str, str, str]:
+    return server.uri, setting.loop, setting.port if IS_WIRESPEED else ""
+
+
+def test_no_warning_in_development_mode(server: WebSocketsServer, setting: Setting) -> None:
+    program = PRELUDE + textwrap.dedent(
+        """
+        async def main():
+            async with connect(uri, **options) as ws:
+                await ws.send("hello")
+                print(await ws.recv())
+                print(await (await ws.ping()) >= 0)
+        loop = new_loop(kind)
+        loop.run_until_complete(main())
+        loop.close()
+        """
+    )
+    assert in_process(program, *arguments(server, setting)) == "hello\nTrue\n"
+
+
+@pytest.mark.wirespeed_only("websockets reports tasks that were destroyed")
+@pytest.mark.parametrize("close_loop", [True, False], ids=["closed", "not-closed"])
+def test_exit_with_an_open_connection(server: WebSocketsServer, setting: Setting, close_loop: bool) -> None:
+    """The interpreter ends at once, quietly, though nobody closed."""
+    program = PRELUDE + textwrap.dedent(
+        """
+        ws = None
+        async def main():
+            global ws
+            ws = await connect(uri, **options)
+            await ws.send("x")
+            print(await ws.recv())
+        loop = new_loop(kind)
+        loop.run_until_complete(main())
+        """
+    )
+    if close_loop:
+        program += "loop.close()\n"
+    assert in_process(program, *arguments(server, setting), options=()) == "x\n"
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_connection_that_outlives_its_loop(server: WebSocketsServer, setting: Setting) -> None:
+    """Calls raise, and nothing crashes."""
+    program = PRELUDE + textwrap.dedent(
+        """
+        async def main():
+            return await connect(uri, **options)
+        loop = new_loop(kind)
+        ws = loop.run_until_complete(main())
+        loop.close()
+        for call in (lambda: ws.recv_nowait(), lambda: ws.recv().send(None), lambda: ws.send("x").send(None),
+                     lambda: ws.send_nowait("x"), lambda: ws.close().send(None), ws.stats, ws.abort):
+            try:
+                call()
+            except Exception:
+                pass
+        print(ws.state.name)
+        """
+    )
+    assert in_process(program, *arguments(server, setting), options=()) == "CLOSED\n"
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_fork(server: WebSocketsServer, setting: Setting) -> None:
+    """A child that never touches the connection does not disturb the parent's, not even when it collects it."""
+    program = PRELUDE + textwrap.dedent(
+        """
+        async def talk(ws, word):
+            await ws.send(word)
+            print(await ws.recv(), flush=True)
+
+        async def main():
+            ws = await connect(uri, **options)
+            await talk(ws, "before")
+            child = os.fork()
+            if child == 0:
+                del ws
+                gc.collect()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            await talk(ws, "after")
+            await ws.close()
+            print(ws.close_code)
+
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads
+        loop = new_loop(kind)
+        loop.run_until_complete(main())
+        loop.close()
+        """
+    )
+    assert in_process(program, *arguments(server, setting)) == "before\nafter\n1000\n"

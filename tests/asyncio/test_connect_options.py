@@ -1,0 +1,214 @@
+"""Arguments that are wrong: an exception whose text names the argument, in the call, without an event loop."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_subject import connect, unix_connect
+from interop.certificates import Certificates
+from interop.checks import no_leaks
+from interop.connecting import ONE_PORT, echo
+from interop.options import GOOD, HANDSHAKE_HEADERS, WRONG_TYPES, WRONG_VALUES, cases
+from interop.servers import WebSocketsServer
+from interop.subject import exceptions
+
+pytestmark = pytest.mark.wirespeed_only("websockets does not check its arguments")
+
+SETTINGS = ONE_PORT
+
+Run = Callable[..., Any]
+
+URI = "ws://127.0.0.1:1/"
+
+
+class Callbacks:
+    pass
+
+
+MORE_WRONG_TYPES: dict[str, list[Any]] = {
+    "host": [1, b"localhost"],
+    "port": [1.5, b"80", [80]],
+    "family": ["AF_INET", 1.5],
+    "happy_eyeballs_delay": ["1", True],
+    "proxy_ssl": [1, "yes"],
+    "proxy_server_hostname": [1],
+    "process_exception": [1, None],
+    "reconnect_delays": [1, [1, 2], None],
+    "reconnect_after_close": [1, None],
+    "refresh": [1, {"X": "y"}],
+    "max_queue_bytes": ["1", 1.5],
+    "write_limit": ["1", 1.5, None, (None, 1)],
+    "listener": [Callbacks],
+    "zero_copy": [1, None],
+    "create_connection": [1, "Connection"],
+}
+
+MORE_WRONG_VALUES: dict[str, list[Any]] = {
+    "port": [-1, 65536, "tcp", ""],
+    "family": [-1],
+    "happy_eyeballs_delay": [-1],
+    "max_queue": [(1, 2), (-1, None)],
+    "max_queue_bytes": [-1],
+    "write_limit": [-1, (1, 2)],
+    "zero_copy": [True],  # without a listener
+    "proxy": ["ftp://127.0.0.1", "127.0.0.1:80"],
+    "ssl": [True, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)],  # with a ws URI
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [*cases(WRONG_TYPES), *cases(MORE_WRONG_TYPES)])
+def test_wrong_type(name: str, value: Any) -> None:
+    with no_leaks(), pytest.raises(TypeError, match=name):
+        connect(URI, **{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [*cases(WRONG_VALUES), *cases(MORE_WRONG_VALUES)])
+def test_wrong_value(name: str, value: Any) -> None:
+    expected = exceptions.InvalidProxy if name == "proxy" else ValueError
+    with no_leaks(), pytest.raises(expected, match=name):
+        connect(URI, **{name: value})
+
+
+def test_ssl_false() -> None:
+    with pytest.raises(ValueError, match="ssl=False"):
+        connect("wss://127.0.0.1:1/", ssl=False)
+
+
+def test_proxy_ssl_with_a_plain_proxy(certificates: Certificates) -> None:
+    with pytest.raises(ValueError, match="proxy_ssl"):
+        connect(URI, proxy="http://127.0.0.1:1", proxy_ssl=certificates.client_context())
+
+
+def test_bad_certificate_settings(certificates: Certificates) -> None:
+    """What the core says of them comes in the call, too."""
+    import wirespeed
+
+    tls = wirespeed.TLS(cert=certificates.client_cert, key=certificates.stranger_key)
+    with pytest.raises(ValueError, match="key"):
+        connect("wss://127.0.0.1:1/", ssl=tls)
+
+
+@pytest.mark.parametrize("uri", ["http://localhost/", "ws://", "localhost:80", "", "ws://localhost/#x", "ws://[::1/"])
+def test_bad_uri(uri: str) -> None:
+    with pytest.raises(exceptions.InvalidURI) as raised:
+        connect(uri)
+    assert raised.value.uri == uri
+
+
+@pytest.mark.parametrize("uri", [1, None, b"ws://localhost/"])
+def test_uri_of_wrong_type(uri: Any) -> None:
+    with pytest.raises(TypeError, match="uri"):
+        connect(uri)
+
+
+@pytest.mark.parametrize("name", HANDSHAKE_HEADERS)
+def test_headers_of_the_handshake_are_not_for_the_user(name: str) -> None:
+    with pytest.raises(ValueError, match="(?i)" + name):
+        connect(URI, additional_headers={name: "spam"})
+
+
+def test_unknown_option() -> None:
+    with pytest.raises(TypeError, match="ping_intervall"):
+        connect(URI, ping_intervall=1)
+    with pytest.raises(TypeError, match="ping_intervall"):
+        unix_connect("/tmp/socket", ping_intervall=1)
+
+
+def test_positional_options() -> None:
+    with pytest.raises(TypeError):
+        connect(URI, None)  # type: ignore[call-arg]
+
+
+def test_socket_that_is_closed() -> None:
+    sock = socket.socket()
+    sock.close()
+    with pytest.raises(ValueError, match="sock is closed"):
+        connect(URI, sock=sock)
+
+
+def test_socket_with_tls_of_its_own() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    sock = context.wrap_socket(socket.socket(), do_handshake_on_connect=False)
+    with sock, pytest.raises(TypeError, match="sock must be a plain socket"):
+        connect(URI, sock=sock)
+
+
+def test_socket_of_wrong_arguments_stays_open() -> None:
+    """It is the caller's until the call has returned."""
+    with socket.socket() as sock:
+        with pytest.raises(TypeError):
+            connect(URI, sock=sock, origin=1)
+        assert sock.fileno() >= 0
+
+
+# Unix sockets
+
+
+def test_unix_arguments(tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="path is missing"):
+        unix_connect()
+    with socket.socket(socket.AF_UNIX) as sock, pytest.raises(ValueError, match="exclude each other"):
+        unix_connect(f"{tmp_path}/s", sock=sock)
+    with pytest.raises(TypeError, match="host"):
+        unix_connect(f"{tmp_path}/s", host="localhost")
+    with pytest.raises(ValueError, match="port"):
+        unix_connect(f"{tmp_path}/s", port=80)
+    with pytest.raises(ValueError, match="ssl"):
+        unix_connect(f"{tmp_path}/s", "ws://localhost/", ssl=True)
+    with pytest.raises(TypeError, match="refresh"):
+        unix_connect(f"{tmp_path}/s", refresh=1)
+
+
+# What is right
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *GOOD,
+        {"max_queue": (16, 4), "max_queue_bytes": 1000, "write_limit": (1000, 10)},
+        {"max_queue": None, "max_queue_bytes": None},
+        {"write_limit": 0},
+        {"write_limit": (1000, None)},
+        {"happy_eyeballs_delay": None, "family": socket.AF_INET},
+        {"refresh": None, "reconnect_delays": list, "process_exception": repr, "reconnect_after_close": True},
+        {"listener": None, "zero_copy": False},
+    ],
+    ids=str,
+)
+def test_good_options(server: WebSocketsServer, run: Run, options: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with connect(server.uri, **options) as ws:
+            await echo(ws)
+
+    run(main)
+
+
+def test_create_connection(server: WebSocketsServer, run: Run) -> None:
+    import wirespeed
+
+    class Mine(wirespeed.ClientConnection):
+        pass
+
+    async def main() -> None:
+        async with connect(server.uri, create_connection=Mine) as ws:
+            assert type(ws) is Mine
+            await echo(ws)
+
+    with no_leaks():
+        run(main)
+
+
+def test_create_connection_of_something_else(server: WebSocketsServer, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(TypeError, match="create_connection"):
+            await connect(server.uri, create_connection=lambda *args, **kwargs: None)
+
+    with no_leaks():
+        run(main)

@@ -1,0 +1,243 @@
+"""Where connections lead: redirects, sockets of the caller, Unix sockets; and how long opening them may take."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.checks import no_leaks, within
+from interop.connecting import echo, fails
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Serving = Callable[..., WebSocketsServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
+
+
+# Redirects
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+def test_redirect(server: WebSocketsServer, run: Run, connect: Connect, status: int) -> None:
+    async def main() -> None:
+        async with connect(server.uri + f"/redirect?to=/final&status={status}") as ws:
+            assert ws.request.path == "/final"
+            await echo(ws)
+
+    with no_leaks():
+        run(main)
+
+
+def test_redirect_chain_and_loop(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + "/hop/9") as ws:
+            assert ws.request.path == "/"
+
+    run(main)
+    fails(run, exceptions.SecurityError, lambda: connect(server.uri + "/loop"), "10 redirects")
+
+
+def test_redirect_to_bad_uri(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    fails(run, exceptions.InvalidURI, lambda: connect(server.uri + "/redirect?to=ftp://127.0.0.1/"))
+
+
+def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
+    headers = {"Authorization": BASIC, "Cookie": "a=b", "X-Spam": "eggs"}
+
+    async def seen(target: str) -> set[str]:
+        async with connect(server.uri + f"/redirect?to={target}/headers", additional_headers=headers) as ws:
+            return {line.split(": ")[0].lower() async for line in ws}
+
+    async def main() -> None:
+        assert {"authorization", "cookie", "x-spam"} <= await seen(server.uri)
+        elsewhere = await seen(serving().uri)
+        assert "x-spam" in elsewhere
+        assert not {"authorization", "cookie"} & elsewhere
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets goes on from where it was led, without the credentials")
+def test_redirect_is_followed_anew_each_time(
+    server: WebSocketsServer, serving: Serving, run: Run, connect: Connect
+) -> None:
+    other = serving()
+
+    async def main() -> None:
+        connecting = connect(server.uri + f"/redirect?to={other.uri}/", additional_headers={"Cookie": "a=b"})
+        for _ in range(2):
+            before = len(server.requests)
+            async with connecting:
+                assert len(server.requests) == before + 1
+                assert server.requests[-1].headers["Cookie"] == "a=b"
+
+    run(main)
+
+
+def test_redirect_with_existing_socket(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    def connecting() -> Any:
+        sock = socket.create_connection(("127.0.0.1", server.port))
+        return connect(server.uri + "/redirect?to=/", sock=sock)
+
+    fails(run, ValueError, connecting, "redirect")
+
+
+# Sockets of the caller
+
+
+@pytest.mark.parametrize("timeout", [None, 0.0, 3.0], ids=["blocking", "non-blocking", "timeout"])
+def test_existing_socket(server: WebSocketsServer, run: Run, connect: Connect, timeout: float | None) -> None:
+    async def main() -> None:
+        sock = socket.create_connection(("127.0.0.1", server.port))
+        sock.settimeout(timeout)
+        async with connect("ws://example.com/", sock=sock) as ws:
+            await echo(ws)
+            assert ws.request.headers["Host"] == "example.com"
+        assert sock.fileno() == -1
+
+    with no_leaks():
+        run(main)
+
+
+def test_existing_socket_is_closed_when_it_fails(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    with pytest.raises(exceptions.InvalidStatus):
+        run(lambda: awaiting(connect(server.uri + "/status/403", sock=sock)))
+    assert sock.fileno() == -1
+
+
+async def awaiting(connecting: Any) -> Any:
+    return await connecting
+
+
+@pytest.mark.wirespeed_only("websockets fails later")
+def test_existing_socket_that_was_used(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        connecting = connect(server.uri, sock=socket.create_connection(("127.0.0.1", server.port)))
+        async with connecting as ws:
+            await echo(ws)
+        with pytest.raises(ValueError, match="sock is closed"):
+            await connecting
+
+    with no_leaks():
+        run(main)
+
+
+# Unix sockets
+
+
+def test_unix(unix_server: WebSocketsServer, run: Run, unix_connect: Connect) -> None:
+    async def main() -> None:
+        async with unix_connect(unix_server.unix_path) as ws:
+            await echo(ws)
+            assert ws.request.headers["Host"] == "localhost"
+        async with unix_connect(unix_server.unix_path, "ws://example.com/headers") as ws:
+            assert "Host: example.com" in [message async for message in ws]
+
+    with no_leaks():
+        run(main)
+
+
+def test_unix_redirect(unix_server: WebSocketsServer, run: Run, unix_connect: Connect) -> None:
+    path = unix_server.unix_path
+
+    async def main() -> None:
+        async with unix_connect(path, "ws://localhost/redirect?to=/final") as ws:
+            assert ws.request.path == "/final"
+
+    run(main)
+    elsewhere = "ws://localhost/redirect?to=ws://example.com/"
+    fails(run, ValueError, lambda: unix_connect(path, elsewhere), "Unix socket")
+
+
+def test_unix_missing(tmp_path: object, run: Run, unix_connect: Connect) -> None:
+    fails(run, FileNotFoundError, lambda: unix_connect(f"{tmp_path}/nothing"))
+
+
+@pytest.mark.wirespeed_only("a proxy of the environment is for TCP")
+def test_unix_without_proxy(
+    unix_server: WebSocketsServer, run: Run, unix_connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+
+    async def main() -> None:
+        async with unix_connect(unix_server.unix_path) as ws:
+            await echo(ws)
+
+    run(main)
+
+
+# Deadlines
+
+
+def times_out(run: Run, connecting: Callable[[], Any], match: str) -> None:
+    with within(3, at_least=0.2):
+        fails(run, TimeoutError, connecting, match)
+
+
+def test_open_timeout(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    times_out(
+        run, lambda: connect(server.uri + "/slow?seconds=10", open_timeout=0.2), "timed out during .*opening handshake"
+    )
+
+
+def test_open_timeout_covers_slow_bytes(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A server that sends a byte now and then does not extend the deadline."""
+
+    def script(wire: Wire) -> None:
+        wire.read_request()
+        for byte in wire.accept_bytes("X-Slow: " + "x" * 1000):
+            wire.send(bytes([byte]))
+            if server.release.wait(0.02):
+                return
+
+    server = scripted(script)
+    times_out(run, lambda: connect(server.uri, open_timeout=0.3), "timed out during")
+
+
+def test_open_timeout_covers_redirects(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    uri = server.uri + "/redirect?to=/slow?seconds=10"
+    times_out(run, lambda: connect(uri, open_timeout=0.2), "timed out")
+
+
+@pytest.mark.wirespeed_only("websockets does not say where")
+def test_open_timeout_covers_tcp(run: Run, connect: Connect, silent_port: int) -> None:
+    uri = f"ws://127.0.0.1:{silent_port}/"
+    times_out(run, lambda: connect(uri, open_timeout=0.2), f"timed out while connecting to 127.0.0.1:{silent_port}")
+
+
+@pytest.mark.wirespeed_only("websockets does not say where")
+def test_open_timeout_covers_tls(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(lambda wire: wire.read_to_end())
+    times_out(run, lambda: connect(server.secure_uri, open_timeout=0.2), "TLS handshake")
+
+
+def test_open_timeout_that_is_over_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    fails(run, TimeoutError, lambda: connect(server.uri + "/slow?seconds=1", open_timeout=0))
+
+
+def test_open_timeout_does_not_outlive_the_handshake(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri, open_timeout=0.2) as ws:
+            await asyncio.sleep(0.4)
+            await echo(ws)
+
+    run(main)
+
+
+def test_no_open_timeout(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri + "/slow?seconds=0.1", open_timeout=None) as ws:
+            await echo(ws)
+
+    run(main)

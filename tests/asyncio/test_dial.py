@@ -1,0 +1,480 @@
+"""Connecting on a loop: all addresses in their order, cancellation at any moment, and no socket left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop import asyncio_tools
+from interop.addresses import Resolve, full_listener
+from interop.asyncio_tools import LOOPS, cancelled, soon, spin
+from interop.checks import no_leaks, open_descriptors, within
+from wirespeed.addresses import Failures
+from wirespeed.asyncio.dial import dial, dial_unix
+
+pytestmark = pytest.mark.wirespeed_only("the modules are ours")
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    run = functools.partial(asyncio_tools.run, loop=request.param)
+    # The first loop of libuv opens a pipe for the whole process.
+    run(spin)
+    return run
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+@pytest.fixture
+def port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def peer_port(run: Run, *args: Any, **options: Any) -> int:
+    """Dial, and return the port that this led to."""
+
+    async def main() -> int:
+        with await dial(*args, **options) as sock:
+            assert sock.gettimeout() == 0
+            return int(sock.getpeername()[1])
+
+    with no_leaks():
+        return run(main)  # type: ignore[no-any-return]
+
+
+def fails(run: Run, expected: type[BaseException], *args: Any, **options: Any) -> BaseException:
+    """Dial in vain, and return the exception."""
+
+    async def main() -> None:
+        with await dial(*args, **options):
+            pass
+
+    with no_leaks():
+        with pytest.raises(expected) as raised:
+            run(main)
+        raised.value.__traceback__ = None
+        return raised.value
+
+
+def test_connect(run: Run, listener: socket.socket, port: int) -> None:
+    async def main() -> None:
+        with await dial("127.0.0.1", port) as sock:
+            with listener.accept()[0] as accepted:
+                assert accepted.getpeername() == sock.getsockname()
+                accepted.sendall(b"hello")
+                assert await asyncio.get_running_loop().sock_recv(sock, 5) == b"hello"
+            assert sock.gettimeout() == 0
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    with no_leaks():
+        run(main)
+
+
+def test_debug_mode(run: Run, listener: socket.socket, port: int) -> None:
+    async def main() -> None:
+        with await dial("localhost", port) as sock:
+            assert sock.getpeername()[1] == port
+
+    run(main, debug=True)
+
+
+def test_connect_by_name(run: Run, port: int) -> None:
+    assert peer_port(run, "localhost", port) == port
+
+
+def test_address_needs_no_resolver(run: Run, port: int) -> None:
+    """And so no thread."""
+
+    async def main() -> None:
+        executor = ThreadPoolExecutor()
+        executor.shutdown()
+        asyncio.get_running_loop().set_default_executor(executor)
+        with await dial("127.0.0.1", port, local_addr=("127.0.0.1", 0)) as sock:
+            assert sock.getpeername()[1] == port
+
+    if run.keywords["loop"] == "uvloop":  # type: ignore[attr-defined]
+        pytest.skip("its resolver has other threads")
+    run(main)
+
+
+def test_connect_by_ipv6(run: Run) -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as exc:
+        pytest.skip(f"this machine has no IPv6 loopback: {exc}")
+    with listener:
+        assert peer_port(run, "::1", listener.getsockname()[1]) == listener.getsockname()[1]
+
+
+def test_family(run: Run, port: int) -> None:
+    assert peer_port(run, "localhost", port, family=socket.AF_INET) == port
+    fails(run, socket.gaierror, "127.0.0.1", port, family=socket.AF_INET6)
+
+
+# Failures
+
+
+def test_refused(run: Run, closed_port: int) -> None:
+    exc = fails(run, ConnectionRefusedError, "127.0.0.1", closed_port)
+    assert isinstance(exc, OSError)
+    assert exc.errno == errno.ECONNREFUSED
+    assert f"cannot connect to 127.0.0.1:{closed_port}" in str(exc)
+    assert "Connection refused" in str(exc)
+
+
+def test_unknown_host(run: Run) -> None:
+    exc = fails(run, socket.gaierror, "host.invalid", 80)
+    assert "cannot resolve host 'host.invalid': " in str(exc)
+    assert isinstance(exc, OSError)
+    assert exc.errno in {socket.EAI_NONAME, socket.EAI_AGAIN}
+
+
+def test_no_address(run: Run, resolve: Resolve) -> None:
+    resolve()
+    assert "there is no address" in str(fails(run, OSError, "host.invalid", 80))
+
+
+def test_all_refused(run: Run, resolve: Resolve, closed_port: int) -> None:
+    resolve(("127.0.0.1", closed_port), ("127.0.0.2", closed_port))
+    exc = fails(run, ConnectionRefusedError, "example.com", 80)
+    for address in ("example.com:80", f"127.0.0.1:{closed_port}: ", f"127.0.0.2:{closed_port}: "):
+        assert address in str(exc)
+
+
+def test_different_causes(run: Run, resolve: Resolve, closed_port: int) -> None:
+    # The kernel refuses a broadcast address by itself: nothing leaves the machine.
+    resolve(("127.0.0.1", closed_port), ("255.255.255.255", 80))
+    exc = fails(run, OSError, "example.com", 80)
+    assert type(exc) is OSError
+    assert "Connection refused" in str(exc)
+    assert "255.255.255.255:80: " in str(exc)
+
+
+# Several addresses
+
+
+def test_next_address_at_once_when_one_fails(run: Run, resolve: Resolve, closed_port: int, port: int) -> None:
+    resolve(("127.0.0.1", closed_port), ("255.255.255.255", 80), ("127.0.0.1", port))
+    with within(5):
+        assert peer_port(run, "example.com", 80, happy_eyeballs_delay=60) == port
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "255.255.255.255"], ids=["later", "in the call"])
+def test_next_address_at_once_when_one_fails_beside_another(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    resolve: Resolve,
+    silent_port: int,
+    closed_port: int,
+    port: int,
+    host: str,
+) -> None:
+    """The failure of the second attempt starts the third one, whatever the first one does."""
+    real = socket.socket.connect_ex
+
+    def connect_ex(sock: socket.socket, address: Any) -> int:
+        # Whether a refusal is there at once is up to the kernel: make it come later.
+        error = real(sock, address)
+        return errno.EINPROGRESS if error == errno.ECONNREFUSED else error
+
+    monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)
+    resolve(("127.0.0.1", silent_port), (host, closed_port), ("127.0.0.1", port))
+    with within(1.9, at_least=1):
+        assert peer_port(run, "example.com", 80, happy_eyeballs_delay=1) == port
+
+
+def test_next_address_after_the_delay(run: Run, resolve: Resolve, silent_port: int, port: int) -> None:
+    resolve(("127.0.0.1", silent_port), ("127.0.0.1", port))
+    with within(1.5, at_least=0.1):
+        assert peer_port(run, "example.com", 80, happy_eyeballs_delay=0.1) == port
+
+
+def test_slow_address_can_still_win(run: Run, resolve: Resolve, closed_port: int) -> None:
+    """The first attempt is under way while the second one fails."""
+    with full_listener() as (port, make_room):
+        resolve(("127.0.0.1", port), ("127.0.0.1", closed_port))
+
+        async def main() -> None:
+            asyncio.get_running_loop().call_later(0.1, make_room)
+            with await dial("example.com", 80, happy_eyeballs_delay=0.01) as sock:
+                assert sock.getpeername()[1] == port
+
+        with no_leaks():
+            run(main)
+
+
+def test_two_that_succeed_together(run: Run, resolve: Resolve, port: int) -> None:
+    """One wins, the other is closed."""
+    with full_listener() as (first, make_room), full_listener() as (second, make_more):
+        resolve(("127.0.0.1", first), ("127.0.0.1", second))
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+
+            def both() -> None:
+                make_room()
+                make_more()
+
+            # The kernel sends the lost SYN of both again after a second.
+            loop.call_later(0.1, both)
+            with await dial("example.com", 80, happy_eyeballs_delay=0) as sock:
+                assert sock.getpeername()[1] in {first, second}
+
+        with no_leaks():
+            run(main)
+
+
+def test_no_second_attempt_without_a_delay(run: Run, resolve: Resolve, silent_port: int, port: int) -> None:
+    resolve(("127.0.0.1", silent_port), ("127.0.0.1", port))
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(dial("example.com", 80, happy_eyeballs_delay=None), 0.3)
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.parametrize("interleave", [0, 1])
+def test_order(run: Run, monkeypatch: pytest.MonkeyPatch, resolve: Resolve, closed_port: int, interleave: int) -> None:
+    resolve(*((host, closed_port) for host in ("::1", "::2", "127.0.0.1")))
+    # Only the order matters; IPv6 may be missing here.
+    monkeypatch.setattr(socket.socket, "connect_ex", lambda self, address: errno.ECONNREFUSED)
+    text = str(fails(run, OSError, "example.com", 80, interleave=interleave))
+    order = ["[::1]", "127.0.0.1", "[::2]"] if interleave else ["[::1]", "[::2]", "127.0.0.1"]
+    assert sorted(order, key=lambda host: text.index(f"{host}:")) == order
+
+
+# Loops that cannot watch descriptors
+
+
+class Proactor(asyncio.SelectorEventLoop):
+    """What the default loop of Windows offers."""
+
+    def add_writer(self, *args: Any) -> None:
+        raise NotImplementedError
+
+    def remove_writer(self, *args: Any) -> bool:
+        raise NotImplementedError
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        error = sock.connect_ex(address)
+        if error == errno.EINPROGRESS:
+            while not select.select([], [sock], [], 0)[1]:
+                await asyncio.sleep(0.002)
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+
+def on_proactor(main: Callable[[], Any]) -> None:
+    loop = Proactor()
+    try:
+        with no_leaks():
+            loop.run_until_complete(asyncio.wait_for(main(), 10))
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_loop_without_writers(resolve: Resolve, closed_port: int, port: int) -> None:
+    async def main() -> None:
+        resolve(("127.0.0.1", closed_port), ("127.0.0.1", port))
+        with await dial("example.com", 80) as sock:
+            assert sock.getpeername()[1] == port
+        resolve(("127.0.0.1", closed_port))
+        with pytest.raises(ConnectionRefusedError):
+            await dial("example.com", 80)
+
+    on_proactor(main)
+
+
+def test_loop_without_writers_cancelled(silent_port: int) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(dial("127.0.0.1", silent_port))
+        await asyncio.sleep(0.02)
+        assert await cancelled(task)
+
+    on_proactor(main)
+
+
+# Cancellation
+
+
+def sockets() -> int:
+    return sum(target.startswith("socket:") for target in open_descriptors().values())
+
+
+def test_cancelled_while_connecting(run: Run, resolve: Resolve, silent_port: int) -> None:
+    """Every socket is closed by the time that the task has ended."""
+    resolve(("127.0.0.1", silent_port), ("127.0.0.1", silent_port), ("127.0.0.2", silent_port))
+
+    async def main() -> None:
+        before = sockets()
+        failures = Failures("example.com:80")
+        task = asyncio.ensure_future(dial("example.com", 80, failures=failures, happy_eyeballs_delay=0))
+        await soon(lambda: sockets() >= before + 1)
+        await asyncio.sleep(0.05)
+        assert await cancelled(task)
+        assert sockets() == before
+
+    with no_leaks():
+        run(main)
+
+
+def test_cancelled_while_resolving(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    async def getaddrinfo(*args: object, **kwargs: object) -> None:
+        started.append(args)
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+        task = asyncio.ensure_future(dial("host.invalid", 80))
+        await soon(lambda: started)
+        assert await cancelled(task)
+        monkeypatch.undo()
+
+    with no_leaks():
+        run(main)
+
+
+def test_cancelled_after_any_number_of_turns(run: Run, resolve: Resolve, closed_port: int, port: int) -> None:
+    """Also when the connection is there already: then there is a socket, or an exception, never both or neither."""
+    resolve(("127.0.0.1", closed_port), ("127.0.0.1", port))
+
+    async def main() -> None:
+        for turns in range(12):
+            task = asyncio.ensure_future(dial("example.com", 80, happy_eyeballs_delay=0.001))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result().close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_failures_tell_what_happened_before(run: Run, resolve: Resolve, silent_port: int, closed_port: int) -> None:
+    resolve(("127.0.0.1", closed_port), ("127.0.0.1", silent_port))
+    failures = Failures("example.com:80")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(dial("example.com", 80, failures=failures))
+        await asyncio.sleep(0.05)
+        assert await cancelled(task)
+
+    run(main)
+    text = failures.timeout_text()
+    assert text == f"timed out while connecting to example.com:80 (127.0.0.1:{closed_port}: Connection refused)"
+
+
+# Local address
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127/8")
+def test_local_addr(run: Run, listener: socket.socket, port: int) -> None:
+    async def main() -> None:
+        with await dial("127.0.0.1", port, local_addr=("127.0.0.5", 0)) as sock, listener.accept()[0] as accepted:
+            assert sock.getsockname()[0] == accepted.getpeername()[0] == "127.0.0.5"
+
+    run(main)
+
+
+def test_local_addr_taken(run: Run, port: int) -> None:
+    exc = fails(run, OSError, "127.0.0.1", port, local_addr=("127.0.0.1", port))
+    assert f"cannot bind to local_addr 127.0.0.1:{port}" in str(exc)
+    assert isinstance(exc, OSError)
+    assert exc.errno == errno.EADDRINUSE
+
+
+def test_local_addr_of_another_family(run: Run, port: int) -> None:
+    exc = fails(run, OSError, "127.0.0.1", port, local_addr=("::1", 0))
+    assert "local_addr has no address of this family" in str(exc)
+
+
+# Unix sockets
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "s")
+
+
+@pytest.fixture
+def unix_listener(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        sock.listen(0)
+        yield sock
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode], ids=["str", "Path", "bytes"])
+def test_unix(run: Run, unix_listener: socket.socket, path: str, kind: Any) -> None:
+    async def main() -> None:
+        with await dial_unix(kind(path)) as sock, unix_listener.accept()[0] as accepted:
+            assert sock.gettimeout() == 0
+            accepted.sendall(b"hello")
+            assert await asyncio.get_running_loop().sock_recv(sock, 5) == b"hello"
+
+    with no_leaks():
+        run(main)
+
+
+def test_unix_missing(run: Run, path: str) -> None:
+    with no_leaks(), pytest.raises(FileNotFoundError) as raised:
+        run(lambda: dial_unix(path))
+    assert raised.value.filename == path
+
+
+def test_unix_refused(run: Run, path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+    with no_leaks(), pytest.raises(ConnectionRefusedError):
+        run(lambda: dial_unix(path))
+
+
+def test_unix_waits_for_room(run: Run, unix_listener: socket.socket, path: str) -> None:
+    """And it is connected then, not just writable."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with await dial_unix(path):
+            loop.call_later(0.05, lambda: unix_listener.accept()[0].close())
+            with await dial_unix(path) as sock, unix_listener.accept()[0] as accepted:
+                await loop.sock_sendall(sock, b"hello")
+                assert accepted.recv(5) == b"hello"
+
+    with no_leaks():
+        run(main)
+
+
+def test_unix_cancelled(run: Run, unix_listener: socket.socket, path: str) -> None:
+    async def main() -> None:
+        with await dial_unix(path):
+            task = asyncio.ensure_future(dial_unix(path))
+            await asyncio.sleep(0.02)
+            assert await cancelled(task)
+
+    with no_leaks():
+        run(main)

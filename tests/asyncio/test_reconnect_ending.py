@@ -1,0 +1,355 @@
+"""Connecting again after a connection has ended, and leaving the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import soon
+from interop.checks import no_leaks, within
+from interop.connecting import echo
+from interop.frames import Close, text
+from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import IS_WIRESPEED, exceptions
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+async def rounds(connecting: Any, most: int) -> list[str]:
+    """Iterate; in each round receive all there is. What ended each of them."""
+    ends = []
+    async for ws in connecting:
+        try:
+            async for _ in ws:
+                pass
+            ends.append("ok")
+        except exceptions.ConnectionClosedError as exc:
+            ends.append(str(1006 if exc.rcvd is None else int(exc.rcvd.code)))
+        if len(ends) == most:
+            break
+    return ends
+
+
+# Connections that end
+
+
+@pytest.mark.parametrize("code", [1001, 1011, 1012, 3000])
+def test_closed_by_the_server(scripted: Scripted, run: Run, connect: Connect, code: int) -> None:
+    """Also with 1001: a server that goes down comes back."""
+    server = scripted(in_turn(close_with(code), close_with(code), close_with(1000)))
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=at_once), 3)
+
+    with no_leaks():
+        assert run(main) == (["ok"] * 3 if code == 1001 else [str(code), str(code), "ok"])
+
+
+def test_lost(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(lambda wire: wire.accept())
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=at_once), 3)
+
+    with no_leaks():
+        assert run(main) == ["1006"] * 3
+
+
+@pytest.mark.wirespeed_only("websockets goes on for ever")
+@pytest.mark.parametrize("code", [1000, None])
+def test_clean_close_ends_the_iteration(scripted: Scripted, run: Run, connect: Connect, code: int | None) -> None:
+    server = scripted(close_with(code))
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=at_once), 3)
+
+    with no_leaks():
+        assert run(main) == ["ok"]
+    server.join()
+    assert len(server.results) == 1
+
+
+@pytest.mark.wirespeed_only("websockets has no such option")
+def test_reconnect_after_close(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(close_with(1000))
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=at_once, reconnect_after_close=True), 3)
+
+    assert run(main) == ["ok"] * 3
+
+
+@pytest.mark.wirespeed_only("websockets goes on for ever")
+def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        count = 0
+        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+            count += 1
+            await echo(ws)
+            await ws.close()
+        assert count == 1
+
+    with no_leaks():
+        run(main)
+
+
+def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A round that ends early closes its connection, and another one opens without delay."""
+    server = scripted(echo_close)
+
+    async def main() -> None:
+        count = 0
+        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+            assert await ws.recv() == "hello"
+            count += 1
+            if count < 4:
+                continue
+            await ws.close()
+            break
+
+    with within(5), no_leaks():
+        run(main)
+    server.join()
+    assert server.results == [Close(1000)] * 4
+
+
+@pytest.mark.wirespeed_only("websockets connects again at once, for ever")
+def test_server_that_accepts_and_closes(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """It gets the growing delays of a server that refuses."""
+    server = scripted(close_with(1011))
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=lambda: iter([0.2, 0.4, 60])), 3)
+
+    with within(5, at_least=0.59):
+        assert run(main) == ["1011"] * 3
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """It is replaced at once, and the delays begin anew."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        time.sleep(0.15)
+        wire.reset()
+
+    server = scripted(script)
+    began = []
+
+    def delays() -> Iterable[float]:
+        began.append(time.monotonic())
+        yield from (0.1, 60)
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=delays), 4)
+
+    with within(5, at_least=0.6):
+        assert run(main) == ["1006"] * 4
+    assert len(began) == 3
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_delays_that_end_after_a_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """So does the iteration: the application has seen why the connection ended."""
+    server = scripted(close_with(1011))
+
+    async def main() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=lambda: [60]), 1)
+
+    async def give_up() -> list[str]:
+        return await rounds(connect(server.uri, reconnect_delays=list), 9)
+
+    assert run(main) == run(give_up) == ["1011"]
+
+
+# Leaving the loop
+
+
+def test_break(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The connection is closed, in the background."""
+    server = scripted(echo_close)
+
+    async def main() -> None:
+        async for ws in connect(server.uri):
+            await ws.recv()
+            break
+        await soon(lambda: ws.state.name == "CLOSED")
+        await asyncio.sleep(0.01)
+
+    with no_leaks():
+        run(main)
+    assert server.result == Close(1000 if IS_WIRESPEED else 1011)
+
+
+def test_exception_in_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(echo_close)
+
+    async def main() -> None:
+        connection = None
+        with pytest.raises(ZeroDivisionError):
+            async for ws in connect(server.uri):
+                connection = ws
+                raise ZeroDivisionError
+        assert connection is not None
+        await soon(lambda: connection.state.name == "CLOSED")
+        await asyncio.sleep(0.01)
+
+    with no_leaks():
+        run(main)
+    assert server.result is not None
+
+
+@pytest.mark.wirespeed_only("websockets leaves the connection open, and a warning")
+def test_break_at_the_end_of_the_program(scripted: Scripted, setting: Any, connect: Connect) -> None:
+    """The loop ends before the server has answered: it has got the close frame, and nothing is left."""
+    from interop.asyncio_tools import new_loop
+
+    def script(wire: Wire) -> Close | None:
+        wire.accept(then=text("hello"))
+        return wire.read_until_close()[1]
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async for ws in connect(server.uri):
+            assert await ws.recv() == "hello"
+            break
+
+    loop = new_loop(setting.loop)
+    loop.run_until_complete(asyncio.sleep(0))
+    with no_leaks():
+        try:
+            loop.run_until_complete(main())
+            # What asyncio.run does at its end.
+            if left := asyncio.all_tasks(loop):
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(left))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+    assert server.result == Close(1000)
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_aclose(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(echo_close)
+
+    async def main() -> None:
+        async with contextlib.aclosing(aiter(connect(server.uri))) as iterator:  # type: ignore[type-var]
+            ws = await anext(iterator)
+        assert ws.state.name == "CLOSED"
+        with pytest.raises(StopAsyncIteration):
+            await anext(iterator)
+
+    with no_leaks():
+        run(main)
+    assert server.result == Close(1000)
+
+
+def test_cancelled_in_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(echo_close)
+
+    async def main() -> None:
+        async def use() -> None:
+            async for ws in connect(server.uri):
+                connections.append(ws)
+                await asyncio.sleep(60)
+
+        connections: list[Any] = []
+        task = asyncio.ensure_future(use())
+        await soon(lambda: connections)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await soon(lambda: connections[0].state.name == "CLOSED")
+        await asyncio.sleep(0.01)
+
+    with no_leaks():
+        run(main)
+    assert server.result is not None
+
+
+def test_cancelled_while_waiting(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(refuse)
+
+    async def main() -> None:
+        async def use() -> None:
+            async for _ in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+                pytest.fail("it connected")
+
+        task = asyncio.ensure_future(use())
+        await soon(lambda: server.results)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.wirespeed_only("ours")
+def test_cancelled_while_closing(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The server does not answer the close frame: its connection is dropped."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_until_close()
+        server.pause()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        iterator = aiter(connect(server.uri))
+        ws = await anext(iterator)
+        task = asyncio.ensure_future(anext(iterator))  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        assert ws.state.name == "CLOSING"
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert ws.state.name == "CLOSED"
+
+    with no_leaks():
+        run(main)
+        server.release.set()
+
+
+@pytest.mark.wirespeed_only("websockets has one at a time")
+def test_two_iterations_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def use(connecting: Any) -> None:
+        async for ws in connecting:
+            await echo(ws)
+            await ws.close()
+
+    async def main() -> None:
+        connecting = connect(server.uri)
+        await asyncio.gather(use(connecting), use(connecting))
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.wirespeed_only("websockets tries again for ever")
+def test_with_a_socket(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        sock = socket.create_connection(("127.0.0.1", server.port))
+        with sock, pytest.raises(ValueError, match="sock"):
+            async for _ in connect(server.uri, sock=sock):
+                pytest.fail("it connected")
+
+    with no_leaks():
+        run(main)

@@ -1,0 +1,225 @@
+"""Run coroutines in tests: on every kind of event loop, in bounded time, and with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import importlib.util
+import io
+import traceback
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from .subject import IS_WIRESPEED
+
+__all__ = ["LOOPS", "SETTINGS", "Setting", "cancelled", "new_loop", "one_loop", "run", "soon", "spin"]
+
+T = TypeVar("T")
+
+# Longer than any wait that a test expects, shorter than the watchdog of the suite.
+DEADLINE = 20.0
+
+
+def _loops() -> list[str]:
+    loops = ["asyncio"]
+    if importlib.util.find_spec("uvloop") is not None:
+        loops.append("uvloop")
+    if IS_WIRESPEED:
+        import wirespeed
+
+        if hasattr(wirespeed, "new_event_loop"):
+            loops.append("wirespeed")
+    return loops
+
+
+LOOPS = _loops()
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """An event loop, and the way on which the connection reaches the socket."""
+
+    loop: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.loop}-{self.port}"
+
+
+def _settings() -> list[Setting]:
+    if not IS_WIRESPEED:
+        return [Setting(loop, "transport") for loop in LOOPS]
+    both = [Setting(loop, port) for loop in LOOPS if loop != "wirespeed" for port in ("fd", "transport")]
+    return both + [Setting(loop, "fd") for loop in LOOPS if loop == "wirespeed"]
+
+
+SETTINGS = _settings()
+
+
+def one_loop() -> list[Setting]:
+    """The settings without those of uvloop: for long tables, in which another loop tells nothing new."""
+    return [setting for setting in SETTINGS if setting.loop != "uvloop"]
+
+
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    if kind == "uvloop":
+        import uvloop
+
+        return uvloop.new_event_loop()
+    if kind == "wirespeed":
+        import wirespeed
+
+        return wirespeed.new_event_loop()
+    return asyncio.new_event_loop()
+
+
+def _stacks(loop: asyncio.AbstractEventLoop) -> str:
+    out = io.StringIO()
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(file=out)
+    return out.getvalue()
+
+
+def _describe(context: dict[str, Any]) -> str:
+    text = context["message"]
+    if exc := context.get("exception"):
+        text += "\n" + "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+    for name in ("task", "future", "handle", "transport"):
+        if name in context:
+            text += f"\n{name}: {context[name]!r}"
+    return text
+
+
+class _Limit:
+    """Cancels a task when its time is over, and stops the loop when the task does not mind."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], seconds: float) -> None:
+        self.loop = loop
+        self.task = task
+        self.error: TimeoutError | None = None
+        self.seconds = seconds
+        self.timer = loop.call_later(seconds, self.expire)
+
+    def expire(self) -> None:
+        self.error = TimeoutError(f"not done after {self.seconds} s; tasks:\n{_stacks(self.loop)}")
+        self.task.cancel()
+        self.timer = self.loop.call_later(3, self.loop.stop)
+
+
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    loop: str = "asyncio",
+    timeout: float = DEADLINE,
+    debug: bool = False,
+    prepare: Callable[[asyncio.AbstractEventLoop], Any] | None = None,
+) -> T:
+    """Run ``main()`` on a fresh loop and return its result.
+
+    It fails when that takes too long, when tasks or watched descriptors are left, and when something was reported to
+    the exception handler: an exception that nobody retrieved, a pending task that was destroyed, a callback that
+    raised.
+
+    Args:
+        main: The coroutine function to run.
+        loop: One of ``LOOPS``.
+        timeout: Seconds it may take.
+        debug: Run the loop in debug mode.
+        prepare: Called with the loop before anything runs on it.
+    """
+    running = new_loop(loop)
+    running.set_debug(debug)
+    problems: list[dict[str, Any]] = []
+    running.set_exception_handler(lambda _, context: problems.append(context))
+    if prepare is not None:
+        prepare(running)
+    try:
+        task = running.create_task(main())
+        limit = _Limit(running, task, timeout)
+        try:
+            result = running.run_until_complete(task)
+        finally:
+            limit.timer.cancel()
+    except BaseException:
+        _abandon(running)
+        if limit.error is not None:
+            raise limit.error from None
+        raise
+    del task, limit
+    try:
+        left = _clean_up(running)
+    finally:
+        running.close()
+    assert left == "", f"left behind:\n{left}"
+    assert not problems, "\n".join(_describe(context) for context in problems)
+    return result
+
+
+def _abandon(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop after a failed test. What it left open would warn, and an exception breaks the closing of uvloop."""
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        _clean_up(loop)
+        loop.close()
+
+
+def _clean_up(loop: asyncio.AbstractEventLoop) -> str:
+    """End what is left on the loop, after a moment to end by itself; tell what did not."""
+    loop.set_task_factory(None)
+    loop.run_until_complete(_settle())
+    left = _stacks(loop)
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=3))
+    tasks.clear()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    # What nobody retrieved is reported now, to the handler of this loop, and not in a later test.
+    gc.collect(1)
+    loop.run_until_complete(_settle())
+    if (selector := getattr(loop, "_selector", None)) is not None:
+        own = loop._ssock.fileno()  # type: ignore[attr-defined]
+        left += "".join(
+            f"descriptor {key.fd} is watched for {key.data!r}\n"
+            for key in list(selector.get_map().values())
+            if key.fd != own
+        )
+    return left
+
+
+async def _settle() -> None:
+    await spin()
+    if not IS_WIRESPEED:
+        # Its keepalive tasks end a little after their connections.
+        own = asyncio.current_task()
+        if tasks := [task for task in asyncio.all_tasks() if task is not own]:
+            await asyncio.wait(tasks, timeout=1)
+
+
+async def spin(turns: int = 5) -> None:
+    """Let the loop turn a few times: all that is scheduled runs, and nothing waits."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def soon(condition: Callable[[], Any], timeout: float = 5.0) -> None:
+    """Wait until a condition holds that other threads, or the kernel, make true."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not come true"
+        await asyncio.sleep(0.002)
+
+
+async def cancelled(task: asyncio.Future[Any]) -> bool:
+    """Cancel a task, wait for its end, and tell whether it ended so; what it raised otherwise is raised."""
+    task.cancel()
+    await asyncio.wait([task])
+    if task.cancelled():
+        return True
+    task.result()
+    return False

@@ -1,0 +1,68 @@
+"""Every example of docs/cli.md runs in a shell and prints what the page shows; every option is in the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.servers import WebSocketsServer
+from interop.terminal import environment
+from wirespeed.cli import main
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+pytestmark = pytest.mark.wirespeed_only("the documentation is ours")
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A command behind ``$`` in a console, and the lines that follow it."""
+
+    command: str
+    output: str
+
+
+def examples() -> Iterator[Any]:
+    page = PAGE.read_text(encoding="utf-8")
+    for block in re.findall(r"^```console\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield pytest.param(Example(command, output), id=command)
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_example(server: WebSocketsServer, tmp_path: Path, example: Example) -> None:
+    script = tmp_path / "wirespeed"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m wirespeed "$@"\n')
+    script.chmod(0o755)
+    variables = environment()
+    variables["PATH"] = f"{tmp_path}:{variables['PATH']}"
+    done = subprocess.run(
+        example.command.replace("ws://localhost:8765", server.uri),
+        shell=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=variables,
+        timeout=20,
+        check=False,
+    )
+    assert done.stdout.decode() == example.output
+
+
+def test_there_are_examples() -> None:
+    assert len(list(examples())) >= 8
+
+
+def test_every_option_is_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["connect", "--help"])
+    options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+    page = set(re.findall(r"--[a-z][a-z-]+", PAGE.read_text(encoding="utf-8")))
+    assert options - page == set()
+    assert page - options - {"--version", "--port"} == set()
