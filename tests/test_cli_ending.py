@@ -146,9 +146,15 @@ def test_second_signal_does_not_wait(scripted: Scripted) -> None:
             assert process.wait(10) == 130
 
 
-def test_signal_while_connecting(server: WebSocketsServer) -> None:
-    with running(f"{server.uri}/slow?seconds=15") as process:
-        time.sleep(1)
+def test_signal_while_connecting(scripted: Scripted) -> None:
+    def script(wire: Wire) -> None:
+        wire.read_request()
+        server.reached.set()
+        wire.read_to_end()
+
+    server = scripted(script)
+    with running(server.uri) as process:
+        server.wait_reached()
         with within(3):
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 130

@@ -143,7 +143,7 @@ __all__ = [
 ]
 
 if _sys.version_info < (3, 16):
-    from .asyncio.loop import EventLoopPolicy  # noqa: F401 - Python 3.16 has no policies
+    from .asyncio.loop import EventLoopPolicy
 
     __all__ += ["EventLoopPolicy"]
 

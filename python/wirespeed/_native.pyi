@@ -82,7 +82,8 @@ class Opened:
 class Opening:
     """From a connected stream to a WebSocket: bytes in, bytes out, without I/O of its own.
 
-    A step is begun by :meth:`start_tls`, :meth:`connect_tunnel` or :meth:`open`; then bytes are moved until :attr:`done`.
+    A step is begun by :meth:`start_tls`, :meth:`connect_tunnel` or :meth:`open`; then bytes are moved until
+    :attr:`done`.
     """
 
     def __new__(cls) -> Opening: ...
@@ -419,8 +420,9 @@ class AsyncConnection:
     ) -> Coroutine[Any, Any, None]:
         """Send a message.
 
-        A single message is queued by the call itself, if there is room. Awaiting it waits while more than ``write_limit``
-        is queued. Cancelling it splits no frame: a message is sent whole, or not at all if it had to wait for room.
+        A single message is queued by the call itself, if there is room. Awaiting it waits while more than
+        ``write_limit`` is queued. Cancelling it splits no frame: a message is sent whole, or not at all if it had to
+        wait for room.
 
         Args:
             message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer

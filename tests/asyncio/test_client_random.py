@@ -63,7 +63,10 @@ class Peer:
                 if readable and self.read(wire):
                     return True
                 if writable:
-                    data = data[wire.sock.send(data[:50_000]) :]
+                    try:
+                        data = data[wire.sock.send(data[:50_000]) :]
+                    except ConnectionError:
+                        return True
         while wire.buffer or select.select([wire.sock], [], [], self.choose.choice([0, 0, 0.001]))[0]:
             if self.read(wire):
                 return True

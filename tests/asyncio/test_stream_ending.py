@@ -350,7 +350,7 @@ def test_reading_is_bounded_in_time(scripted: Scripted, run: Run, stream: Open) 
 
     def script(wire: Wire) -> None:
         wire.accept()
-        block = binary(b"x" * 100) * 500
+        block = binary(b"x" * 1000) * 50
         while not server.stopping:
             wire.send(block)
 
@@ -361,7 +361,7 @@ def test_reading_is_bounded_in_time(scripted: Scripted, run: Run, stream: Open) 
 
         async def read_all() -> None:
             while True:
-                await reader.readexactly(100)
+                await reader.readexactly(5000)
 
         task = asyncio.ensure_future(read_all())
         with within(4):

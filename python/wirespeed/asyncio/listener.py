@@ -13,13 +13,13 @@ __all__ = ["Listener"]
 class Listener:
     """What happens on a connection, as calls: give one to :func:`wirespeed.connect` as ``listener``.
 
-    Derive from it and override what you need; what is not overridden costs nothing. The methods are called by the event
-    loop, one at a time, and must not block. With ``on_message``, messages go there, and ``recv`` and its kin cannot be used;
-    without it, they are received as without a listener.
+    Derive from it and override what you need; what is not overridden costs nothing. The methods are called by the
+    event loop, one at a time, and must not block. With ``on_message``, messages go there, and ``recv`` and its kin
+    cannot be used; without it, they are received as without a listener.
 
     An exception in one of them closes the connection with code 1011, and is raised by
-    :meth:`ClientConnection.wait_closed`; after it, only ``on_close`` is called. ``KeyboardInterrupt`` and ``SystemExit``
-    go to the event loop.
+    :meth:`ClientConnection.wait_closed`; after it, only ``on_close`` is called. ``KeyboardInterrupt`` and
+    ``SystemExit`` go to the event loop.
     """
 
     def on_open(self, ws: Connection) -> None:
