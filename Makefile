@@ -5,6 +5,8 @@ PYTHON ?= python3
 PYTHON_NEWEST ?= $(shell $(PYTHON) scripts/find_python.py)
 CARGO ?= cargo
 PYTEST_ARGS ?=
+# The tests mostly wait: more of them at once than there are cores. Those of one file run one after the other.
+PYTEST_WORKERS ?= 3
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 20
 
@@ -73,13 +75,13 @@ test-rust: ## Run the tests of the Rust crates
 
 .PHONY: test-python
 test-python: build ## Run the Python tests on the default interpreter
-	$(VENV)/bin/python -m pytest -q $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-python-newest
 test-python-newest: build ## Run the Python tests on the newest interpreter that is here
 ifneq ($(PYTHON_NEWEST),)
 	$(MAKE) $(NEWEST)/built PYTHON_NEWEST=$(PYTHON_NEWEST)
-	$(NEWEST)/bin/python -m pytest -q $(PYTEST_ARGS)
+	$(NEWEST)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 else
 	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
 endif
@@ -101,9 +103,20 @@ format: $(VENV)/ready ## Format everything
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
+# What `make conformance` runs, one after the other; each may be chosen.
+CASES ?= all
+API ?= sync asyncio
+LOOP ?= asyncio
+# Not from the environment, where it often is the number of a port.
+PORT = fd transport
+
+conformance-run = $(VENV)/bin/python conformance/run_client.py --cases $(CASES) $(1) || status=$$?;
+
 .PHONY: conformance
-conformance: build ## Run the Autobahn suite against the blocking client (10 minutes; CASES=quick for 10 seconds)
-	$(VENV)/bin/python conformance/run_client.py --cases $(or $(CASES),all)
+conformance: build ## Run the Autobahn suite against the blocking client and, over both ports, the asyncio client: 10 minutes each, CASES=quick 10 seconds each; API=sync, API=asyncio PORT=fd LOOP=uvloop choose
+	@status=0; $(foreach api,$(API),$(if $(filter asyncio,$(api)),\
+		$(foreach port,$(PORT),$(call conformance-run,--api asyncio --port $(port) --loop $(LOOP))),\
+		$(call conformance-run,--api $(api)))) exit $$status
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZ_SECONDS (20): libFuzzer where nightly and cargo-fuzz are, else blind mutation

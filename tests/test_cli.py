@@ -178,7 +178,7 @@ def test_client_certificate(client_certificate_server: WebSocketsServer, certifi
 def test_proxy(server: WebSocketsServer, proxy: Callable[..., Proxy]) -> None:
     running = proxy("http")
     assert result("--proxy", running.url(), "--count", "1", server.uri, stdin=b"hi\n") == (0, b"hi\n", "")
-    assert running.read_connection() == ("127.0.0.1", server.port)
+    assert running.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 def test_proxy_of_the_environment(server: WebSocketsServer) -> None:

@@ -4,17 +4,23 @@ The server is the native echo server where it is built, otherwise that of the ``
 
 - that shows what it prints with ``# -> text`` must print exactly these texts, in this order;
 - that does not connect by itself gets an open connection, ``ws``, and the names ``connect`` and ``wirespeed``;
+- that awaits outside a function runs as a coroutine, and these are those of asyncio, otherwise the blocking ones;
 - whose fence says ``python no-run: reason`` is compiled only.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
+import inspect
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -108,8 +114,30 @@ def localized(code: str, places: dict[str, str]) -> str:
     return re.sub(rf"(?<![\w-])(?:{names})", lambda match: places[match[0]], code)
 
 
-def compiled(snippet: Snippet, code: str) -> Any:
-    return compile("\n" * (snippet.line - 1) + code, str(ROOT / snippet.page), "exec")
+def compiled(snippet: Snippet, code: str) -> CodeType:
+    source = "\n" * (snippet.line - 1) + code
+    # Not this file's own future statements.
+    program: CodeType = compile(
+        source, str(ROOT / snippet.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+    )
+    return program
+
+
+def run_blocking(program: CodeType, namespace: dict[str, Any], uri: str | None) -> None:
+    """Run a snippet, with a connection if there is a URI."""
+    with contextlib.ExitStack() as stack:
+        if uri is not None:
+            namespace["ws"] = stack.enter_context(connect(uri))
+        exec(program, namespace)
+
+
+async def run_asyncio(program: CodeType, namespace: dict[str, Any], uri: str | None) -> None:
+    """The same for one that awaits."""
+    namespace["connect"] = wirespeed.connect
+    async with contextlib.AsyncExitStack() as stack:
+        if uri is not None:
+            namespace["ws"] = await stack.enter_async_context(wirespeed.connect(uri))
+        await eval(program, namespace)
 
 
 @pytest.mark.parametrize("snippet", list(snippets()))
@@ -119,19 +147,32 @@ def test_snippet(snippet: Snippet, places: dict[str, str]) -> None:
         assert ":" in snippet.info, "say why it must not run: ```python no-run: reason"
         return
     namespace: dict[str, Any] = {"__name__": "__main__", "wirespeed": wirespeed, "connect": connect}
-    printed = io.StringIO()
-    with contextlib.ExitStack() as stack:
-        if "connect(" not in snippet.code:
-            namespace["ws"] = stack.enter_context(connect(places["ws://localhost:8765"]))
-        stack.enter_context(contextlib.redirect_stdout(printed))
-        exec(program, namespace)
+    uri = None if "connect(" in snippet.code else places["ws://localhost:8765"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        if program.co_flags & inspect.CO_COROUTINE:
+            wirespeed.run(run_asyncio(program, namespace, uri))
+        else:
+            run_blocking(program, namespace, uri)
     if snippet.prints:
         assert printed.getvalue().splitlines() == snippet.prints
 
 
 def test_there_are_snippets() -> None:
     """The pattern that finds them still does."""
-    assert {snippet.values[0].page for snippet in snippets()} >= {"README.md", "docs/sync.md"}
+    assert {snippet.values[0].page for snippet in snippets()} >= {
+        "README.md",
+        "docs/asyncio.md",
+        "docs/loop.md",
+        "docs/stream.md",
+        "docs/sync.md",
+    }
+
+
+def test_asyncio_example(places: dict[str, str]) -> None:
+    command = [sys.executable, "-W", "error", ROOT / "examples/asyncio_client.py", places["ws://localhost:8765"], "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:3] == ["tick 0", "tick 1", "tick 2"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

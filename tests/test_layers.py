@@ -134,7 +134,7 @@ UNSAFE = {
     "crates/driver/src/peer/mod.rs": "put_destination",
     "crates/python/src/payload.rs": None,
     "crates/python/src/source.rs": None,
-    "crates/python/src/asyncio/connection.rs": None,
+    "crates/python/src/asyncio/calls.rs": None,
     "crates/python/src/asyncio/guarded.rs": None,
     "crates/python/src/asyncio/listener.rs": None,
     "crates/python/src/asyncio/operation.rs": None,

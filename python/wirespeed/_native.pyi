@@ -10,12 +10,14 @@ import selectors
 import ssl
 from collections.abc import AsyncIterable, Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, final, overload
+from uuid import UUID
 
 from typing_extensions import Buffer, Self, disjoint_base
 
 from ._native_types import ConnectOptions, Stats
 from .datastructures import Request, Response
 from .exceptions import ConnectionClosed
+from .typing import LoggerLike
 
 __all__ = [
     "AsyncConnection",
@@ -345,6 +347,9 @@ class AsyncConnection:
         opened: Opened,
         *,
         loop: asyncio.AbstractEventLoop,
+        logger: LoggerLike,
+        local_address: Any,
+        remote_address: Any,
         queue: tuple[tuple[int, int], tuple[int, int]],
         write_limit: tuple[int, int],
         yield_after: int,
@@ -352,6 +357,25 @@ class AsyncConnection:
         zero_copy: bool = False,
         **_kwargs: Any,
     ) -> Self: ...
+    @property
+    def id(self) -> UUID:
+        """A UUID, for logs."""
+
+    @property
+    def logger(self) -> LoggerLike:
+        """The logger given to ``connect``."""
+
+    @property
+    def local_address(self) -> Any:
+        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
+
+    @property
+    def remote_address(self) -> Any:
+        """Address of the other end, that of the proxy if there is one."""
+
+    @property
+    def _is_forked(self) -> bool: ...
+    _streaming_receiver: bool
     @overload
     def recv(self, decode: Literal[True]) -> Coroutine[Any, Any, str]: ...
     @overload
@@ -368,6 +392,8 @@ class AsyncConnection:
 
         Raises:
             ConnectionClosed: The connection is closed. Messages that arrived before are received first.
+            ConcurrencyError: A message is being received by :meth:`recv_streaming`.
+            RuntimeError: Messages go to a listener.
             UnicodeDecodeError: ``decode`` is ``True`` and a binary message is not UTF-8.
         """
 
@@ -385,6 +411,8 @@ class AsyncConnection:
         Raises:
             BlockingIOError: No message has arrived, or tasks wait for it.
             ConnectionClosed: The connection is closed.
+            ConcurrencyError: A message is being received by :meth:`recv_streaming`.
+            RuntimeError: Messages go to a listener.
         """
 
     @overload
@@ -404,6 +432,8 @@ class AsyncConnection:
 
         Raises:
             ConnectionClosed: The connection is closed.
+            ConcurrencyError: A message is being received by :meth:`recv_streaming`.
+            RuntimeError: Messages go to a listener.
             ValueError: ``limit`` is less than 1.
         """
 
@@ -420,9 +450,9 @@ class AsyncConnection:
     ) -> Coroutine[Any, Any, None]:
         """Send a message.
 
-        A single message is queued by the call itself, if there is room. Awaiting it waits while more than
-        ``write_limit`` is queued. Cancelling it splits no frame: a message is sent whole, or not at all if it had to
-        wait for room.
+        A single message is queued by the call itself, if there is room. With more than ``write_limit`` queued, awaiting
+        it waits until that is down to the low mark. Cancelling it splits no frame: a message is sent whole, or not at
+        all if it had to wait for room.
 
         Args:
             message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer

@@ -133,6 +133,8 @@ class AsyncClientOptions(ClientOptions):
 
     max_queue_bytes: int | None = QUEUE_BYTES
     write_limit: int | tuple[int, int | None] = 2**15
+    yield_after: int = 1024
+    io_port: str | None = None
     listener: object | None = None
     zero_copy: bool = False
 
@@ -143,10 +145,15 @@ class AsyncClientOptions(ClientOptions):
             _check_count("write_limit", value)
         if _pair(self.write_limit)[0] is None:
             raise TypeError("write_limit must be an int, not None")
+        if self.yield_after is None:
+            raise TypeError("yield_after must be an int, not None")
+        _check_count("yield_after", self.yield_after)
         for name in ("max_queue", "write_limit"):
             high, low = _pair(getattr(self, name))
             if high is not None and low is not None and low > high:
                 raise ValueError(f"{name} must be a pair of high and low marks; {low} is above {high}")
+        if self.io_port not in (None, "fd", "transport"):
+            raise ValueError(f'io_port must be "fd", "transport" or None, not {self.io_port!r}')
         if not isinstance(self.zero_copy, bool):
             raise TypeError(f"zero_copy must be a bool, not {type(self.zero_copy).__name__}")
         if isinstance(self.listener, type):
@@ -196,7 +203,7 @@ def _check_count(name: str, value: object) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
-    low, bits = (1, 32) if name == "max_fragments" else (0, 62)
+    low, bits = {"max_fragments": (1, 32), "yield_after": (1, 32)}.get(name, (0, 62))
     if not low <= value < 2**bits:
         raise ValueError(f"{name} must be at least {low} and less than 2**{bits}; None is no limit")
 

@@ -234,3 +234,33 @@ def test_oddity_is_accepted(scripted: Scripted, run: Run, connect: Connect, oddi
     frames, on_the_wire = server.result
     assert frames == [Frame(PONG, payload) for payload in oddity.pongs]
     assert on_the_wire == Close(1000)
+
+
+@pytest.mark.wirespeed_only("websockets closes before the application has seen the message")
+@pytest.mark.parametrize("when", ["with-response", "later"])
+def test_message_before_a_fault_can_be_answered(scripted: Scripted, run: Run, connect: Connect, when: str) -> None:
+    """The fault closes the connection when its turn comes, not ahead of what was sent before it."""
+    frames = text("fine") + bytes([0b1010_0001, 0])
+
+    def script(wire: Wire) -> Any:
+        if when == "with-response":
+            wire.accept(then=frames)
+        else:
+            wire.accept()
+            server.pause()
+            wire.send(frames)
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            server.release.set()
+            await ws.send(await ws.recv())
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await ws.recv()
+
+    run(main)
+    received, closed = server.result
+    assert [frame.payload for frame in received] == [b"fine"]
+    assert as_close(closed).code == 1002

@@ -222,7 +222,7 @@ def test_many(scripted: Scripted, run: Run, connect: Connect) -> None:
     assert recorder.of("message") == [str(number) for number in range(count)]
 
 
-def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: Connect, setting: Setting) -> None:
     block = text("x" * 20) * 2000
 
     def script(wire: Wire) -> None:
@@ -241,7 +241,8 @@ def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: C
             await asyncio.sleep(0)
             ticks += 1
         assert ws.stats()["messages_received"] == 400_000
-        assert ticks > 20
+        # The transports of libuv read up to 32 times in one turn.
+        assert ticks > (20 if (setting.loop, setting.port) != ("uvloop", "transport") else 2)
 
     run(main)
 
@@ -575,7 +576,7 @@ def test_listener_and_connection_in_a_cycle(server: WebSocketsServer, run: Run, 
     run(main)
 
 
-@pytest.mark.parametrize("listener", [1, "listener", object(), Recorder], ids=repr)
+@pytest.mark.parametrize("listener", [1, "listener", ..., Recorder], ids=repr)
 def test_listener_of_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, listener: Any) -> None:
     async def main() -> None:
         with pytest.raises(TypeError, match="listener"):

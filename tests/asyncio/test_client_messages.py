@@ -210,7 +210,7 @@ def test_frames_are_masked_with_fresh_keys(scripted: Scripted, run: Run, connect
 # Types
 
 
-@pytest.mark.parametrize("message", [None, 1, 1.5, object(), {"a": 1}, {}], ids=repr)
+@pytest.mark.parametrize("message", [None, 1, 1.5, ..., {"a": 1}, {}], ids=repr)
 def test_send_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, message: Any) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:

@@ -32,7 +32,7 @@ class Callbacks:
 
 MORE_WRONG_TYPES: dict[str, list[Any]] = {
     "host": [1, b"localhost"],
-    "port": [1.5, b"80", [80]],
+    "port": [1.5, b"80", [80], "fd"],
     "family": ["AF_INET", 1.5],
     "happy_eyeballs_delay": ["1", True],
     "proxy_ssl": [1, "yes"],
@@ -43,18 +43,21 @@ MORE_WRONG_TYPES: dict[str, list[Any]] = {
     "refresh": [1, {"X": "y"}],
     "max_queue_bytes": ["1", 1.5],
     "write_limit": ["1", 1.5, None, (None, 1)],
+    "yield_after": ["1", 1.5, None],
     "listener": [Callbacks],
     "zero_copy": [1, None],
     "create_connection": [1, "Connection"],
 }
 
 MORE_WRONG_VALUES: dict[str, list[Any]] = {
-    "port": [-1, 65536, "tcp", ""],
+    "port": [-1, 65536],
+    "io_port": ["tcp", "", 80],
     "family": [-1],
     "happy_eyeballs_delay": [-1],
     "max_queue": [(1, 2), (-1, None)],
     "max_queue_bytes": [-1],
     "write_limit": [-1, (1, 2)],
+    "yield_after": [0, -1],
     "zero_copy": [True],  # without a listener
     "proxy": ["ftp://127.0.0.1", "127.0.0.1:80"],
     "ssl": [True, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)],  # with a ws URI
@@ -157,7 +160,7 @@ def test_unix_arguments(tmp_path: Any) -> None:
         unix_connect(f"{tmp_path}/s", sock=sock)
     with pytest.raises(TypeError, match="host"):
         unix_connect(f"{tmp_path}/s", host="localhost")
-    with pytest.raises(ValueError, match="port"):
+    with pytest.raises(TypeError, match="port"):
         unix_connect(f"{tmp_path}/s", port=80)
     with pytest.raises(ValueError, match="ssl"):
         unix_connect(f"{tmp_path}/s", "ws://localhost/", ssl=True)
@@ -212,3 +215,10 @@ def test_create_connection_of_something_else(server: WebSocketsServer, run: Run)
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.wirespeed_only("websockets passes them on to the event loop")
+@pytest.mark.parametrize("name", ["proxy", "port", "uri_", "happy_eyeballs_delay"])
+def test_unknown_option_of_unix_connect(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"unix_connect\(\) got an unexpected keyword argument '{name}'"):
+        unix_connect("/nowhere", **{name: None})

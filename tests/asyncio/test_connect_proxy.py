@@ -67,7 +67,7 @@ def test_proxy(
     through = proxy(SCHEMES[scheme], login=login)
     with no_leaks():
         echoes(run, connect, server.uri, **options(through, certificates, scheme))
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "socks4a", "socks5h"])
@@ -83,7 +83,7 @@ def test_proxy_to_tls(
     settings = options(through, certificates, scheme)
     with no_leaks():
         echoes(run, connect, secure_server.uri, ssl=certificates.client_context(), **settings)
-    assert through.read_connection()[1] == secure_server.port
+    assert through.read_connection(secure_server.port)
 
 
 @pytest.mark.wirespeed_only("websockets takes contexts only")
@@ -104,7 +104,7 @@ def test_proxy_to_native_tls(
     settings = {"proxy_ssl": tls} if scheme == "https" else {}
     with no_leaks():
         echoes(run, connect, secure_server.uri, ssl=tls, proxy=through.url(scheme), **settings)
-    assert through.read_connection()[1] == secure_server.port
+    assert through.read_connection(secure_server.port)
 
 
 @pytest.mark.parametrize(("scheme", "by_proxy"), [("socks5", False), ("socks5h", True), ("http", True)])
@@ -113,7 +113,7 @@ def test_who_resolves_the_name(
 ) -> None:
     through = proxy(SCHEMES[scheme])
     echoes(run, connect, f"ws://localhost:{server.port}/", proxy=through.url(scheme))
-    assert through.read_connection() == ("localhost" if by_proxy else "127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("localhost" if by_proxy else "127.0.0.1", server.port)
 
 
 def test_socks4a_leaves_the_name_to_the_proxy(
@@ -131,7 +131,7 @@ def test_host_and_port_through_a_socks_proxy(server: WebSocketsServer, proxy: Pr
     through = proxy("socks5")
     options = {"host": "127.0.0.1", "port": server.port, "proxy": through.url("socks5h")}
     echoes(run, connect, "ws://example.com/", **options)
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 # Refusals
@@ -221,7 +221,7 @@ def test_environment(
             await echo(ws)
 
     run(main)
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     echoes(run, connect, server.uri)
@@ -233,7 +233,7 @@ def test_environment_with_socks(
     through = proxy("socks5")
     monkeypatch.setenv("socks_proxy", through.url("socks5h"))
     echoes(run, connect, server.uri)
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 def test_argument_wins_over_environment(
@@ -243,7 +243,7 @@ def test_argument_wins_over_environment(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     echoes(run, connect, server.uri, proxy=None)
     echoes(run, connect, server.uri, proxy=through.url())
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 @pytest.mark.wirespeed_only("websockets raises it as it is")

@@ -28,7 +28,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def stream(setting: Setting) -> Open:
-    return functools.partial(open_stream, port=setting.port)
+    return functools.partial(open_stream, io_port=setting.port)
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:

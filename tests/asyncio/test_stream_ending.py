@@ -27,7 +27,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def stream(setting: Setting) -> Open:
-    return functools.partial(open_stream, port=setting.port)
+    return functools.partial(open_stream, io_port=setting.port)
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
@@ -302,7 +302,7 @@ def test_extra_info(server: WebSocketsServer, run: Run, stream: Open) -> None:
         ({"limit": None}, TypeError),
         ({"message_size": 0}, ValueError),
         ({"message_size": 1.5}, TypeError),
-        ({"listener": object()}, TypeError),
+        ({"listener": ...}, TypeError),
         ({"zero_copy": True}, TypeError),
     ],
     ids=repr,

@@ -16,15 +16,15 @@ WRONG_TYPES: dict[str, list[Any]] = {
     "user_agent_header": [1, b"agent", True],
     "proxy": [1, b"http://localhost", ["http://localhost"]],
     "open_timeout": ["1", [1], True],
-    "ping_interval": ["1", object()],
-    "ping_timeout": ["1", object()],
-    "close_timeout": ["1", object()],
+    "ping_interval": ["1", ...],
+    "ping_timeout": ["1", ...],
+    "close_timeout": ["1", ...],
     "max_size": ["1", 1.5, [1]],
     "max_fragments": ["1", 1.5],
     "max_queue": ["1", 1.5],
-    "ssl": [1, "yes", object()],
+    "ssl": [1, "yes", ...],
     "server_hostname": [1, b"localhost"],
-    "sock": [1, "socket", object()],
+    "sock": [1, "socket", ...],
     "local_addr": ["127.0.0.1", 1],
 }
 
@@ -71,5 +71,7 @@ GOOD: list[dict[str, Any]] = [
 
 def cases(table: dict[str, list[Any]]) -> list[Any]:
     return [
-        pytest.param(name, value, id=f"{name}-{value!r}"[:60]) for name, values in table.items() for value in values
+        pytest.param(name, value, id=f"{name}-{value!r}".split(" object at ")[0][:60])
+        for name, values in table.items()
+        for value in values
     ]

@@ -43,10 +43,15 @@ class Proxy:
         host = "localhost" if self.kind == "https" else "127.0.0.1"
         return f"{scheme or self.kind}://{user_info}{host}:{self.port}"
 
-    def read_connection(self) -> tuple[str, int]:
-        """The host, as the client named it, and the port of the next connection that the proxy made; waits for it."""
-        host, port = self.child.read_until("connect ").split()
-        return host, int(port)
+    def read_connection(self, port: int | None = None) -> tuple[str, int]:
+        """The host, as the client named it, and the port of the next connection that the proxy made; waits for it.
+
+        With ``port``, of the next one to that port: the proxy may still be at work for an earlier test.
+        """
+        while True:
+            host, to = self.child.read_until("connect ").split()
+            if port is None or int(to) == port:
+                return host, int(to)
 
     def read_resolution(self) -> str:
         """The next name that a SOCKS 4a client asked for; waits for it."""

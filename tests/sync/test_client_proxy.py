@@ -51,14 +51,14 @@ def echo(uri: str, **options: Any) -> Any:
 def test_proxy(server: WebSocketsServer, proxy: Proxies, certificates: Certificates, scheme: str, login: bool) -> None:
     through = proxy(SCHEMES[scheme], login=login)
     echo(server.uri, **options(through, certificates, scheme))
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_proxy_to_tls(secure_server: WebSocketsServer, proxy: Proxies, certificates: Certificates, scheme: str) -> None:
     through = proxy(SCHEMES[scheme])
     echo(secure_server.uri, ssl=certificates.client_context(), **options(through, certificates, scheme))
-    assert through.read_connection()[1] == secure_server.port
+    assert through.read_connection(secure_server.port)
 
 
 @pytest.mark.parametrize(("scheme", "by_proxy"), [("socks5", False), ("socks5h", True), ("http", True)])
@@ -67,7 +67,7 @@ def test_who_resolves_the_name(
 ) -> None:
     through = proxy(SCHEMES[scheme])
     echo(f"ws://localhost:{server.port}/", **options(through, certificates, scheme))
-    assert through.read_connection() == ("localhost" if by_proxy else "127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("localhost" if by_proxy else "127.0.0.1", server.port)
 
 
 def test_socks4a_leaves_the_name_to_the_proxy(
@@ -88,7 +88,7 @@ def test_https_proxy_with_native_tls(
     settings = wirespeed.TLS(ca=certificates.ca_file)
     through = proxy("https")
     echo(secure_server.uri, ssl=settings, proxy=through.url(), proxy_ssl=settings)
-    assert through.read_connection()[1] == secure_server.port
+    assert through.read_connection(secure_server.port)
 
 
 @pytest.mark.wirespeed_only("websockets waits for the socket while decrypted bytes are left")
@@ -188,7 +188,7 @@ def test_environment(server: WebSocketsServer, proxy: Proxies, monkeypatch: pyte
     through = proxy("socks5" if variable == "socks_proxy" else "http")
     monkeypatch.setenv(variable, through.url("socks5h" if variable == "socks_proxy" else None))
     echo(server.uri)
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 @pytest.mark.parametrize("variable", ["wss_proxy", "https_proxy"])
@@ -202,7 +202,7 @@ def test_environment_for_tls(
     through = proxy("http")
     monkeypatch.setenv(variable, through.url())
     echo(secure_server.uri, ssl=certificates.client_context())
-    assert through.read_connection()[1] == secure_server.port
+    assert through.read_connection(secure_server.port)
 
 
 def refuse_everything(scripted: Scripted) -> ScriptedServer:
@@ -234,7 +234,7 @@ def test_argument_wins_over_environment(
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{wrong.port}")
     echo(server.uri, proxy=None)
     echo(server.uri, proxy=through.url())
-    assert through.read_connection() == ("127.0.0.1", server.port)
+    assert through.read_connection(server.port) == ("127.0.0.1", server.port)
 
 
 def test_tls_does_not_use_http_proxy(

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -293,19 +294,24 @@ def test_blocked_calls_release_the_interpreter(scripted: Scripted, threads: Thre
     assert progress[-1] == "done"
 
 
+def native_threads(status: str) -> int:
+    return int(re.findall(r"(?m)^Threads:\s*(\d+)$", status)[0])
+
+
 @pytest.mark.wirespeed_only("websockets starts threads for each connection")
 def test_no_helper_threads(server: WebSocketsServer) -> None:
     before = threading.active_count()
     with open("/proc/self/status") as status:
-        native = [line for line in status if line.startswith("Threads:")]
+        native = native_threads(status.read())
     with connect(server.uri, ping_interval=0.05, ping_timeout=5) as ws:
         ws.send("hello")
         assert ws.recv(timeout=5) == "hello"
         with pytest.raises(TimeoutError):
             ws.recv(timeout=0.2)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         with open("/proc/self/status") as status:
-            assert [line for line in status if line.startswith("Threads:")] == native
+            # One of an earlier test may have ended.
+            assert native_threads(status.read()) <= native
 
 
 def test_many_connections_in_many_threads(server: WebSocketsServer, threads: Threads) -> None:

@@ -27,8 +27,6 @@ from .reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_ex
 
 __all__ = ["connect", "unix_connect"]
 
-_PORTS = ("fd", "transport")
-
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
@@ -63,9 +61,7 @@ class connect:  # noqa: N801 - it is used as a function
             :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
         server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
         host: Host to connect to instead of that of the URI.
-        port: Port to connect to instead of that of the URI. Or ``"fd"`` or ``"transport"``, for the way in which the
-            connection uses the socket: as a file descriptor that the loop watches, or through a transport of the loop.
-            By default the file descriptor wherever the loop can do that.
+        port: Port to connect to instead of that of the URI.
         local_addr: Host and port to connect from.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
         happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
@@ -88,7 +84,8 @@ class connect:  # noqa: N801 - it is used as a function
             none.
         refresh: Called before each try, with a :class:`ConnectAttempt`, whose URI and headers it may change, for
             example to get a new token. It may be a coroutine function. ``open_timeout`` covers it.
-        open_timeout: Seconds for everything until the connection is open, redirects included; ``None`` for no limit.
+        open_timeout: Seconds for everything until the connection is open, redirects included, in each try of the
+            iterator anew; ``None`` for no limit.
         ping_interval: Seconds between keepalive pings, ``None`` for none.
         ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
             no limit. The time in which flow control keeps the answer from being read does not count.
@@ -96,13 +93,19 @@ class connect:  # noqa: N801 - it is used as a function
         max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
             second limits fragments.
         max_fragments: Fragments of a received message; ``None`` for no limit.
-        max_queue: Received messages that are kept for the application. With more of them, and more than
-            ``max_queue_bytes``, reading from the socket stops until they are down to a quarter of either. Or a pair of
-            both marks. ``None`` to look at the bytes only.
-        max_queue_bytes: The same in bytes. ``None`` to look at the messages only; with both, there is no limit.
+        max_queue: Received messages that are kept for the application. When there are so many, and they have
+            ``max_queue_bytes``, reading from the socket stops until one of the two is down to a quarter. Or a pair of
+            the high and the low mark. Fragments count as messages. ``None`` to look at the bytes only.
+        max_queue_bytes: The same in bytes, to which each message adds 64. ``None`` to look at the messages only; with
+            both ``None``, there is no limit.
         write_limit: Bytes that are kept for a server that does not read. With more, :meth:`ClientConnection.send` waits
-            until they are down to a quarter. Or a pair of both marks.
-        listener: Object whose methods are called with what is received, in place of ``recv``.
+            until they are down to a quarter. Or a pair of the high and the low mark.
+        yield_after: Messages that a task may send without being suspended before the event loop has a turn all the
+            same; it has one after 256 KiB too. Receiving gives it one with each read.
+        io_port: The way on which the connection uses the socket: ``"fd"`` for a file descriptor that the loop watches,
+            ``"transport"`` for a transport of the loop, ``None`` for the file descriptor wherever the loop can watch
+            it. :attr:`ClientConnection.port` tells.
+        listener: :class:`wirespeed.Listener` whose methods are called with what is received, in place of ``recv``.
         zero_copy: Whether the listener gets binary messages as ``memoryview``, valid until its method returns.
         logger: Logger for debugging, and for the iterator to say why it connects again; by default
             ``wirespeed.client``.
@@ -127,7 +130,7 @@ class connect:  # noqa: N801 - it is used as a function
         ssl: TLS | ssl_module.SSLContext | bool | None = None,
         server_hostname: str | None = None,
         host: str | None = None,
-        port: int | Literal["fd", "transport"] | None = None,
+        port: int | None = None,
         local_addr: tuple[str, int] | None = None,
         family: int = 0,
         happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
@@ -157,6 +160,9 @@ class connect:  # noqa: N801 - it is used as a function
         max_queue: int | tuple[int | None, int | None] | None = 16,
         max_queue_bytes: int | None = QUEUE_BYTES,
         write_limit: int | tuple[int, int | None] = 2**15,
+        yield_after: int = 1024,
+        # The event loop
+        io_port: Literal["fd", "transport"] | None = None,
         # Callbacks
         listener: Listener | None = None,
         zero_copy: bool = False,
@@ -170,7 +176,7 @@ class connect:  # noqa: N801 - it is used as a function
             ssl=ssl,
             server_hostname=server_hostname,
             host=host,
-            port=None if isinstance(port, str) else port,
+            port=port,
             local_addr=local_addr,
             family=family,
             happy_eyeballs_delay=happy_eyeballs_delay,
@@ -183,7 +189,7 @@ class connect:  # noqa: N801 - it is used as a function
             ssl=ssl,
             server_hostname=server_hostname,
             host=host,
-            port=None if isinstance(port, str) else port,
+            port=port,
             local_addr=local_addr,
             family=family,
             happy_eyeballs_delay=happy_eyeballs_delay,
@@ -205,6 +211,8 @@ class connect:  # noqa: N801 - it is used as a function
             max_queue=max_queue,
             max_queue_bytes=max_queue_bytes,
             write_limit=write_limit,
+            yield_after=yield_after,
+            io_port=io_port,
             listener=listener,
             zero_copy=zero_copy,
             logger=logger,
@@ -215,8 +223,7 @@ class connect:  # noqa: N801 - it is used as a function
             reconnect_after_close=reconnect_after_close,
             refresh=refresh,
         )
-        way = port if isinstance(port, str) else None
-        self._set_up(uri, additional_headers, network, options, policy, create_connection, way)
+        self._set_up(uri, additional_headers, network, options, policy, create_connection)
 
     def _set_up(
         self,
@@ -226,21 +233,17 @@ class connect:  # noqa: N801 - it is used as a function
         options: AsyncClientOptions,
         policy: Policy,
         create_connection: _Create,
-        port: str | None,
     ) -> None:
         if create_connection is not None and not callable(create_connection):
             raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
         if options.listener is not None and not isinstance(options.listener, Listener):
             raise TypeError(f"listener must be a wirespeed.Listener, not {type(options.listener).__name__}")
-        if port is not None and port not in _PORTS:
-            raise ValueError(f'port must be a number, "fd", "transport" or None, not {port!r}')
         self._uri = uri
         self._headers = check_headers(headers)
         self._network = network
         self._options = options
         self._policy = policy
         self._create_connection = create_connection
-        self._port = port
         self._entered = False
         check_chain(self._chain(uri, self._headers), options, network)
 
@@ -277,9 +280,10 @@ class connect:  # noqa: N801 - it is used as a function
                     listener=options.listener,
                     zero_copy=options.zero_copy,
                     write_limit=options.write_limit,
+                    yield_after=options.yield_after,
                     max_queue=options.max_queue,
                     max_queue_bytes=options.max_queue_bytes,
-                    port=self._port,
+                    io_port=options.io_port,
                 )
                 # The socket is the connection's.
                 stack.pop_all()
@@ -287,9 +291,7 @@ class connect:  # noqa: N801 - it is used as a function
             # Taken over, if it came so far; closed otherwise.
             if network.sock is not None:
                 network.sock.close()
-        options.effective_logger.debug(
-            "connection %s open: %r, %r", connection.id, connection.request, connection.response
-        )
+        options.effective_logger.debug("connection open: %r", _Heads(connection))
         return connection
 
     def __await__(self) -> Generator[Any, None, ClientConnection]:
@@ -330,7 +332,6 @@ def unix_connect(
     sock: socket_module.socket | None = None,
     ssl: TLS | ssl_module.SSLContext | bool | None = None,
     server_hostname: str | None = None,
-    port: Literal["fd", "transport"] | None = None,
     additional_headers: HeadersLike | None = None,
     user_agent_header: str | None = USER_AGENT,
     create_connection: _Create = None,
@@ -345,7 +346,7 @@ def unix_connect(
         sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
         ssl: As for :class:`connect`.
         server_hostname: As for :class:`connect`.
-        port: ``"fd"`` or ``"transport"``, as for :class:`connect`.
+        port: ``"fd"`` or ``"transport"``, as for :class:`connect`; there is no TCP port.
         additional_headers: As for :class:`connect`.
         user_agent_header: As for :class:`connect`.
         create_connection: As for :class:`connect`.
@@ -354,11 +355,16 @@ def unix_connect(
     Raises:
         OSError: The connection could not be opened.
         InvalidHandshake: The server did not agree.
+        TypeError, ValueError: An argument is wrong; raised by the call.
     """
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"
     check_network(sock=sock, ssl=ssl, server_hostname=server_hostname)
     policy = {field.name: options.pop(field.name) for field in dataclasses.fields(Policy) if field.name in options}
+    known = {field.name for field in dataclasses.fields(AsyncClientOptions) if field.init}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unix_connect() got an unexpected keyword argument {name!r}")
     checked = AsyncClientOptions(user_agent_header=user_agent_header, **options)
     if path is None and sock is None:
         raise ValueError("path is missing")
@@ -366,8 +372,18 @@ def unix_connect(
         raise ValueError("path and sock exclude each other")
     network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
     connecting = connect.__new__(connect)
-    connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection, port)
+    connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection)
     return connecting
+
+
+class _Heads:
+    """The opening handshake of a connection, for a log: nothing is made of it if nobody writes the log."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"{self._connection.id}, {self._connection.request!r}, {self._connection.response!r}"
 
 
 def _refresh_timeout() -> str:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import os
 import socket as socket_module
-import uuid
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientConnection", "Connection", "establish"]
 
-YIELD_AFTER = 1024
-"""Messages sent without a suspension after which the loop has a turn: some hundred microseconds of work."""
-
 
 class Connection(AsyncConnection):
     """A WebSocket connection on an event loop.
@@ -48,17 +43,13 @@ class Connection(AsyncConnection):
     Attributes:
         id: A UUID, for logs.
         logger: The logger given to ``connect``.
+        local_address: Address of this end, as ``socket.getsockname()`` returned it when the connection was opened.
+        remote_address: Address of the other end, that of the proxy if there is one.
     """
 
-    def __init__(
-        self, opened: Opened, *, logger: LoggerLike, local_address: Any, remote_address: Any, **options: Any
-    ) -> None:
-        self.id: uuid.UUID = uuid.uuid4()
-        self.logger = logger
-        self._local_address = local_address
-        self._remote_address = remote_address
-        self._streaming_receiver = False
-        self._pid = os.getpid()
+    def __init__(self, opened: Opened, **options: Any) -> None:
+        # All of it is native: as long as nobody adds attributes, the connection has no dict.
+        pass
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} {self.id}>"
@@ -75,24 +66,17 @@ class Connection(AsyncConnection):
         await self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
 
     def __del__(self) -> None:
-        # A constructor that raised leaves an object without attributes.
+        # A constructor that raised leaves an object without a native part.
         with contextlib.suppress(AttributeError):
-            # One that is closing has told so by an exception: it needs no second word. After a fork, the parent closes.
-            if self._state == State.OPEN and self._pid == os.getpid():
-                warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
-            self.abort()
+            try:
+                # One that is closing has told so by an exception: no second word. After a fork, the parent closes.
+                if self._state == State.OPEN and not self._is_forked:
+                    with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
+                        warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
+            finally:
+                self.abort()
 
     # What it is.
-
-    @property
-    def local_address(self) -> Any:
-        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
-        return self._local_address
-
-    @property
-    def remote_address(self) -> Any:
-        """Address of the other end, that of the proxy if there is one."""
-        return self._remote_address
 
     @property
     def state(self) -> State:
@@ -368,9 +352,10 @@ async def establish(
     listener: Listener | object | None = None,
     zero_copy: bool = False,
     write_limit: int | tuple[int, int | None] = 2**15,
+    yield_after: int = 1024,
     max_queue: int | tuple[int | None, int | None] | None = 16,
     max_queue_bytes: int | None = 4 * 2**20,
-    port: str | None = None,
+    io_port: str | None = None,
 ) -> ClientConnection:
     """Make a connection of what an opening handshake has opened.
 
@@ -385,12 +370,13 @@ async def establish(
         listener: As for ``connect``.
         zero_copy: As for ``connect``.
         write_limit: As for ``connect``.
+        yield_after: As for ``connect``.
         max_queue: As for ``connect``.
         max_queue_bytes: As for ``connect``.
-        port: ``"fd"`` or ``"transport"``; ``None`` for what the loop can do.
+        io_port: As for ``connect``.
     """
-    if port is None:
-        port = "fd" if _watches_descriptors(loop) else "transport"
+    if io_port is None:
+        io_port = "fd" if _watches_descriptors(loop) else "transport"
     options = {
         "loop": loop,
         "logger": logger,
@@ -400,18 +386,17 @@ async def establish(
         "zero_copy": zero_copy,
         "queue": _queue(max_queue, max_queue_bytes),
         "write_limit": _marks(write_limit),
-        "yield_after": YIELD_AFTER,
+        "yield_after": yield_after,
     }
-    if port == "fd":
+    if io_port == "fd":
         opened._adopt(sock.detach())
     connection = (create_connection or ClientConnection)(opened, **options)
     if not isinstance(connection, ClientConnection):
         raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
     try:
-        if port == "fd":
-            connection._attach()
-        else:
+        if io_port == "transport":
             await loop.create_connection(lambda: connection._port, sock=sock)
+        connection._attach()
     except BaseException:
         connection.abort()
         raise

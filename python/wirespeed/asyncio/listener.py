@@ -15,7 +15,8 @@ class Listener:
 
     Derive from it and override what you need; what is not overridden costs nothing. The methods are called by the
     event loop, one at a time, and must not block. With ``on_message``, messages go there, and ``recv`` and its kin
-    cannot be used; without it, they are received as without a listener.
+    raise ``RuntimeError``; without it, they are received as without a listener. Messages do not wait for a listener:
+    ``max_queue`` does not count, and what keeps them needs a limit of its own.
 
     An exception in one of them closes the connection with code 1011, and is raised by
     :meth:`ClientConnection.wait_closed`; after it, only ``on_close`` is called. ``KeyboardInterrupt`` and
@@ -35,7 +36,8 @@ class Listener:
         Args:
             ws: The connection.
             message: ``str`` for text, ``bytes`` for binary; with ``zero_copy``, a read-only ``memoryview`` for binary.
-                Such a view is meant for the duration of the call. One that is kept stays valid, but costs a buffer.
+                Such a view is meant for the duration of the call. One that is kept stays valid, but keeps the whole
+                read buffer.
         """
 
     def on_ping(self, ws: Connection, data: bytes) -> None:

@@ -1,18 +1,14 @@
 //! The connection of event loops: what `wirespeed.connect` returns, but for the methods off the hot path.
 
-#![allow(unsafe_code)] // recv and send as raw methods: the trampoline would cost as much as they do
-
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 use wirespeed_driver::Evented;
 use wirespeed_driver::blocking::{Closing, Item};
 use wirespeed_driver::entropy;
@@ -24,10 +20,11 @@ use super::listener::Listener;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation};
 use super::port::Port;
-use super::raw::{adopt, c};
+use super::raw::adopt;
 use super::state::{Limits, Marks, State};
+use crate::headers::Heads;
 use crate::opening::Opened;
-use crate::{errors, headers, source, view};
+use crate::{errors, source, view};
 
 /// Where events come from.
 pub(super) enum Backend {
@@ -50,12 +47,23 @@ pub(crate) struct AsyncConnection {
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
     pub(super) port: OnceLock<Py<Port>>,
+    /// The number of the callback that the loop has for a descriptor that is readable; 0 if it should have none.
+    pub(super) reader: AtomicU32,
     pub(super) listener: Option<Listener>,
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
     debug: bool,
-    subprotocol: Option<String>,
-    request: Py<PyAny>,
-    response: Py<PyAny>,
+    subprotocol: Option<Box<str>>,
+    heads: Heads,
+    about: About,
+}
+
+/// What the connection only carries along.
+struct About {
+    logger: Py<PyAny>,
+    local_address: Py<PyAny>,
+    remote_address: Py<PyAny>,
+    /// Made when it is asked for.
+    id: OnceLock<Py<PyAny>>,
 }
 
 impl AsyncConnection {
@@ -118,12 +126,15 @@ fn marks(pair: (usize, usize)) -> Marks {
 #[pymethods]
 impl AsyncConnection {
     #[new]
-    #[pyo3(signature = (opened, *, r#loop, queue, write_limit, yield_after, listener = None, zero_copy = false, **_kwargs))]
+    #[pyo3(signature = (opened, *, r#loop, logger, local_address, remote_address, queue, write_limit, yield_after, listener = None, zero_copy = false, **_kwargs))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn new(
         py: Python<'_>,
         opened: &Opened,
         r#loop: &Bound<'_, PyAny>,
+        logger: Bound<'_, PyAny>,
+        local_address: Bound<'_, PyAny>,
+        remote_address: Bound<'_, PyAny>,
         queue: ((usize, usize), (usize, usize)),
         write_limit: (usize, usize),
         yield_after: usize,
@@ -149,11 +160,17 @@ impl AsyncConnection {
             event_loop: r#loop.clone().unbind(),
             loop_state: LoopState::of(r#loop)?.unbind(),
             port: OnceLock::new(),
+            reader: AtomicU32::new(0),
             listener,
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
-            subprotocol: parts.accepted.subprotocol,
-            request: headers::request(py, &parts.request)?.unbind(),
-            response: headers::response(py, &parts.accepted.response)?.unbind(),
+            subprotocol: parts.accepted.subprotocol.map(String::into_boxed_str),
+            heads: Heads::new(&parts.request, &parts.accepted.response),
+            about: About {
+                logger: logger.unbind(),
+                local_address: local_address.unbind(),
+                remote_address: remote_address.unbind(),
+                id: OnceLock::new(),
+            },
         })
     }
 
@@ -339,7 +356,12 @@ impl AsyncConnection {
     fn _closed_future(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
-        if this.lock(py).finished {
+        let (finished, lingering) = {
+            let state = this.lock(py);
+            (state.finished, state.lingering)
+        };
+        // A loop that is closed will not close the socket of its transport either.
+        if finished && (!lingering || this.event_loop.call_method0(py, "is_closed")?.is_truthy(py)?) {
             return Ok(None);
         }
         let future = this.event_loop.call_method0(py, "create_future")?;
@@ -384,6 +406,51 @@ impl AsyncConnection {
         self.closed(py).into_value(py).into_any()
     }
 
+    /// A UUID, for logs.
+    #[getter]
+    fn id(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if let Some(id) = self.about.id.get() {
+            return Ok(id.clone_ref(py));
+        }
+        let id = py.import("uuid")?.call_method0("uuid4")?.unbind();
+        Ok(self.about.id.get_or_init(|| id).clone_ref(py))
+    }
+
+    /// The logger given to `connect`.
+    #[getter]
+    fn logger(&self, py: Python<'_>) -> Py<PyAny> {
+        self.about.logger.clone_ref(py)
+    }
+
+    /// Address of this end, as it was when the connection was opened.
+    #[getter]
+    fn local_address(&self, py: Python<'_>) -> Py<PyAny> {
+        self.about.local_address.clone_ref(py)
+    }
+
+    /// Address of the other end.
+    #[getter]
+    fn remote_address(&self, py: Python<'_>) -> Py<PyAny> {
+        self.about.remote_address.clone_ref(py)
+    }
+
+    /// Whether this is a copy in a child process: the connection is the parent's.
+    #[getter]
+    fn _is_forked(&self, py: Python<'_>) -> bool {
+        self.lock(py).conn.is_forked()
+    }
+
+    /// Whether `recv_streaming` is running.
+    #[getter]
+    fn _streaming_receiver(&self, py: Python<'_>) -> bool {
+        self.lock(py).streaming_receiver
+    }
+
+    #[setter(_streaming_receiver)]
+    fn set_streaming_receiver(&self, py: Python<'_>, value: bool) {
+        self.lock(py).streaming_receiver = value;
+    }
+
     /// The subprotocol in use.
     #[getter]
     fn subprotocol(&self) -> Option<&str> {
@@ -392,14 +459,14 @@ impl AsyncConnection {
 
     /// The opening request.
     #[getter]
-    fn request(&self, py: Python<'_>) -> Py<PyAny> {
-        self.request.clone_ref(py)
+    fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.heads.request(py)
     }
 
     /// Its response.
     #[getter]
-    fn response(&self, py: Python<'_>) -> Py<PyAny> {
-        self.response.clone_ref(py)
+    fn response(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.heads.response(py)
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.
@@ -444,14 +511,16 @@ impl AsyncConnection {
             let link = &state.conn.peer.link;
             (link.stats(), state.queue.len(), state.queued_payload(), link.queued())
         };
-        view::stats(py, stats, messages, bytes, unsent)
+        view::stats(py, stats, messages, bytes, unsent + self.kept_by_transport(py)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.loop_state)?;
-        visit.call(&self.request)?;
-        visit.call(&self.response)?;
+        self.heads.traverse(&visit)?;
+        visit.call(&self.about.logger)?;
+        visit.call(&self.about.local_address)?;
+        visit.call(&self.about.remote_address)?;
         if let Some(port) = self.port.get() {
             visit.call(port)?;
         }
@@ -479,190 +548,6 @@ impl AsyncConnection {
 
 pub(super) fn is_done(py: Python<'_>, future: &Py<PyAny>) -> bool {
     future.call_method0(py, "done").and_then(|done| done.is_truthy(py)).unwrap_or(true)
-}
-
-// ---- recv and send, as CPython calls them ----
-
-/// Runs a raw method: a panic becomes an exception.
-///
-/// # Safety
-///
-/// `object` is a live connection, and the thread is attached.
-#[inline]
-unsafe fn enter(
-    object: *mut ffi::PyObject,
-    body: impl FnOnce(&Bound<'_, AsyncConnection>) -> PyResult<*mut ffi::PyObject>,
-) -> *mut ffi::PyObject {
-    // SAFETY: the descriptor has checked the type of its object, and the interpreter calls attached.
-    unsafe {
-        let py = Python::assume_attached();
-        let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
-        let result = catch_unwind(AssertUnwindSafe(|| body(&this)))
-            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
-        result.unwrap_or_else(|error| {
-            error.restore(py);
-            ptr::null_mut()
-        })
-    }
-}
-
-/// Positional and keyword arguments of a raw method, by their names.
-struct Arguments<'a> {
-    method: &'static str,
-    values: &'a [*mut ffi::PyObject],
-    positional: usize,
-    names: *mut ffi::PyObject,
-}
-
-impl<'a> Arguments<'a> {
-    /// # Safety
-    ///
-    /// `values` are `count` positional values, then one for each of the names, as CPython passes them.
-    unsafe fn new(
-        method: &'static str,
-        values: *const *mut ffi::PyObject,
-        count: ffi::Py_ssize_t,
-        names: *mut ffi::PyObject,
-    ) -> Self {
-        // SAFETY: the calling convention: `count` positional values, then one for each of the names.
-        unsafe {
-            let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
-            let total = (count + named) as usize;
-            let values = if total == 0 { &[] } else { std::slice::from_raw_parts(values, total) };
-            Self { method, values, positional: count as usize, names }
-        }
-    }
-
-    /// Fills `places` with borrowed references, in the order of `names`, of which `positional` may be given without a name.
-    fn bind(
-        &self,
-        py: Python<'_>,
-        names: &[&str],
-        positional: usize,
-        places: &mut [*mut ffi::PyObject],
-    ) -> PyResult<()> {
-        let method = self.method;
-        if self.positional > positional {
-            return Err(PyTypeError::new_err(format!(
-                "{method}() takes {positional} positional arguments at most, {} were given",
-                self.positional
-            )));
-        }
-        places[..self.positional].copy_from_slice(&self.values[..self.positional]);
-        if self.names.is_null() {
-            return Ok(());
-        }
-        // SAFETY: the tuple of names that the interpreter passes.
-        let given = unsafe { Bound::from_borrowed_ptr(py, self.names).cast_into_unchecked::<PyTuple>() };
-        for (name, &value) in given.iter().zip(&self.values[self.positional..]) {
-            let name: String = name.extract()?;
-            let Some(index) = names.iter().position(|known| *known == name) else {
-                return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
-            };
-            if !places[index].is_null() {
-                return Err(PyTypeError::new_err(format!("{method}() got multiple values for argument '{name}'")));
-            }
-            places[index] = value;
-        }
-        Ok(())
-    }
-}
-
-/// An argument that is a bool or None, or was not given.
-///
-/// # Safety
-///
-/// `place` is null or a live object.
-unsafe fn option(py: Python<'_>, place: *mut ffi::PyObject) -> PyResult<Option<bool>> {
-    // SAFETY: null or a borrowed reference.
-    match unsafe { Bound::from_borrowed_ptr_or_opt(py, place) } {
-        None => Ok(None),
-        Some(object) if object.is_none() => Ok(None),
-        Some(object) => object.extract::<bool>().map(Some),
-    }
-}
-
-unsafe extern "C" fn recv(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: the calling convention of METH_FASTCALL | METH_KEYWORDS.
-    unsafe {
-        if count == 0 && names.is_null() {
-            let py = Python::assume_attached();
-            let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
-            return Operation::create(&this, Kind::Receive, None);
-        }
-        enter(object, |this| {
-            let mut places = [ptr::null_mut(); 1];
-            Arguments::new("recv", values, count, names).bind(this.py(), &["decode"], 1, &mut places)?;
-            Ok(Operation::create(this, Kind::Receive, option(this.py(), places[0])?))
-        })
-    }
-}
-
-unsafe extern "C" fn send(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: the calling convention of METH_FASTCALL | METH_KEYWORDS.
-    unsafe {
-        enter(object, |this| {
-            let py = this.py();
-            if count == 1 && names.is_null() {
-                let message = Bound::from_borrowed_ptr(py, *values);
-                return AsyncConnection::send(this, &message, None, None);
-            }
-            let mut places = [ptr::null_mut(); 3];
-            let arguments = Arguments::new("send", values, count, names);
-            arguments.bind(py, &["message", "text", "compress"], 1, &mut places)?;
-            if places[0].is_null() {
-                return Err(PyTypeError::new_err("send() is missing its argument 'message'"));
-            }
-            let message = Bound::from_borrowed_ptr(py, places[0]);
-            AsyncConnection::send(this, &message, option(py, places[1])?, option(py, places[2])?)
-        })
-    }
-}
-
-/// Puts the raw methods on the class.
-pub(super) fn init(py: Python<'_>) -> PyResult<()> {
-    let kind = py.get_type::<AsyncConnection>();
-    let method = |name, function: ffi::PyCFunctionFastWithKeywords, doc| {
-        // Leaked: the descriptor refers to it for ever.
-        Box::leak(Box::new(ffi::PyMethodDef {
-            ml_name: name,
-            ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
-            ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-            ml_doc: doc,
-        }))
-    };
-    let methods = [
-        ("recv", method(c!("recv"), recv, c!("recv($self, /, decode=None)\n--\n\nReceives the next message."))),
-        (
-            "send",
-            method(
-                c!("send"),
-                send,
-                c!(
-                    "send($self, /, message, *, text=None, compress=None)\n--\n\nSends a message, or the items of an iterable as its fragments."
-                ),
-            ),
-        ),
-    ];
-    for (name, definition) in methods {
-        // SAFETY: attached; the definition lives for ever. A new reference, or null with an exception set.
-        let descriptor = unsafe {
-            let descriptor = ffi::PyDescr_NewMethod(kind.as_type_ptr(), definition);
-            Bound::from_owned_ptr_or_err(py, descriptor)?
-        };
-        kind.setattr(name, descriptor)?;
-    }
-    Ok(())
 }
 
 /// A message as the operation that receives it wants it.

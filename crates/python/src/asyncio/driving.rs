@@ -1,6 +1,7 @@
 //! Between the connection and its loop: registering, time, pausing, and the end.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -10,7 +11,8 @@ use wirespeed_driver::peer::Failure;
 
 use super::connection::{AsyncConnection, Backend, is_done};
 use super::loop_state::LoopState;
-use super::port::Port;
+use super::port::{Port, Reader};
+use super::state::Marks;
 
 /// What the state of a connection asks of its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,6 +21,9 @@ enum Reading {
     Pause,
     Resume,
 }
+
+/// The numbers of callbacks, see [`Reader`].
+static READERS: AtomicU32 = AtomicU32::new(1);
 
 impl AsyncConnection {
     pub(super) fn make_port<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<Port>> {
@@ -30,11 +35,14 @@ impl AsyncConnection {
         Ok(conn.port.get_or_init(|| port))
     }
 
-    /// Registers the descriptor with the loop, and begins.
+    /// Begins: the loop has a transport, or gets the descriptor now.
     pub(super) fn attach(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         Self::make_port(this)?;
+        if matches!(&*conn.backend.lock(py), Backend::Transport(_)) {
+            return Self::begin(this);
+        }
         let Some(fd) = conn.lock(py).conn.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
         if let Ok(selector) = conn.event_loop.bind(py).getattr("_wirespeed_selector")
@@ -47,23 +55,22 @@ impl AsyncConnection {
         Self::begin(this)
     }
 
-    /// An asyncio transport is ours from now on.
+    /// An asyncio transport is ours from now on. Nothing is done before [`Self::attach`]: uvloop closes the descriptor of a transport
+    /// that is aborted before `create_connection` returns, and the socket object closes the same number again.
     pub(super) fn on_transport(this: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         Self::make_port(this)?;
         *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
         let write = conn.lock(py).limits.write;
-        let kwargs = PyDict::new(py);
-        kwargs.set_item("high", write.high)?;
-        kwargs.set_item("low", write.low)?;
-        transport.call_method("set_write_buffer_limits", (), Some(&kwargs))?;
-        Self::begin(this)
+        limit_transport(transport, write)?;
+        transport.call_method0("pause_reading").map(drop)
     }
 
     fn begin(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
+        conn.lock(py).begun = true;
         conn.watch_readable(py, true)?;
         if conn.listener.is_some() {
             conn.hold(this);
@@ -82,24 +89,62 @@ impl AsyncConnection {
         conn.loop_state.get().begin_iteration();
         {
             let mut state = conn.lock(this.py());
-            if !state.conn.read() && state.queue.is_empty() {
-                return Ok(());
+            if !std::mem::take(&mut state.postponed) {
+                state.may_postpone = true;
+                if !state.conn.read() && state.queue.is_empty() {
+                    return Ok(());
+                }
             }
         }
         Self::process(this)
     }
 
+    /// The loop has dropped its callback, because of an error of the socket: reading finds it, behind what came before.
+    pub(super) fn on_dropped(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let Backend::Descriptor(fd) = *conn.backend.lock(py) else { return Ok(()) };
+        // What is left of the registration; also of that for writing.
+        conn.event_loop.call_method1(py, "remove_reader", (fd,))?;
+        conn.reader.store(0, Ordering::Relaxed);
+        Self::on_readable(this)?;
+        let (over, paused, blocked) = {
+            let state = conn.lock(py);
+            (state.conn.is_over(), state.paused, state.blocked)
+        };
+        if over || conn.reader.load(Ordering::Relaxed) != 0 {
+            return Ok(());
+        }
+        if blocked {
+            conn.watch_writable(py, true)?;
+        }
+        if paused { Ok(()) } else { conn.watch_readable(py, true) }
+    }
+
     pub(super) fn on_bytes(this: &Bound<'_, Self>, bytes: &[u8]) -> PyResult<()> {
         let conn = this.get();
         conn.loop_state.get().begin_iteration();
-        conn.lock(this.py()).conn.receive(bytes);
+        {
+            let mut state = conn.lock(this.py());
+            state.conn.receive(bytes);
+            state.may_postpone = true;
+            if !state.begun {
+                return Ok(());
+            }
+        }
         Self::process(this)?;
         // A transport that was paused before it began to read has begun all the same (uvloop).
         if conn.lock(this.py()).paused { conn.watch_readable(this.py(), false) } else { Ok(()) }
     }
 
     pub(super) fn on_end(this: &Bound<'_, Self>, error: Option<io::Error>) -> PyResult<()> {
-        this.get().lock(this.py()).conn.receive_end(error);
+        {
+            let mut state = this.get().lock(this.py());
+            state.conn.receive_end(error);
+            if !state.begun {
+                return Ok(());
+            }
+        }
         Self::process(this)
     }
 
@@ -112,18 +157,31 @@ impl AsyncConnection {
         });
         {
             let mut state = conn.lock(py);
+            state.lost = true;
             if !state.conn.is_over() {
                 state.conn.receive_end(error);
             }
+            if !state.begun {
+                return Ok(());
+            }
         }
-        let result = Self::process(this);
+        let mut result = Self::process(this);
         {
             let mut state = conn.lock(py);
             if !state.conn.is_over() {
                 state.conn.end(Failure::Aborted);
             }
         }
-        result.and(Self::settle(this))
+        result = result.and(Self::settle(this));
+        // The transport closes its socket when this returns, before anybody who is told can run.
+        let closers = {
+            let mut state = conn.lock(py);
+            state.lingering = false;
+            std::mem::take(&mut state.closers)
+        };
+        result = result.and(tell_closers(py, closers));
+        conn.release(py);
+        result
     }
 
     pub(super) fn on_pause_writing(&self, py: Python<'_>) {
@@ -184,9 +242,15 @@ impl AsyncConnection {
         match call {
             Call::Nothing => Ok(()),
             Call::Descriptor(fd) if on => {
-                event_loop.call_method1("add_reader", (fd, port.getattr(py, "_readable")?)).map(drop)
+                let number = READERS.fetch_add(1, Ordering::Relaxed).max(1);
+                self.reader.store(number, Ordering::Relaxed);
+                let reader = Bound::new(py, Reader::new(port.clone_ref(py), number))?;
+                event_loop.call_method1("add_reader", (fd, reader.getattr("readable")?)).map(drop)
             }
-            Call::Descriptor(fd) => event_loop.call_method1("remove_reader", (fd,)).map(drop),
+            Call::Descriptor(fd) => {
+                self.reader.store(0, Ordering::Relaxed);
+                event_loop.call_method1("remove_reader", (fd,)).map(drop)
+            }
             Call::Transport(transport) => {
                 let closing = transport.call_method0(py, "is_closing")?.is_truthy(py)?;
                 // A transport reads from its beginning.
@@ -258,16 +322,13 @@ impl AsyncConnection {
         }
         let reading = {
             let mut state = conn.lock(py);
-            let closing = progress != Progress::Open;
-            // Whoever waits has nothing yet: the rest of a large message, perhaps.
-            let wanted = !state.receivers.is_empty();
-            let full = state.is_queue_full() && !state.dropping && !closing && !wanted;
-            if !state.paused && full {
+            let may_pause = state.may_pause(progress != Progress::Open);
+            if !state.paused && may_pause && state.is_queue_full() {
                 state.paused = true;
                 state.conn.peer.shrink_input();
                 state.conn.note_paused();
                 Reading::Pause
-            } else if state.paused && !state.conn.is_over() && (closing || wanted || state.is_queue_low()) {
+            } else if state.paused && !state.conn.is_over() && (!may_pause || state.is_queue_low()) {
                 state.paused = false;
                 state.conn.note_paused();
                 Reading::Resume
@@ -281,16 +342,18 @@ impl AsyncConnection {
             Reading::Resume => {
                 // What was read and left is parsed first; it may fill the queue again.
                 let mut notes = super::state::Notes::default();
+                let mut postponed = false;
                 let again = {
                     let mut state = conn.lock(py);
                     if state.receivers.is_empty() && !conn.listens() {
-                        state.fill_queue(py, &mut notes)?;
+                        postponed = state.fill_queue(py, &mut notes)?;
                     }
-                    let wanted = !state.receivers.is_empty();
-                    let full = state.is_queue_full() && !state.dropping && progress == Progress::Open && !wanted;
-                    state.paused = full;
-                    !full
+                    state.paused = state.may_pause(progress != Progress::Open) && state.is_queue_full();
+                    !state.paused
                 };
+                if postponed {
+                    conn.serve_soon(py)?;
+                }
                 Self::tell_notes(this, notes)?;
                 if again {
                     conn.watch_readable(py, true)?;
@@ -329,7 +392,9 @@ impl AsyncConnection {
                 .chain(std::mem::take(&mut state.flushes))
                 .map(|(_, future)| future)
                 .collect();
-            let closers = std::mem::take(&mut state.closers);
+            // The socket of a transport is closed by the loop, in its next iteration.
+            state.lingering = !state.lost && matches!(&*conn.backend.lock(py), Backend::Transport(_));
+            let closers = if state.lingering { Vec::new() } else { std::mem::take(&mut state.closers) };
             (
                 state.conn.take_ended(),
                 receivers.into_iter().chain(senders).chain(drainers).chain(mourners),
@@ -353,12 +418,7 @@ impl AsyncConnection {
                 result = result.and(future.call_method0(py, "exception").map(drop));
             }
         }
-        for future in closers {
-            if !is_done(py, &future) {
-                result = result.and(future.call_method1(py, "set_result", (py.None(),)).map(drop));
-            }
-        }
-        result = result.and(Self::tell_close(this));
+        result = result.and(tell_closers(py, closers)).and(Self::tell_close(this));
         conn.release(py);
         result
     }
@@ -378,6 +438,7 @@ impl AsyncConnection {
                 if event_loop.call_method0("is_closed")?.is_truthy()? {
                     return Ok(());
                 }
+                self.reader.store(0, Ordering::Relaxed);
                 event_loop.call_method1("remove_reader", (fd,))?;
                 event_loop.call_method1("remove_writer", (fd,)).map(drop)
             }
@@ -386,10 +447,36 @@ impl AsyncConnection {
             Backend::Transport(transport) => {
                 // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the time that it had.
                 let closed = event_loop.call_method0("is_closed")?.is_truthy()?;
-                let result = if closed { Ok(py.None()) } else { transport.call_method0(py, "abort") };
+                // Inside its resume_writing, asyncio's would end twice.
+                let resuming = self.lock(py).resuming;
+                let result = match (closed, resuming) {
+                    (true, _) => Ok(py.None()),
+                    (false, false) => transport.call_method0(py, "abort"),
+                    (false, true) => {
+                        event_loop.call_method1("call_soon", (transport.getattr(py, "abort")?,)).map(Bound::unbind)
+                    }
+                };
                 *self.backend.lock(py) = Backend::Transport(transport);
                 result.map(drop)
             }
         }
     }
+}
+
+/// How much a transport may keep before it says so.
+pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Marks) -> PyResult<()> {
+    let kwargs = PyDict::new(transport.py());
+    kwargs.set_item("high", marks.high)?;
+    kwargs.set_item("low", marks.low)?;
+    transport.call_method("set_write_buffer_limits", (), Some(&kwargs)).map(drop)
+}
+
+fn tell_closers(py: Python<'_>, closers: Vec<Py<PyAny>>) -> PyResult<()> {
+    let mut result = Ok(());
+    for future in closers {
+        if !is_done(py, &future) {
+            result = result.and(future.call_method1(py, "set_result", (py.None(),)).map(drop));
+        }
+    }
+    result
 }

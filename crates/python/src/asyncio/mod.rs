@@ -1,11 +1,12 @@
 //! Connections on event loops: asyncio, uvloop, rloop, our own.
 //!
 //! - `connection` is the object that the application holds; `receiving`, `sending`, `driving`, `listener` are what it does.
-//! - `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
+//! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
 //! - `opening` comes before all this.
 
+mod calls;
 pub(crate) mod connection;
 mod driving;
 mod guarded;
@@ -28,5 +29,5 @@ use pyo3::prelude::*;
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     waiter::init(py)?;
     operation::init(py)?;
-    connection::init(py)
+    calls::init(py)
 }

@@ -4,6 +4,7 @@
 //! socket closed. While a task waits on the connection, or a listener listens, the reference is strong: then the loop keeps both alive, as
 //! it does with any other transport.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -65,9 +66,15 @@ impl Port {
 
 #[pymethods]
 impl Port {
-    /// The descriptor is readable.
+    /// Somebody wants the connection to look.
     fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::readable(slf)
+    }
+
+    /// The loop does not watch the descriptor any more, and nobody has asked it to stop.
+    fn _dropped(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
+        AsyncConnection::on_dropped(&connection)
     }
 
     /// The descriptor is writable.
@@ -110,7 +117,7 @@ impl Port {
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_writable(&connection)
+        AsyncConnection::on_resume_writing(&connection)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -121,5 +128,58 @@ impl Port {
     fn __clear__(&self) {
         let taken = self.strong.try_lock_for_gc().and_then(|mut strong| strong.take());
         drop(taken);
+    }
+}
+
+/// What `add_reader` calls: nobody but the loop holds it. A loop that drops its callback unasked has met an error of the socket
+/// (uvloop: it calls once more, which may read what came before the error, and then forgets the descriptor).
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Reader {
+    port: Py<Port>,
+    /// Of the registration, see [`AsyncConnection::reader`].
+    number: u32,
+}
+
+impl Reader {
+    pub(super) fn new(port: Py<Port>, number: u32) -> Self {
+        Self { port, number }
+    }
+}
+
+#[pymethods]
+impl Reader {
+    /// The descriptor is readable.
+    fn readable(&self, py: Python<'_>) -> PyResult<()> {
+        Port::readable(self.port.bind(py))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.port)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Never while the interpreter ends.
+        let _ = Python::try_attach(|py| {
+            // Whatever exception is on its way goes on afterwards.
+            let pending = PyErr::take(py);
+            let _ = self.tell(py); // a loop that is closed drops everything, and takes no more
+            if let Some(pending) = pending {
+                pending.restore(py);
+            }
+        });
+    }
+}
+
+impl Reader {
+    fn tell(&self, py: Python<'_>) -> PyResult<()> {
+        match self.port.get().connection(py)? {
+            Some(connection) if connection.get().reader.load(Ordering::Relaxed) == self.number => {
+                let dropped = self.port.getattr(py, "_dropped")?;
+                connection.get().event_loop.call_method1(py, "call_soon", (dropped,)).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -204,6 +204,11 @@ impl AsyncConnection {
             let direct = conn.may_wake(py)?;
             while let Some(waiter) = conn.next_served(this, &mut result)? {
                 result = result.and(waiter.wake(py, direct));
+                // A task that the loop resumes later has yet to see its message.
+                if !direct && conn.lock(py).postpone() {
+                    result = result.and(conn.serve_soon(py));
+                    break;
+                }
             }
         }
         result.and(Self::settle(this))
@@ -229,11 +234,15 @@ impl AsyncConnection {
     fn next_served(&self, this: &Bound<'_, Self>, result: &mut PyResult<()>) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
         let mut notes = Notes::default();
+        let mut postponed = false;
         let served = {
             let mut state = self.lock(py);
             match state.next_receiver().map(WaiterRef::wants) {
                 None => {
-                    *result = std::mem::replace(result, Ok(())).and(state.fill_queue(py, &mut notes));
+                    match state.fill_queue(py, &mut notes) {
+                        Ok(more) => postponed = more,
+                        Err(error) => *result = std::mem::replace(result, Ok(())).and(Err(error)),
+                    }
                     None
                 }
                 Some((decode, delivery)) => match state.take(py, decode, delivery, &mut notes) {
@@ -258,12 +267,15 @@ impl AsyncConnection {
                 },
             }
         };
+        if postponed {
+            self.serve_soon(py)?;
+        }
         Self::tell_notes(this, notes)?;
         Ok(served)
     }
 
     /// The same, in the loop's next turn.
-    fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
         let Some(port) = self.port.get() else { return Ok(()) };
         self.event_loop.call_method1(py, "call_soon", (port.getattr(py, "_readable")?,)).map(drop)
     }

@@ -10,9 +10,10 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::{AsyncConnection, Backend};
+use super::driving::limit_transport;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
-use super::state::{Large, Output};
+use super::state::{Large, Marks, Output};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
@@ -240,10 +241,7 @@ impl AsyncConnection {
         if output.is_empty() {
             return Ok(false);
         }
-        let transport = match &*conn.backend.lock(py) {
-            Backend::Transport(transport) => transport.clone_ref(py),
-            _ => return Ok(true),
-        };
+        let Some(transport) = conn.transport(py) else { return Ok(true) };
         transport.call_method1(py, "write", (PyBytes::new(py, &output),))?;
         Ok(conn.lock(py).blocked)
     }
@@ -265,17 +263,48 @@ impl AsyncConnection {
 
     /// There is room again.
     pub(super) fn on_writable(this: &Bound<'_, Self>) -> PyResult<()> {
-        let py = this.py();
         let conn = this.get();
         conn.loop_state.get().begin_iteration();
-        {
-            let mut state = conn.lock(py);
-            if state.conn.socket().is_none() {
-                state.blocked = false; // a transport says so
-            }
-        }
         Self::write_out(this)?;
         Self::after_write(this)
+    }
+
+    /// A transport has room again.
+    pub(super) fn on_resume_writing(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let drained = {
+            let mut state = conn.lock(py);
+            state.blocked = false;
+            state.resuming = true;
+            std::mem::take(&mut state.draining).then_some(state.limits.write)
+        };
+        let mut result = match (drained, conn.transport(py)) {
+            (Some(marks), Some(transport)) => limit_transport(transport.bind(py), marks),
+            _ => Ok(()),
+        };
+        result = result.and(conn.settle_flushes(py)).and(Self::on_writable(this));
+        conn.lock(py).resuming = false;
+        result
+    }
+
+    /// The transport, if this is the port.
+    pub(super) fn transport(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        match &*self.backend.lock(py) {
+            Backend::Transport(transport) => Some(transport.clone_ref(py)),
+            _ => None,
+        }
+    }
+
+    /// Bytes that the transport has taken and the kernel has not.
+    pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
+        if self.lock(py).conn.is_over() {
+            return Ok(0);
+        }
+        match self.transport(py) {
+            Some(transport) => transport.call_method0(py, "get_write_buffer_size")?.extract(py),
+            None => Ok(0),
+        }
     }
 
     fn after_write(this: &Bound<'_, Self>) -> PyResult<()> {
@@ -572,6 +601,7 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         Self::write_out(this)?;
+        let kept = conn.kept_by_transport(py)?;
         let target = {
             let state = conn.lock(py);
             if state.conn.peer.link.failure().is_some() || state.conn.is_over() {
@@ -581,7 +611,7 @@ impl AsyncConnection {
             }
             if state.large.is_some() {
                 u64::MAX // when everything has left
-            } else if state.conn.peer.link.queued() > 0 || state.blocked && state.conn.socket().is_none() {
+            } else if state.conn.peer.link.queued() > 0 || kept > 0 {
                 state.conn.peer.link.written() + state.conn.peer.link.queued() as u64
             } else {
                 drop(state);
@@ -596,24 +626,35 @@ impl AsyncConnection {
         let future = conn.event_loop.call_method0(py, "create_future")?;
         conn.lock(py).flushes.push((target, future.clone_ref(py)));
         conn.hold(this);
+        if kept > 0 {
+            conn.settle_flushes(py)?;
+        }
         Ok(Some(future))
     }
 
     /// Tells those who wait for a flush how far it is.
     fn settle_flushes(&self, py: Python<'_>) -> PyResult<()> {
+        if self.lock(py).flushes.is_empty() {
+            return Ok(());
+        }
+        if self.kept_by_transport(py)? > 0 {
+            // It tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
+            if !std::mem::replace(&mut self.lock(py).draining, true)
+                && let Some(transport) = self.transport(py)
+            {
+                limit_transport(transport.bind(py), Marks { high: 0, low: 0 })?;
+            }
+            return Ok(());
+        }
         let settled: Vec<Py<PyAny>> = {
             let mut state = self.lock(py);
-            if state.flushes.is_empty() {
-                return Ok(());
-            }
             let link = &state.conn.peer.link;
             if link.failure().is_some() {
                 return Ok(()); // the end tells them
             }
             let all = link.queued() == 0 && state.large.is_none();
-            let blocked = state.blocked && state.conn.socket().is_none();
             let written = link.written();
-            let done = |target: u64| !blocked && (all || target <= written);
+            let done = |target: u64| all || target <= written;
             let (settled, rest) = std::mem::take(&mut state.flushes).into_iter().partition(|(target, _)| done(*target));
             state.flushes = rest;
             Vec::<(u64, Py<PyAny>)>::into_iter(settled).map(|(_, future)| future).collect()
@@ -642,6 +683,7 @@ impl AsyncConnection {
             }
             // If the application does not receive any more, it gives up what does not fit the queue.
             state.dropping |= !keep;
+            state.keeping = keep;
             if state.large.is_some() && !state.conn.is_closing() {
                 state.pending_close.get_or_insert((code, reason.to_owned()));
                 state.conn.limit_closing(std::time::Instant::now());

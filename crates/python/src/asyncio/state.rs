@@ -110,6 +110,10 @@ pub(super) struct State {
     discarding: bool,
     /// Messages for which the queue has no room are not wanted: the application closes.
     pub(super) dropping: bool,
+    /// What was read is parsed, as far as nobody asks for it before, in the next turn of the loop. Nothing is read meanwhile.
+    pub(super) postponed: bool,
+    /// It has not been since something was read.
+    pub(super) may_postpone: bool,
     /// Nothing is read, because the application does not receive.
     pub(super) paused: bool,
     // ---- sending ----
@@ -121,6 +125,10 @@ pub(super) struct State {
     pub(super) sender_turns: usize,
     /// The kernel, or the transport, has no room.
     pub(super) blocked: bool,
+    /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room although it has.
+    pub(super) draining: bool,
+    /// The transport is telling that it has room: it must not be aborted before it is done.
+    pub(super) resuming: bool,
     pub(super) corked: bool,
     pub(super) large: Option<Large>,
     /// A message is being sent in fragments: every other waits.
@@ -147,10 +155,20 @@ pub(super) struct State {
     pub(super) mourners: Vec<WaiterRef>,
     /// A listener wants to know of pings and pongs.
     pub(super) tell_controls: bool,
+    /// `recv_streaming` is running.
+    pub(super) streaming_receiver: bool,
     /// What a listener raised.
     pub(super) listener_error: Option<PyErr>,
+    /// The application closes, and receives what still arrives.
+    pub(super) keeping: bool,
     /// Everybody was told that it is over.
     pub(super) finished: bool,
+    /// What the loop says is acted upon.
+    pub(super) begun: bool,
+    /// The transport has ended.
+    pub(super) lost: bool,
+    /// It is over, but the transport has yet to close the socket.
+    pub(super) lingering: bool,
     /// The key of our timer.
     pub(super) timer: Option<(Instant, u64)>,
 }
@@ -169,11 +187,15 @@ impl State {
             drop_rest: false,
             discarding: false,
             dropping: false,
+            postponed: false,
+            may_postpone: true,
             paused: false,
             senders: VecDeque::new(),
             drainers: VecDeque::new(),
             sender_turns: 0,
             blocked: false,
+            draining: false,
+            resuming: false,
             corked: false,
             large: None,
             fragmenting: false,
@@ -188,8 +210,13 @@ impl State {
             closers: Vec::new(),
             mourners: Vec::new(),
             tell_controls: false,
+            streaming_receiver: false,
             listener_error: None,
+            keeping: false,
             finished: false,
+            begun: false,
+            lost: false,
+            lingering: false,
             timer: None,
         }
     }
@@ -355,16 +382,32 @@ impl State {
         }
     }
 
-    /// Moves what was read to the queue, as far as it goes.
-    pub(super) fn fill_queue(&mut self, py: Python<'_>, notes: &mut Notes) -> PyResult<()> {
+    /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the loop, which the caller must ask for.
+    pub(super) fn fill_queue(&mut self, py: Python<'_>, notes: &mut Notes) -> PyResult<bool> {
         // Who will receive them, and how, is not known yet: fragments stay fragments.
         self.set_delivery(Delivery::Fragments);
+        let mut postponed = false;
         while self.dropping || !self.is_queue_full() {
             let Some(item) = self.parse(py, None, notes)? else { break };
             self.enqueue(item);
+            postponed = self.postpone();
+            if postponed {
+                break;
+            }
         }
         self.conn.peer.release_parsed();
-        Ok(())
+        Ok(postponed)
+    }
+
+    /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which closes the connection where it is
+    /// parsed, would keep the application from answering the messages before it, which it could not receive yet.
+    pub(super) fn postpone(&mut self) -> bool {
+        let postpone = self.may_postpone && !self.dropping && self.conn.peer.has_input();
+        if postpone {
+            self.may_postpone = false;
+            self.postponed = true;
+        }
+        postpone
     }
 
     /// Takes items back that were received last, in their order.
@@ -403,6 +446,15 @@ impl State {
         self.queue.len() <= self.limits.messages.low || self.queued_bytes <= self.limits.bytes.low
     }
 
+    /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the peer, unless the
+    /// application still receives.
+    pub(super) fn may_pause(&self, closing: bool) -> bool {
+        let link = &self.conn.peer.link;
+        let keeping = self.keeping && link.state().can_receive() && !link.is_eof() && link.failure().is_none();
+        // Whoever waits has nothing yet: the rest of a large message, perhaps.
+        !self.dropping && self.receivers.is_empty() && (!closing || keeping)
+    }
+
     pub(super) fn queued_payload(&self) -> usize {
         self.queue.iter().map(|item| item.len).sum()
     }
@@ -432,7 +484,7 @@ impl State {
 
     /// A transport has said that it has no room; a socket is asked by queueing.
     fn blocked_by_transport(&self) -> bool {
-        self.blocked && self.conn.socket().is_none() && !self.conn.is_over()
+        self.blocked && !self.draining && self.conn.socket().is_none() && !self.conn.is_over()
     }
 
     /// Whether a message must wait before it can even be queued.
@@ -536,7 +588,8 @@ impl State {
 }
 
 fn is_full(limits: &Limits, messages: usize, bytes: usize) -> bool {
-    messages >= limits.messages.high && bytes >= limits.bytes.high
+    // One always fits: with a queue of nothing, nothing would ever arrive.
+    messages > 0 && messages >= limits.messages.high && bytes >= limits.bytes.high
 }
 
 fn length(payload: &Payload<'_, PyPayload>) -> usize {

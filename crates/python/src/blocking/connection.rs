@@ -13,17 +13,17 @@ use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 use super::deadline;
 use super::host::PythonHost;
 use super::ping::Ping;
+use crate::headers::Heads;
 use crate::opening::Opened;
 use crate::payload::PyPayload;
-use crate::{errors, headers, source, view};
+use crate::{errors, source, view};
 
 /// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
     inner: Blocking<PyPayload, Py<PyAny>>,
     subprotocol: Option<String>,
-    request: Py<PyAny>,
-    response: Py<PyAny>,
+    heads: Heads,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
 }
@@ -120,19 +120,13 @@ fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Patience> {
 impl BlockingConnection {
     #[new]
     #[pyo3(signature = (opened, *_args, **_kwargs))]
-    fn new(
-        py: Python<'_>,
-        opened: &Opened,
-        _args: &Bound<'_, PyTuple>,
-        _kwargs: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
+    fn new(opened: &Opened, _args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let parts = opened.take()?;
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
         Ok(Self {
             inner: Blocking::new(parts.peer, socket, parts.settings),
             subprotocol: parts.accepted.subprotocol,
-            request: headers::request(py, &parts.request)?.unbind(),
-            response: headers::response(py, &parts.accepted.response)?.unbind(),
+            heads: Heads::new(&parts.request, &parts.accepted.response),
             interrupt_told: AtomicBool::new(false),
         })
     }
@@ -340,14 +334,14 @@ impl BlockingConnection {
 
     /// The opening request.
     #[getter]
-    fn request(&self, py: Python<'_>) -> Py<PyAny> {
-        self.request.clone_ref(py)
+    fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.heads.request(py)
     }
 
     /// Its response.
     #[getter]
-    fn response(&self, py: Python<'_>) -> Py<PyAny> {
-        self.response.clone_ref(py)
+    fn response(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.heads.response(py)
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.

@@ -1,0 +1,47 @@
+"""How each library is called: a function that connects, without limits, and what a closed connection raises.
+
+The largest message of the suite has 16 MiB, in 9.3 and 9.4 in up to 256 Ki fragments.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Library", "asynchronous", "blocking"]
+
+Library = tuple[Callable[..., Any], type[Exception]]
+
+
+def blocking(name: str) -> Library:
+    if name == "wirespeed":
+        from wirespeed.exceptions import ConnectionClosed
+        from wirespeed.sync import connect
+
+        return functools.partial(connect, max_size=None, max_fragments=None), ConnectionClosed
+
+    _lift_fragment_limit()
+    from websockets.exceptions import ConnectionClosed as WebsocketsClosed
+    from websockets.sync.client import connect as websockets_connect
+
+    return functools.partial(websockets_connect, max_size=None, legacy=True), WebsocketsClosed
+
+
+def asynchronous(name: str, port: str | None) -> Library:
+    if name == "wirespeed":
+        from wirespeed import ConnectionClosed, connect
+
+        return functools.partial(connect, max_size=None, max_fragments=None, io_port=port), ConnectionClosed
+
+    _lift_fragment_limit()
+    from websockets.asyncio.client import connect as websockets_connect
+    from websockets.exceptions import ConnectionClosed as WebsocketsClosed
+
+    return functools.partial(websockets_connect, max_size=None), WebsocketsClosed
+
+
+def _lift_fragment_limit() -> None:
+    # Read when websockets is imported.
+    os.environ.setdefault("WEBSOCKETS_MAX_FRAGMENTS", str(1 << 20))

@@ -1,0 +1,92 @@
+"""The suite itself: its sets of cases, its installation, its server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import RunError
+
+__all__ = ["SETS", "SKIPPED", "START_TIMEOUT", "Cases", "fuzzing_server", "install"]
+
+SETUP = Path(__file__).resolve().parents[1] / "setup.sh"
+SKIPPED = 77
+START_TIMEOUT = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Cases:
+    """Patterns of cases as the suite has them: regular expressions but for "." and "*"."""
+
+    included: list[str]
+    excluded: list[str]
+
+
+SETS = {
+    "quick": Cases(["*"], ["9.*", "12.*", "13.*"]),
+    "small": Cases(["*"], ["9.*", "12.*.[5-9]$", "12.*.1[0-8]$", "13.*.[5-9]$", "13.*.1[0-8]$"]),
+    "all": Cases(["*"], []),
+}
+
+
+def install(target: Path) -> int:
+    """Make sure that the suite is there; returns the exit status of the script."""
+    return subprocess.run([str(SETUP), str(target)], check=False).returncode
+
+
+@contextlib.contextmanager
+def fuzzing_server(wstest: Path, report: Path, cases: Cases) -> Iterator[str]:
+    """Run the suite's server on a free port of the loopback; yields its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spec = report / "spec.json"
+    uri = f"ws://127.0.0.1:{port}"
+    spec.write_text(
+        json.dumps(
+            {
+                "url": uri,
+                "outdir": str(report),
+                "cases": cases.included,
+                "exclude-cases": cases.excluded,
+                "exclude-agent-cases": {},
+            }
+        )
+    )
+    with (report / "server.log").open("w") as log:
+        # In a session of its own, so that a Ctrl-C in the terminal reaches this process only, which then stops it.
+        child = subprocess.Popen(
+            [str(wstest), "-m", "fuzzingserver", "-s", str(spec)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until_listening(child, port, report / "server.log")
+        yield uri
+    finally:
+        child.terminate()
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait(5)
+
+
+def wait_until_listening(child: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        if child.poll() is not None:
+            raise RunError(f"the fuzzing server ended with status {child.returncode}:\n{log.read_text()[-2000:]}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        if time.monotonic() > deadline:
+            raise RunError(f"the fuzzing server does not listen after {START_TIMEOUT:.0f} s")
+        time.sleep(0.05)

@@ -1,0 +1,71 @@
+"""What came out against what is expected. Every API has to meet the same expectations."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import RunError
+
+__all__ = ["expected_number", "judge"]
+
+EXPECTATIONS = Path(__file__).resolve().parents[1] / "expectations.json"
+
+
+def expected_number(cases: str) -> int:
+    """How many cases a set has."""
+    return int(json.loads(EXPECTATIONS.read_text())["cases"][cases])
+
+
+def judge(agent: str, report: Path, ran: int, wanted: int | None, problems: list[str]) -> int:
+    """Compare the report with the expectations and tell; returns the exit status."""
+    results = read(agent, report, ran, wanted)
+    expected = json.loads(EXPECTATIONS.read_text())
+    counts = collections.Counter(result["behavior"] for result in results.values())
+    summary = ", ".join(f"{number} {name}" for name, number in counts.most_common())
+    print(f"{agent}: {len(results)} cases: {summary}")
+    differences = compare(results, expected["exceptions"])
+    if not differences and not problems:
+        for case in sorted(set(results) & set(expected["exceptions"]), key=order):
+            print(f"  {case} {results[case]['behavior']}: {expected['exceptions'][case]['reason']}")
+        print("as expected")
+        return 0
+    if differences:
+        print(f"{len(differences)} verdicts are not as expected; the reports are in {report}")
+    if problems:
+        print(f"{len(problems)} times the client raised what it should not have")
+    for line in differences + problems:
+        print(f"  {line}")
+    return 1
+
+
+def read(agent: str, report: Path, ran: int, wanted: int | None) -> dict[str, dict[str, Any]]:
+    index = report / "index.json"
+    if not index.exists():
+        raise RunError(f"the suite wrote no {index}")
+    results: dict[str, dict[str, Any]] = json.loads(index.read_text()).get(agent, {})
+    # The suite exits with 0 and leaves out what did not run, so the number is part of the result.
+    if len(results) != ran:
+        raise RunError(f"{ran} cases ran, but the report has {len(results)}")
+    if wanted is not None and ran != wanted:
+        raise RunError(f"the suite ran {ran} cases, {wanted} were expected")
+    return results
+
+
+def compare(results: dict[str, dict[str, Any]], exceptions: dict[str, dict[str, Any]]) -> list[str]:
+    """The differences, one line each."""
+    lines = []
+    for case in sorted(results, key=order):
+        allowed = exceptions.get(case, {"behavior": ["OK"], "behaviorClose": ["OK"]})
+        for verdict in ("behavior", "behaviorClose"):
+            found = results[case][verdict]
+            if found not in allowed[verdict]:
+                wanted = " or ".join(allowed[verdict])
+                lines.append(f"{case:8} {verdict:13} {found}, expected {wanted}   {results[case]['reportfile']}")
+    return lines
+
+
+def order(case: str) -> list[int]:
+    return [int(part) for part in case.split(".")]

@@ -1,0 +1,197 @@
+//! `recv` and `send` as CPython calls them.
+
+#![allow(unsafe_code)] // raw methods: the trampoline would cost as much as they do
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::connection::AsyncConnection;
+use super::operation::{Kind, Operation};
+use super::raw::c;
+
+/// Runs a raw method: a panic becomes an exception.
+///
+/// # Safety
+///
+/// `object` is a live connection, and the thread is attached.
+#[inline]
+unsafe fn enter(
+    object: *mut ffi::PyObject,
+    body: impl FnOnce(&Bound<'_, AsyncConnection>) -> PyResult<*mut ffi::PyObject>,
+) -> *mut ffi::PyObject {
+    // SAFETY: the descriptor has checked the type of its object, and the interpreter calls attached.
+    unsafe {
+        let py = Python::assume_attached();
+        let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
+        let result = catch_unwind(AssertUnwindSafe(|| body(&this)))
+            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
+        result.unwrap_or_else(|error| {
+            error.restore(py);
+            ptr::null_mut()
+        })
+    }
+}
+
+/// Positional and keyword arguments of a raw method, by their names.
+struct Arguments<'a> {
+    method: &'static str,
+    values: &'a [*mut ffi::PyObject],
+    positional: usize,
+    names: *mut ffi::PyObject,
+}
+
+impl<'a> Arguments<'a> {
+    /// # Safety
+    ///
+    /// `values` are `count` positional values, then one for each of the names, as CPython passes them.
+    unsafe fn new(
+        method: &'static str,
+        values: *const *mut ffi::PyObject,
+        count: ffi::Py_ssize_t,
+        names: *mut ffi::PyObject,
+    ) -> Self {
+        // SAFETY: the calling convention: `count` positional values, then one for each of the names.
+        unsafe {
+            let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
+            let total = (count + named) as usize;
+            let values = if total == 0 { &[] } else { std::slice::from_raw_parts(values, total) };
+            Self { method, values, positional: count as usize, names }
+        }
+    }
+
+    /// Fills `places` with borrowed references, in the order of `names`, of which `positional` may be given without a name.
+    fn bind(
+        &self,
+        py: Python<'_>,
+        names: &[&str],
+        positional: usize,
+        places: &mut [*mut ffi::PyObject],
+    ) -> PyResult<()> {
+        let method = self.method;
+        if self.positional > positional {
+            return Err(PyTypeError::new_err(format!(
+                "{method}() takes {positional} positional arguments at most, {} were given",
+                self.positional
+            )));
+        }
+        places[..self.positional].copy_from_slice(&self.values[..self.positional]);
+        if self.names.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the tuple of names that the interpreter passes.
+        let given = unsafe { Bound::from_borrowed_ptr(py, self.names).cast_into_unchecked::<PyTuple>() };
+        for (name, &value) in given.iter().zip(&self.values[self.positional..]) {
+            let name: String = name.extract()?;
+            let Some(index) = names.iter().position(|known| *known == name) else {
+                return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
+            };
+            if !places[index].is_null() {
+                return Err(PyTypeError::new_err(format!("{method}() got multiple values for argument '{name}'")));
+            }
+            places[index] = value;
+        }
+        Ok(())
+    }
+}
+
+/// An argument that is a bool or None, or was not given.
+///
+/// # Safety
+///
+/// `place` is null or a live object.
+unsafe fn option(py: Python<'_>, place: *mut ffi::PyObject) -> PyResult<Option<bool>> {
+    // SAFETY: null or a borrowed reference.
+    match unsafe { Bound::from_borrowed_ptr_or_opt(py, place) } {
+        None => Ok(None),
+        Some(object) if object.is_none() => Ok(None),
+        Some(object) => object.extract::<bool>().map(Some),
+    }
+}
+
+unsafe extern "C" fn recv(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the calling convention of METH_FASTCALL | METH_KEYWORDS.
+    unsafe {
+        if count == 0 && names.is_null() {
+            let py = Python::assume_attached();
+            let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
+            return Operation::create(&this, Kind::Receive, None);
+        }
+        enter(object, |this| {
+            let mut places = [ptr::null_mut(); 1];
+            Arguments::new("recv", values, count, names).bind(this.py(), &["decode"], 1, &mut places)?;
+            Ok(Operation::create(this, Kind::Receive, option(this.py(), places[0])?))
+        })
+    }
+}
+
+unsafe extern "C" fn send(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the calling convention of METH_FASTCALL | METH_KEYWORDS.
+    unsafe {
+        enter(object, |this| {
+            let py = this.py();
+            if count == 1 && names.is_null() {
+                let message = Bound::from_borrowed_ptr(py, *values);
+                return AsyncConnection::send(this, &message, None, None);
+            }
+            let mut places = [ptr::null_mut(); 3];
+            let arguments = Arguments::new("send", values, count, names);
+            arguments.bind(py, &["message", "text", "compress"], 1, &mut places)?;
+            if places[0].is_null() {
+                return Err(PyTypeError::new_err("send() is missing its argument 'message'"));
+            }
+            let message = Bound::from_borrowed_ptr(py, places[0]);
+            AsyncConnection::send(this, &message, option(py, places[1])?, option(py, places[2])?)
+        })
+    }
+}
+
+/// Puts the raw methods on the class.
+pub(super) fn init(py: Python<'_>) -> PyResult<()> {
+    let kind = py.get_type::<AsyncConnection>();
+    let method = |name, function: ffi::PyCFunctionFastWithKeywords, doc| {
+        // Leaked: the descriptor refers to it for ever.
+        Box::leak(Box::new(ffi::PyMethodDef {
+            ml_name: name,
+            ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
+            ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+            ml_doc: doc,
+        }))
+    };
+    let methods = [
+        ("recv", method(c!("recv"), recv, c!("recv($self, /, decode=None)\n--\n\nReceives the next message."))),
+        (
+            "send",
+            method(
+                c!("send"),
+                send,
+                c!(
+                    "send($self, /, message, *, text=None, compress=None)\n--\n\nSends a message, or the items of an iterable as its fragments."
+                ),
+            ),
+        ),
+    ];
+    for (name, definition) in methods {
+        // SAFETY: attached; the definition lives for ever. A new reference, or null with an exception set.
+        let descriptor = unsafe {
+            let descriptor = ffi::PyDescr_NewMethod(kind.as_type_ptr(), definition);
+            Bound::from_owned_ptr_or_err(py, descriptor)?
+        };
+        kind.setattr(name, descriptor)?;
+    }
+    Ok(())
+}
