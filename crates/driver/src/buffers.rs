@@ -8,6 +8,10 @@ use std::cell::RefCell;
 /// to stay in the second-level cache.
 pub const READ_SIZE: usize = 256 * 1024;
 
+/// Bytes read at once from a socket that had more than [`READ_SIZE`] to give, as long as it has. Measured on one core: sender and receiver wake each
+/// other less often, and a stream of 2 KiB messages is a third faster.
+pub const LARGE_READ_SIZE: usize = 4 * 1024 * 1024;
+
 /// What is queued for writing leaves in pieces of this size, masked and encrypted while it is in the second-level cache. Measured:
 /// with 64 KiB, a round trip of 100 kB takes two system calls and a third more time, the other end waking in between.
 pub const WRITE_SIZE: usize = 128 * 1024;
@@ -18,7 +22,12 @@ const WRITE_CAPACITY: usize = WRITE_SIZE + 4096;
 /// Buffers kept per thread and kind. A thread serves one connection at a time, or a loop that reads one at a time.
 const KEPT: usize = 4;
 
+/// Ordinary reads of a thread after which its large buffer is freed.
+const LARGE_KEPT_FOR: u32 = 64;
+
 thread_local! {
+    /// One large buffer per thread that has lately received a stream, and the ordinary reads since.
+    static LARGE_READ: RefCell<(Option<Vec<u8>>, u32)> = const { RefCell::new((None, 0)) };
     static READ: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     static WRITE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
@@ -29,10 +38,34 @@ pub fn take_read() -> Vec<u8> {
     READ.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(READ_SIZE))
 }
 
-/// Takes a buffer back; one that grew beyond need is freed.
+/// An empty buffer of [`LARGE_READ_SIZE`] capacity.
+#[must_use]
+pub fn take_large_read() -> Vec<u8> {
+    LARGE_READ.with_borrow_mut(|(kept, _)| kept.take()).unwrap_or_else(|| Vec::with_capacity(LARGE_READ_SIZE))
+}
+
+/// Takes a buffer of either size back; one that grew beyond need is freed.
+#[inline]
 pub fn give_read(buffer: Vec<u8>) {
-    if buffer.capacity() == READ_SIZE {
-        give(&READ, buffer);
+    match buffer.capacity() {
+        READ_SIZE => {
+            give(&READ, buffer);
+            let _ = LARGE_READ.try_with(|large| {
+                let (kept, reads) = &mut *large.borrow_mut();
+                if kept.is_some() {
+                    *reads += 1;
+                    if *reads > LARGE_KEPT_FOR {
+                        *kept = None;
+                    }
+                }
+            });
+        }
+        LARGE_READ_SIZE => {
+            let mut buffer = buffer;
+            buffer.clear();
+            let _ = LARGE_READ.try_with(|large| *large.borrow_mut() = (Some(buffer), 0));
+        }
+        _ => {}
     }
 }
 

@@ -90,6 +90,8 @@ pub struct Peer<B = Vec<u8>> {
     input_start: usize,
     /// Something was received since [`Self::poll_event`] last found nothing.
     fresh: bool,
+    /// The last read has filled its buffer: the next one may use a large one.
+    flooded: bool,
 }
 
 impl<B: PayloadBuffer> Peer<B> {
@@ -108,7 +110,13 @@ impl<B: PayloadBuffer> Peer<B> {
             input = buffers::take_read();
             input.extend_from_slice(early);
         }
-        Self { link: Link::new(connection, layer, cipher_tail, keepalive), input, input_start: 0, fresh: true }
+        Self {
+            link: Link::new(connection, layer, cipher_tail, keepalive),
+            input,
+            input_start: 0,
+            fresh: true,
+            flooded: false,
+        }
     }
 
     /// The next event in what was read, if there is one; after `None`, read again.
@@ -202,9 +210,10 @@ impl<B: PayloadBuffer> Peer<B> {
     #[must_use]
     #[inline]
     pub fn begin_read(&mut self) -> ReadOperation<B> {
-        let mut buffer = buffers::take_read();
+        let plain = self.link.layer.is_none();
+        let mut buffer = if self.flooded && plain { buffers::take_large_read() } else { buffers::take_read() };
         let mut destination = None;
-        if self.link.layer.is_none() {
+        if plain {
             destination = self.link.connection.take_destination(DIRECT_MIN);
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.
@@ -218,6 +227,7 @@ impl<B: PayloadBuffer> Peer<B> {
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
         self.fresh = true;
         let ReadOperation { buffer, destination, direct } = read;
+        self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffers::READ_SIZE;
         if let Some(destination) = destination {
             // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of the room.
             #[allow(unsafe_code)]
@@ -256,7 +266,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Copies what was read and not parsed to a vector of its size: it may stay for a while.
     pub fn shrink_input(&mut self) {
-        if self.has_input() && self.input.capacity() == buffers::READ_SIZE {
+        if self.has_input() && self.input.capacity() >= buffers::READ_SIZE {
             let rest = self.input[self.input_start..].to_vec();
             self.release_input();
             self.input = rest;

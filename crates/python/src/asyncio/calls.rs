@@ -160,6 +160,16 @@ unsafe extern "C" fn send(
     }
 }
 
+/// `am_anext`: what `async for` awaits.
+unsafe extern "C" fn anext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the slot is called attached, with an object of this type.
+    unsafe {
+        let py = Python::assume_attached();
+        let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
+        Operation::create(&this, Kind::Next, None)
+    }
+}
+
 /// Puts the raw methods on the class.
 pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     let kind = py.get_type::<AsyncConnection>();
@@ -185,6 +195,13 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
             ),
         ),
     ];
+    // SAFETY: attached; a heap type has this table, and classes derived from it, of which there are none yet, inherit the slot. `__anext__` stays.
+    unsafe {
+        let table = (*kind.as_type_ptr()).tp_as_async;
+        if !table.is_null() {
+            (*table).am_anext = Some(anext);
+        }
+    }
     for (name, definition) in methods {
         // SAFETY: attached; the definition lives for ever. A new reference, or null with an exception set.
         let descriptor = unsafe {

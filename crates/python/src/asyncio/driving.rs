@@ -89,7 +89,13 @@ impl AsyncConnection {
         conn.loop_state.get().begin_iteration();
         {
             let mut state = conn.lock(this.py());
-            if !std::mem::take(&mut state.postponed) {
+            let left = state.conn.peer.has_input();
+            if left && state.turn_pending {
+                return Ok(()); // the task that comes back takes it
+            }
+            // What was read before is parsed before anything else is read.
+            let postponed = std::mem::take(&mut state.postponed) || left && state.conn.peer.link.state().can_receive();
+            if !postponed {
                 state.may_postpone = true;
                 if !state.conn.read() && state.queue.is_empty() {
                     return Ok(());

@@ -130,12 +130,18 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let Some(listener) = &conn.listener else { return Ok(()) };
+        let iteration = conn.loop_state.get().iteration();
         loop {
             let mut notes = Notes::default();
             let arrival = {
                 let mut state = conn.lock(py);
                 if state.conn.is_over() {
                     return Ok(()); // it was aborted: nothing more is for the listener
+                }
+                if state.is_receive_turn_due(iteration) {
+                    state.postponed = true;
+                    drop(state);
+                    return conn.serve_soon(py);
                 }
                 let zero_copy = listener.zero_copy && listener.on_message.is_some();
                 state.next_arrival(py, zero_copy, &mut notes)?

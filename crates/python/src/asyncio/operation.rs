@@ -49,6 +49,12 @@ pub(super) enum Kind {
     Done,
 }
 
+impl Kind {
+    fn receives(self) -> bool {
+        matches!(self, Self::Receive | Self::Next | Self::ReceiveMany | Self::Fragment)
+    }
+}
+
 /// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -265,27 +271,32 @@ unsafe extern "C" fn am_send(
     }
 }
 
-/// The same as generators have it, for whoever does not know `am_send`.
+/// The same as generators have it, for whoever does not know `am_send`: `await` itself, in CPython 3.12 to 3.14.
 unsafe extern "C" fn iternext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as `am_send`; StopIteration carries the value.
+    // SAFETY: as `am_send`.
     unsafe {
+        if this(object).kind == Kind::Done {
+            return ptr::null_mut(); // without an exception: the value is None
+        }
         let mut value = ptr::null_mut();
-        if am_send(object, ptr::null_mut(), &raw mut value) != ffi::PySendResult::PYGEN_RETURN {
-            return value;
+        if am_send(object, ptr::null_mut(), &raw mut value) == ffi::PySendResult::PYGEN_RETURN {
+            raw::stop_iteration(value);
+            return ptr::null_mut();
         }
-        let exception = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value);
-        ffi::Py_DECREF(value);
-        if !exception.is_null() {
-            ffi::PyErr_SetObject(ffi::PyExc_StopIteration, exception);
-            ffi::Py_DECREF(exception);
-        }
-        ptr::null_mut()
+        value
     }
 }
 
 unsafe extern "C" fn send(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `iternext`.
-    unsafe { iternext(object) }
+    unsafe {
+        let value = iternext(object);
+        // Of a method, a value that is missing needs an exception.
+        if value.is_null() && ffi::PyErr_Occurred().is_null() {
+            ffi::PyErr_SetNone(ffi::PyExc_StopIteration);
+        }
+        value
+    }
 }
 
 /// Nothing more is wanted of it: what it was given goes back.
@@ -297,12 +308,20 @@ unsafe fn abandon(object: *mut ffi::PyObject) {
     // SAFETY: see `this`; attached.
     unsafe {
         let operation = this(object);
+        let suspended = operation.stage == Stage::Suspended;
         operation.stage = Stage::Finished;
-        let Some(waiter) = operation.waiter.take() else { return };
+        let kind = operation.kind;
+        let waiter = operation.waiter.take();
+        let gave_turn = suspended && waiter.is_none() && kind.receives();
+        if waiter.is_none() && !gave_turn {
+            return;
+        }
         let py = Python::assume_attached();
         if let Some(connection) = connection(py, operation) {
-            let kind = operation.kind;
-            let _ = catch_unwind(AssertUnwindSafe(|| connection.get().abandon(&connection, &waiter, kind)));
+            let _ = catch_unwind(AssertUnwindSafe(|| match &waiter {
+                Some(waiter) => connection.get().abandon(&connection, waiter, kind),
+                None => connection.get().abandon_turn(&connection),
+            }));
         }
     }
 }

@@ -96,6 +96,119 @@ impl FreeList {
     }
 }
 
+/// Ends an iterator with a value, whose reference is taken over: `tp_iternext` returns null after this.
+///
+/// From CPython 3.12 on, `await` gets the value of every call that did not have to wait in this way, so a `StopIteration` is kept for them:
+/// to make one takes longer than to receive a message. It keeps the last value alive, so that must be small, and of a type that cannot run code.
+///
+/// # Safety
+///
+/// Attached, without an exception; `value` is a reference that the caller owns.
+#[inline]
+pub(super) unsafe fn stop_iteration(value: *mut ffi::PyObject) {
+    // SAFETY: attached; every reference is owned where it is used.
+    unsafe {
+        if value == ffi::Py_None() {
+            ffi::Py_DECREF(value);
+            return; // null without an exception stands for None
+        }
+        #[cfg(all(Py_3_12, not(Py_GIL_DISABLED)))]
+        if is_small(value) && kept::raise(value) {
+            return;
+        }
+        let exception = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value);
+        ffi::Py_DECREF(value);
+        if !exception.is_null() {
+            ffi::PyErr_SetObject(ffi::PyExc_StopIteration, exception);
+            ffi::Py_DECREF(exception);
+        }
+    }
+}
+
+/// Whether it is a `bytes` or `str` object of some pages.
+///
+/// # Safety
+///
+/// A live object.
+#[cfg(all(Py_3_12, not(Py_GIL_DISABLED)))]
+#[inline]
+unsafe fn is_small(value: *mut ffi::PyObject) -> bool {
+    const SMALL: isize = 64 * 1024;
+    // SAFETY: the type is checked first.
+    unsafe {
+        if ffi::PyBytes_CheckExact(value) != 0 {
+            ffi::Py_SIZE(value) <= SMALL
+        } else {
+            ffi::PyUnicode_CheckExact(value) != 0 && ffi::PyUnicode_GET_LENGTH(value) <= SMALL / 4
+        }
+    }
+}
+
+#[cfg(all(Py_3_12, not(Py_GIL_DISABLED)))]
+mod kept {
+    use std::mem;
+    use std::ptr;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use pyo3::ffi;
+
+    /// The one that is kept, with a reference; accessed with the interpreter's lock held.
+    static KEPT: AtomicPtr<ffi::PyStopIterationObject> = AtomicPtr::new(ptr::null_mut());
+
+    /// Raises it with `value`, whose reference is then taken over; false: there is none, and nothing has happened.
+    ///
+    /// # Safety
+    ///
+    /// Attached, without an exception; `value` is a `bytes` or `str` object.
+    #[inline]
+    pub(super) unsafe fn raise(value: *mut ffi::PyObject) -> bool {
+        // SAFETY: attached. The exception is a StopIteration; with one reference, nobody else can see it change.
+        unsafe {
+            let mut exception = KEPT.load(Ordering::Relaxed);
+            if exception.is_null() || !is_clean(exception) {
+                exception = renew();
+                if exception.is_null() {
+                    return false;
+                }
+            }
+            let old = mem::replace(&mut (*exception).value, value);
+            ffi::Py_XDECREF(old);
+            ffi::Py_INCREF(exception.cast());
+            ffi::PyErr_SetRaisedException(exception.cast());
+            true
+        }
+    }
+
+    /// Whether nobody has kept it, or left anything in it, the last time.
+    #[inline]
+    unsafe fn is_clean(exception: *mut ffi::PyStopIterationObject) -> bool {
+        // SAFETY: a live StopIteration.
+        unsafe {
+            ffi::Py_REFCNT(exception.cast()) == 1
+                && (*exception).dict.is_null()
+                && (*exception).notes.is_null()
+                && (*exception).traceback.is_null()
+                && (*exception).context.is_null()
+                && (*exception).cause.is_null()
+        }
+    }
+
+    #[cold]
+    unsafe fn renew() -> *mut ffi::PyStopIterationObject {
+        // SAFETY: attached; the old reference was ours.
+        unsafe {
+            let exception = ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration);
+            if exception.is_null() {
+                ffi::PyErr_Clear(); // whoever asked will have the same trouble
+                return ptr::null_mut();
+            }
+            let old = KEPT.swap(exception.cast(), Ordering::Relaxed);
+            ffi::Py_XDECREF(old.cast());
+            exception.cast()
+        }
+    }
+}
+
 /// Drops the reference in `place`, if there is one.
 ///
 /// # Safety

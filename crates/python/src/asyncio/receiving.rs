@@ -45,8 +45,18 @@ impl AsyncConnection {
         if state.streaming && delivery == Delivery::Messages {
             return Err(errors::streaming(py));
         }
+        if std::mem::take(&mut state.turn_pending) {
+            drop(state);
+            self.release(py);
+            state = self.lock(py);
+        }
         let taken = if state.next_receiver().is_some() {
             None
+        } else if state.is_receive_turn_due(self.loop_state.get().iteration()) {
+            state.turn_pending = true;
+            drop(state);
+            self.hold(this);
+            return Ok(Step::Yield);
         } else {
             state.take(py, operation.option, delivery, &mut notes)?
         };
@@ -278,6 +288,16 @@ impl AsyncConnection {
     pub(super) fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
         let Some(port) = self.port.get() else { return Ok(()) };
         self.event_loop.call_method1(py, "call_soon", (port.getattr(py, "_readable")?,)).map(drop)
+    }
+
+    /// A task that has given the loop a turn does not come back.
+    pub(super) fn abandon_turn(&self, this: &Bound<'_, Self>) {
+        let py = this.py();
+        let pending = std::mem::take(&mut self.lock(py).turn_pending);
+        if pending && let Err(error) = self.serve_soon(py) {
+            error.write_unraisable(py, Some(this.as_any()));
+        }
+        self.release(py);
     }
 
     /// A task gave up waiting: what it was given goes to others.

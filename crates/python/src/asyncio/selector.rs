@@ -17,6 +17,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use super::guarded::Guarded;
 use super::port::Port;
@@ -31,6 +32,13 @@ const WRITE: u32 = 2;
 /// Polls without a return to the loop after which it has a turn all the same, for whoever counts on turns.
 const ROUNDS: usize = 256;
 
+/// Marks the descriptor of our timer.
+const TIMER: u64 = 1 << 62;
+
+/// A wait that is to end later than this leaves its end to a timer, which stays as it is over many waits; to give epoll a timeout costs as
+/// much as reading a message. The timer of a nearer end would be set anew each time.
+const FAR: Duration = Duration::from_millis(2);
+
 /// How long to spin before signals are looked for.
 const SPIN_SLICE: Duration = Duration::from_millis(10);
 
@@ -42,6 +50,43 @@ struct Events(Vec<Event>);
 unsafe impl Send for Events {}
 // SAFETY: as above.
 unsafe impl Sync for Events {}
+
+/// A descriptor that is readable when a wait is over.
+struct Timer {
+    fd: OwnedFd,
+    /// When it will be: perhaps earlier than needed, which is noticed when it happens.
+    due: Option<Instant>,
+}
+
+impl Timer {
+    fn new(epoll: &OwnedFd) -> Result<Self, Errno> {
+        let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        epoll::add(epoll, &fd, EventData::new_u64(TIMER), EventFlags::IN)?;
+        Ok(Self { fd, due: None })
+    }
+
+    /// Sees to it that the descriptor is readable at `until`, or before.
+    fn arm(&mut self, now: Instant, until: Instant) -> Result<(), Errno> {
+        if self.due.is_some_and(|due| due <= until) {
+            return Ok(());
+        }
+        let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would switch it off
+        let value = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(left) };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &value)?;
+        self.due = Some(until);
+        Ok(())
+    }
+
+    /// It was readable.
+    fn clear(&mut self) {
+        self.due = None;
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]); // a count of no interest
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX), tv_nsec: duration.subsec_nanos().into() }
+}
 
 struct Native {
     port: Py<Port>,
@@ -65,6 +110,7 @@ pub(crate) struct NativeSelector {
     /// What was asked for, by descriptor: a `modify` that changes nothing is none.
     interests: Guarded<std::collections::HashMap<c_int, u32>>,
     busy_poll: Duration,
+    timer: Guarded<Option<Timer>>,
     inner: Guarded<Inner>,
 }
 
@@ -160,12 +206,21 @@ impl NativeSelector {
         loop {
             events.0.clear();
             let now = Instant::now();
-            let left = until.map(|until| until.saturating_duration_since(now));
+            let mut left = until.map(|until| until.saturating_duration_since(now));
+            if let Some(until) = until.filter(|_| left.is_some_and(|left| left > FAR)) {
+                let mut timer = self.timer.lock(py);
+                let timer = match &mut *timer {
+                    Some(timer) => timer,
+                    none => none.insert(Timer::new(epoll).map_err(os_error)?),
+                };
+                timer.arm(now, until).map_err(os_error)?;
+                left = None;
+            }
             let result = if left == Some(Duration::ZERO) {
                 poll(epoll, events, left)
-            } else if let Some(until) = spin {
-                let slice = until.min(now + SPIN_SLICE);
-                let slice = left.map_or(slice, |left| slice.min(now + left));
+            } else if let Some(spin_until) = spin {
+                let slice = spin_until.min(now + SPIN_SLICE);
+                let slice = until.map_or(slice, |until| slice.min(until));
                 let result = py.detach(|| {
                     loop {
                         match poll(epoll, events, Some(Duration::ZERO)) {
@@ -175,7 +230,7 @@ impl NativeSelector {
                     }
                 });
                 if matches!(result, Ok(0)) {
-                    if slice >= until {
+                    if slice >= spin_until {
                         spin = None;
                     }
                     py.check_signals()?;
@@ -185,6 +240,16 @@ impl NativeSelector {
             } else {
                 py.detach(|| poll(epoll, events, left))
             };
+            if let Some(index) = events.0.iter().position(|event| { event.data }.u64() == TIMER) {
+                events.0.swap_remove(index);
+                if let Some(timer) = &mut *self.timer.lock(py) {
+                    timer.clear();
+                }
+                if events.0.is_empty() && until.is_none_or(|until| Instant::now() < until) {
+                    continue; // it was set for an earlier wait
+                }
+                return Ok(events.0.len());
+            }
             match result {
                 Ok(count) => return Ok(count),
                 Err(Errno::INTR) => py.check_signals()?,
@@ -195,10 +260,7 @@ impl NativeSelector {
 }
 
 fn poll(epoll: &OwnedFd, events: &mut Events, timeout: Option<Duration>) -> Result<usize, Errno> {
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
+    let timeout = timeout.map(timespec);
     epoll::wait(epoll.as_fd(), rustix::buffer::spare_capacity(&mut events.0), timeout.as_ref())
 }
 
@@ -215,6 +277,7 @@ impl NativeSelector {
             keys: PyDict::new(py).unbind(),
             interests: Guarded::new(std::collections::HashMap::new()),
             busy_poll,
+            timer: Guarded::new(None),
             inner: Guarded::new(Inner {
                 native: Vec::new(),
                 registered: 0,
@@ -298,10 +361,11 @@ impl NativeSelector {
             let clone = |object: &Option<Py<PyAny>>| object.as_ref().map(|object| object.bind(py).clone());
             (events, clone(&inner.event_loop), clone(&inner.ready))
         };
-        let scheduled = || -> PyResult<usize> {
-            event_loop.as_ref().map_or(Ok(0), |event_loop| event_loop.getattr(intern!(py, "_scheduled"))?.len())
-        };
-        let timers = scheduled()?;
+        // The list of timers: the loop replaces it at times, but not while it is in here.
+        let scheduled =
+            event_loop.as_ref().map(|event_loop| event_loop.getattr(intern!(py, "_scheduled"))).transpose()?;
+        let timers = || scheduled.as_ref().map_or(Ok(0), PyAnyMethods::len);
+        let timers_before = timers()?;
         let result = PyList::empty(py);
         let mut outcome = Ok(());
         for _ in 0..ROUNDS {
@@ -339,7 +403,7 @@ impl NativeSelector {
             // Serving them may have scheduled something, or stopped the loop.
             let Some(event_loop) = &event_loop else { break };
             if ready.as_ref().is_none_or(|ready| ready.len().map_or(true, |len| len > 0))
-                || scheduled()? != timers
+                || timers()? != timers_before
                 || event_loop.getattr(intern!(py, "_stopping"))?.is_truthy()?
             {
                 break;
@@ -351,7 +415,8 @@ impl NativeSelector {
 
     fn close(&self, py: Python<'_>) {
         let epoll = self.epoll.lock(py).take();
-        drop(epoll);
+        let timer = self.timer.lock(py).take();
+        drop((timer, epoll));
         self.keys.bind(py).clear();
         self.interests.lock(py).clear();
         self.__clear__();

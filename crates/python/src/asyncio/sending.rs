@@ -17,6 +17,9 @@ use super::state::{Large, Marks, Output};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
+/// The next piece of a large message is queued when less than this is: it fits the buffer with it.
+const LARGE_FOLLOWS: usize = 4096;
+
 /// What became of a message.
 enum Sent {
     /// It is queued, or written.
@@ -167,15 +170,15 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Queues the next piece of the large message that is on its way; false: there is none, or it was the last.
-    fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
+    /// Queues the next piece of the large message that is on its way, if there is one.
+    fn append_large(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.lock(py);
-        let Some(mut large) = state.large.take() else { return Ok(false) };
+        let Some(mut large) = state.large.take() else { return Ok(()) };
         if state.conn.is_over() || state.conn.peer.link.failure().is_some() {
             state.conn.peer.link.abandon_large();
             drop(state);
             drop(large);
-            return Ok(false);
+            return Ok(());
         }
         let source = large.source.bind(py);
         let bytes = match source.cast::<PyBytes>() {
@@ -187,7 +190,7 @@ impl AsyncConnection {
         large.offset = end;
         if !complete {
             state.large = Some(large);
-            return Ok(true);
+            return Ok(());
         }
         let pending = state.pending_close.take();
         drop(state);
@@ -196,7 +199,7 @@ impl AsyncConnection {
             let mut state = self.lock(py);
             let _ = state.conn.begin_close(code, &reason, std::time::Instant::now()); // it was checked
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Writes what is queued, as far as there is room, and sees to it that the rest follows.
@@ -204,10 +207,15 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         loop {
+            // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
+            if conn.lock(py).conn.peer.link.queued() < LARGE_FOLLOWS {
+                conn.append_large(py)?;
+            }
             if Self::flush_once(this)? {
                 break;
             }
-            if !conn.append_large(py)? && conn.lock(py).conn.peer.link.queued() == 0 {
+            let state = conn.lock(py);
+            if state.large.is_none() && state.conn.peer.link.queued() == 0 {
                 break;
             }
         }

@@ -17,14 +17,19 @@ use crate::payload::{self, PyPayload};
 /// What a queued message costs beside its bytes: an object and its place in the queue.
 const ITEM_COST: usize = 64;
 
-/// Corked messages leave when they are this many bytes: masked, and sent, while they are in the second-level cache.
+/// Corked messages leave when they are this many bytes, or twice the high mark of what may wait: masked, and sent, while they are in the
+/// second-level cache.
 const CORK_LIMIT: usize = 64 * 1024;
 
-/// A second send in one iteration of the loop goes straight to the socket too if it comes this much later: whoever computes in between is no stream.
+/// A send goes straight to the socket too, though it is not the first of its iteration, if it comes this much later than those before: whoever
+/// computes in between is no stream.
 const CORK_TIME: Duration = Duration::from_micros(50);
 
-/// Bytes sent without a suspension after which the loop has a turn.
+/// Bytes sent, or received, without a suspension after which the loop has a turn.
 const YIELD_BYTES: usize = 256 * 1024;
+
+/// What a received message counts beside its bytes: the application's work with it.
+const RECEIVED_COST: usize = 32;
 
 /// High and low marks of a queue.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +95,14 @@ impl Notes {
     }
 }
 
+/// When the clock was last read in this iteration of the loop, and how many sends must come before it is read again.
+#[derive(Clone, Copy, Default)]
+struct Looked {
+    at: Option<Instant>,
+    every: u8,
+    skip: u8,
+}
+
 pub(super) struct State {
     pub(super) conn: Evented<PyPayload>,
     pub(super) limits: Limits,
@@ -114,6 +127,10 @@ pub(super) struct State {
     pub(super) postponed: bool,
     /// It has not been since something was read.
     pub(super) may_postpone: bool,
+    /// Received since a task was last suspended: in the iteration of this number.
+    received: (u64, usize),
+    /// A task that receives has given the loop a turn and comes back for the rest of what was read.
+    pub(super) turn_pending: bool,
     /// Nothing is read, because the application does not receive.
     pub(super) paused: bool,
     // ---- sending ----
@@ -137,7 +154,7 @@ pub(super) struct State {
     pub(super) pending_close: Option<(Option<CloseCode>, String)>,
     /// The iteration of the loop in which something was last written through.
     wrote_in: u64,
-    wrote_at: Option<Instant>,
+    looked: Looked,
     /// Sent since the loop last had a turn, as far as we know: in the iteration of this number.
     unsuspended: (u64, usize, usize),
     /// The loop is due a turn that nobody could give it yet: `send_nowait` cannot.
@@ -189,6 +206,8 @@ impl State {
             dropping: false,
             postponed: false,
             may_postpone: true,
+            received: (0, 0),
+            turn_pending: false,
             paused: false,
             senders: VecDeque::new(),
             drainers: VecDeque::new(),
@@ -201,7 +220,7 @@ impl State {
             fragmenting: false,
             pending_close: None,
             wrote_in: 0,
-            wrote_at: None,
+            looked: Looked::default(),
             unsuspended: (0, 0, 0),
             turn_owed: false,
             tell_writable: false,
@@ -328,6 +347,7 @@ impl State {
                 continue;
             }
             let len = length(&payload);
+            self.received.1 += len + RECEIVED_COST;
             if self.dropping && (self.drop_rest || is_full(&self.limits, self.queue.len(), self.queued_bytes)) {
                 // To the end of its message.
                 self.drop_rest = !fin;
@@ -346,12 +366,15 @@ impl State {
         notes: &mut Notes,
     ) -> PyResult<Option<Arrival>> {
         loop {
+            self.received.1 += RECEIVED_COST;
             let arrival = match self.conn.poll_event() {
                 None => return Ok(None),
                 Some(PeerEvent::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
+                    self.received.1 += slice.len();
                     Arrival::View(slice.as_ptr(), slice.len())
                 }
                 Some(PeerEvent::Message { kind, payload } | PeerEvent::Fragment { kind, payload, .. }) => {
+                    self.received.1 += length(&payload);
                     Arrival::Message(payload::message(py, kind, payload, None)?)
                 }
                 Some(PeerEvent::Ping(payload)) => Arrival::Ping(payload.as_slice().to_vec()),
@@ -364,6 +387,19 @@ impl State {
             };
             return Ok(Some(arrival));
         }
+    }
+
+    /// Whether so much was received since a task was last suspended that the loop is due a turn, although more is there.
+    #[inline]
+    pub(super) fn is_receive_turn_due(&mut self, iteration: u64) -> bool {
+        if self.received.0 != iteration {
+            self.received = (iteration, 0);
+        }
+        if self.received.1 < YIELD_BYTES || !self.conn.peer.has_input() {
+            return false;
+        }
+        self.received.1 = 0;
+        true
     }
 
     fn handle_pong(&mut self, payload: &[u8], notes: &mut Notes) {
@@ -470,10 +506,10 @@ impl State {
 
     // ---- sending ----
 
-    /// Whether more is queued than should be.
+    /// Whether more is kept for a peer that does not read than should be. What is corked is not: it leaves soon.
     #[inline]
     pub(super) fn is_above_high(&self) -> bool {
-        self.conn.peer.link.queued() > self.limits.write.high
+        self.blocked && self.conn.peer.link.queued() > self.limits.write.high
     }
 
     /// Whether so much has left that senders may go on.
@@ -513,22 +549,25 @@ impl State {
         }
         if self.wrote_in != iteration {
             self.wrote_in = iteration;
-            self.wrote_at = None;
+            self.looked = Looked::default();
             return Output::Write;
         }
-        if self.conn.peer.link.queued() >= CORK_LIMIT {
+        if self.conn.peer.link.queued() >= CORK_LIMIT.min(2 * self.limits.write.high) {
             return Output::Write;
+        }
+        // The clock is read from the second send on, and ever more seldom while they come fast: it would be a tenth of their time.
+        if self.looked.skip > 0 {
+            self.looked.skip -= 1;
+            return Output::Cork;
         }
         let now = Instant::now();
-        match self.wrote_at {
-            // The clock is read from the second send on.
-            None => self.wrote_at = Some(now),
-            Some(at) if now.duration_since(at) > CORK_TIME => {
-                self.wrote_at = Some(now);
-                return Output::Write;
-            }
-            Some(_) => {}
+        let before = self.looked.at.replace(now);
+        if before.is_some_and(|before| now.duration_since(before) > CORK_TIME) {
+            self.looked.every = 0;
+            return Output::Write;
         }
+        self.looked.every = (2 * self.looked.every + 1).min(15);
+        self.looked.skip = self.looked.every;
         Output::Cork
     }
 
@@ -577,6 +616,7 @@ impl State {
     /// Whether anything must keep this connection alive although the application may have dropped it: a task that waits on it.
     pub(super) fn is_awaited(&self) -> bool {
         !self.receivers.is_empty()
+            || self.turn_pending
             || !self.senders.is_empty()
             || !self.drainers.is_empty()
             || self.sender_turns > 0

@@ -11,9 +11,10 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::blocking::Item;
@@ -403,22 +404,31 @@ unsafe extern "C" fn cancel(
 
 unsafe extern "C" fn add_done_callback(
     object: *mut ffi::PyObject,
-    arguments: *mut ffi::PyObject,
-    keywords: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; a tuple and a dict or null, as the interpreter passes them.
+    // SAFETY: see `this`; the calling convention of METH_FASTCALL | METH_KEYWORDS: `count` positional values, then one for each of the names.
     unsafe {
         let py = Python::assume_attached();
         let waiter = this(object);
-        if ffi::PyTuple_Size(arguments) != 1 || !waiter.wakeup.is_null() {
+        let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
+        if count != 1 || named > 1 || !waiter.wakeup.is_null() {
             PyRuntimeError::new_err("one task waits on this, and no other can").restore(py);
             return ptr::null_mut();
         }
-        let wakeup = ffi::PyTuple_GetItem(arguments, 0);
         let mut context = ptr::null_mut();
-        if !keywords.is_null() {
-            context = ffi::PyDict_GetItemString(keywords, c!("context"));
+        if named == 1 {
+            let name = ffi::PyTuple_GET_ITEM(names, 0);
+            if name != intern!(py, "context").as_ptr()
+                && ffi::PyUnicode_CompareWithASCIIString(name, c!("context")) != 0
+            {
+                PyTypeError::new_err("add_done_callback() takes no other keyword argument than context").restore(py);
+                return ptr::null_mut();
+            }
+            context = *values.add(1);
         }
+        let wakeup = *values;
         ffi::Py_INCREF(wakeup);
         ffi::Py_XINCREF(context);
         waiter.wakeup = wakeup;
@@ -508,7 +518,12 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         no_arguments(c!("done"), done),
         no_arguments(c!("cancelled"), cancelled),
         keywords(c!("cancel"), cancel),
-        keywords(c!("add_done_callback"), add_done_callback),
+        ffi::PyMethodDef {
+            ml_name: c!("add_done_callback"),
+            ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: add_done_callback },
+            ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+            ml_doc: ptr::null(),
+        },
         ffi::PyMethodDef {
             ml_name: c!("remove_done_callback"),
             ml_meth: ffi::PyMethodDefPointer { PyCFunction: remove_done_callback },
