@@ -95,11 +95,11 @@ impl<B: PayloadBuffer> Evented<B> {
 
     // ---- receiving ----
 
-    /// Reads once from the socket. False: nothing was there.
+    /// Reads once from the socket. `wanted`: somebody takes what comes, so it may be much at once. False: nothing was there.
     #[inline]
-    pub fn read(&mut self) -> bool {
+    pub fn read(&mut self, wanted: bool) -> bool {
         let Stream::Socket(socket) = &self.stream else { return false };
-        let mut operation = self.peer.begin_read();
+        let mut operation = if wanted { self.peer.begin_large_read() } else { self.peer.begin_read() };
         let result = operation.read(socket, Mode::NonBlocking);
         let came = !matches!(&result, Err(error) if is_transient(error));
         self.peer.complete_read(operation, result);

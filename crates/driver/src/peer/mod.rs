@@ -90,7 +90,7 @@ pub struct Peer<B = Vec<u8>> {
     input_start: usize,
     /// Something was received since [`Self::poll_event`] last found nothing.
     fresh: bool,
-    /// The last read has filled its buffer: the next one may use a large one.
+    /// The last read has filled its buffer.
     flooded: bool,
 }
 
@@ -210,10 +210,21 @@ impl<B: PayloadBuffer> Peer<B> {
     #[must_use]
     #[inline]
     pub fn begin_read(&mut self) -> ReadOperation<B> {
-        let plain = self.link.layer.is_none();
-        let mut buffer = if self.flooded && plain { buffers::take_large_read() } else { buffers::take_read() };
+        self.begin_read_into(buffers::take_read())
+    }
+
+    /// The same; the buffer is a large one if the last read has filled its own.
+    #[must_use]
+    #[inline]
+    pub fn begin_large_read(&mut self) -> ReadOperation<B> {
+        let large = self.flooded && self.link.layer.is_none();
+        self.begin_read_into(if large { buffers::take_large_read() } else { buffers::take_read() })
+    }
+
+    #[inline]
+    fn begin_read_into(&mut self, mut buffer: Vec<u8>) -> ReadOperation<B> {
         let mut destination = None;
-        if plain {
+        if self.link.layer.is_none() {
             destination = self.link.connection.take_destination(DIRECT_MIN);
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.

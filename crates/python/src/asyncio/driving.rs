@@ -97,7 +97,8 @@ impl AsyncConnection {
             let postponed = std::mem::take(&mut state.postponed) || left && state.conn.peer.link.state().can_receive();
             if !postponed {
                 state.may_postpone = true;
-                if !state.conn.read() && state.queue.is_empty() {
+                let wanted = conn.listens() || !state.receivers.is_empty();
+                if !state.conn.read(wanted) && state.queue.is_empty() {
                     return Ok(());
                 }
             }

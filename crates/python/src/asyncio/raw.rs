@@ -180,6 +180,10 @@ mod kept {
     }
 
     /// Whether nobody has kept it, or left anything in it, the last time.
+    ///
+    /// # Safety
+    ///
+    /// Attached; a live `StopIteration`.
     #[inline]
     unsafe fn is_clean(exception: *mut ffi::PyStopIterationObject) -> bool {
         // SAFETY: a live StopIteration.
@@ -193,6 +197,11 @@ mod kept {
         }
     }
 
+    /// Keeps a new one, and returns it; null if there is no memory for it.
+    ///
+    /// # Safety
+    ///
+    /// Attached, without an exception.
     #[cold]
     unsafe fn renew() -> *mut ffi::PyStopIterationObject {
         // SAFETY: attached; the old reference was ours.
