@@ -1,6 +1,6 @@
 //! Connections on event loops: asyncio, uvloop, rloop, our own.
 //!
-//! - `connection` is the object that the application holds; `receiving`, `sending`, `driving`, `listener` are what it does.
+//! - `connection` is the object that the application holds; `receiving`, `sending`, `writing`, `driving`, `listener` are what it does.
 //! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
@@ -22,6 +22,7 @@ pub(crate) mod selector;
 mod sending;
 mod state;
 mod waiter;
+mod writing;
 
 use pyo3::prelude::*;
 

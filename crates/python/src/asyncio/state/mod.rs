@@ -1,0 +1,217 @@
+//! What a connection on an event loop knows between two calls, and what it does with it that is no business of the loop.
+
+mod inbox;
+mod outbox;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use wirespeed_driver::blocking::Item;
+use wirespeed_driver::evented::Evented;
+use wirespeed_driver::protocol::{CloseCode, Delivery};
+
+pub(super) use self::inbox::{Arrival, Notes};
+use self::outbox::Looked;
+pub(super) use self::outbox::{Large, Output};
+use super::waiter::WaiterRef;
+use crate::payload::PyPayload;
+
+/// Bytes sent, or received, without a suspension after which the loop has a turn.
+const YIELD_BYTES: usize = 256 * 1024;
+
+/// High and low marks of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    pub(super) high: usize,
+    pub(super) low: usize,
+}
+
+/// How much may wait, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Messages received and not taken: above, reading pauses, if the bytes are above their mark too.
+    pub(super) messages: Marks,
+    /// Their bytes.
+    pub(super) bytes: Marks,
+    /// Bytes to be written.
+    pub(super) write: Marks,
+    /// Messages sent without a suspension after which the loop has a turn.
+    pub(super) yield_after: usize,
+}
+
+pub(super) struct State {
+    pub(super) conn: Evented<PyPayload>,
+    pub(super) limits: Limits,
+    // ---- receiving ----
+    /// What arrived while nobody received.
+    pub(super) queue: VecDeque<Item<Py<PyAny>>>,
+    queued_bytes: usize,
+    /// Tasks that wait for a message, first come first served. If there are any, the queue has nothing for the first and all input is parsed.
+    pub(super) receivers: VecDeque<WaiterRef>,
+    delivery: Delivery,
+    /// A message is being received in fragments: the last one taken was not its end.
+    pub(super) streaming: bool,
+    /// What was parsed last was not the end of its message.
+    partial: bool,
+    /// The rest of a message that was dropped for want of room is dropped too.
+    drop_rest: bool,
+    /// The rest of the message that is arriving is not wanted.
+    discarding: bool,
+    /// Messages for which the queue has no room are not wanted: the application closes.
+    pub(super) dropping: bool,
+    /// What was read is parsed, as far as nobody asks for it before, in the next turn of the loop. Nothing is read meanwhile.
+    pub(super) postponed: bool,
+    /// It has not been since something was read.
+    pub(super) may_postpone: bool,
+    /// Received since a task was last suspended: in the iteration of this number.
+    received: (u64, usize),
+    /// A task that receives has given the loop a turn and comes back for the rest of what was read.
+    pub(super) turn_pending: bool,
+    /// Nothing is read, because the application does not receive.
+    pub(super) paused: bool,
+    // ---- sending ----
+    /// Tasks that wait for room, first come first served.
+    pub(super) senders: VecDeque<WaiterRef>,
+    /// Tasks that have sent and wait until less is queued.
+    pub(super) drainers: VecDeque<WaiterRef>,
+    /// Tasks of the senders that were woken and have not run yet: it is their turn before anybody else's.
+    pub(super) sender_turns: usize,
+    /// The kernel, or the transport, has no room.
+    pub(super) blocked: bool,
+    /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room although it has.
+    pub(super) draining: bool,
+    /// The transport is telling that it has room: it must not be aborted before it is done.
+    pub(super) resuming: bool,
+    pub(super) corked: bool,
+    pub(super) large: Option<Large>,
+    /// A message is being sent in fragments: every other waits.
+    pub(super) fragmenting: bool,
+    /// A close that waits for the end of a large message.
+    pub(super) pending_close: Option<(Option<CloseCode>, String)>,
+    /// The iteration of the loop in which something was last written through.
+    wrote_in: u64,
+    looked: Looked,
+    /// Sent since the loop last had a turn, as far as we know: in the iteration of this number.
+    unsuspended: (u64, usize, usize),
+    /// The loop is due a turn that nobody could give it yet: `send_nowait` cannot.
+    pub(super) turn_owed: bool,
+    /// The listener was told, or somebody was refused, that there is no room.
+    pub(super) tell_writable: bool,
+    /// Futures of `flush`, with the count of written bytes that they wait for.
+    pub(super) flushes: Vec<(u64, Py<PyAny>)>,
+    // ---- the rest ----
+    /// Futures of pings that were not answered, by their numbers.
+    pub(super) pings: Vec<(u64, Py<PyAny>)>,
+    /// Futures of `wait_closed`.
+    pub(super) closers: Vec<Py<PyAny>>,
+    /// Tasks that wait for the end in order to raise it.
+    pub(super) mourners: Vec<WaiterRef>,
+    /// A listener wants to know of pings and pongs.
+    pub(super) tell_controls: bool,
+    /// `recv_streaming` is running.
+    pub(super) streaming_receiver: bool,
+    /// What a listener raised.
+    pub(super) listener_error: Option<PyErr>,
+    /// The application closes, and receives what still arrives.
+    pub(super) keeping: bool,
+    /// Everybody was told that it is over.
+    pub(super) finished: bool,
+    /// What the loop says is acted upon.
+    pub(super) begun: bool,
+    /// The transport has ended.
+    pub(super) lost: bool,
+    /// It is over, but the transport has yet to close the socket.
+    pub(super) lingering: bool,
+    /// The key of our timer.
+    pub(super) timer: Option<(Instant, u64)>,
+}
+
+impl State {
+    pub(super) fn new(conn: Evented<PyPayload>, limits: Limits) -> Self {
+        Self {
+            conn,
+            limits,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            receivers: VecDeque::new(),
+            delivery: Delivery::Messages,
+            streaming: false,
+            partial: false,
+            drop_rest: false,
+            discarding: false,
+            dropping: false,
+            postponed: false,
+            may_postpone: true,
+            received: (0, 0),
+            turn_pending: false,
+            paused: false,
+            senders: VecDeque::new(),
+            drainers: VecDeque::new(),
+            sender_turns: 0,
+            blocked: false,
+            draining: false,
+            resuming: false,
+            corked: false,
+            large: None,
+            fragmenting: false,
+            pending_close: None,
+            wrote_in: 0,
+            looked: Looked::default(),
+            unsuspended: (0, 0, 0),
+            turn_owed: false,
+            tell_writable: false,
+            flushes: Vec::new(),
+            pings: Vec::new(),
+            closers: Vec::new(),
+            mourners: Vec::new(),
+            tell_controls: false,
+            streaming_receiver: false,
+            listener_error: None,
+            keeping: false,
+            finished: false,
+            begun: false,
+            lost: false,
+            lingering: false,
+            timer: None,
+        }
+    }
+
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for waiter in self.receivers.iter().chain(&self.senders).chain(&self.drainers).chain(&self.mourners) {
+            waiter.visit(visit)?;
+        }
+        for future in self.closers.iter().chain(self.pings.iter().chain(&self.flushes).map(|(_, future)| future)) {
+            visit.call(future)?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything out that may lead back to here.
+    pub(super) fn take_references(&mut self) -> impl Sized + use<> {
+        (
+            std::mem::take(&mut self.receivers),
+            std::mem::take(&mut self.senders),
+            std::mem::take(&mut self.drainers),
+            std::mem::take(&mut self.mourners),
+            std::mem::take(&mut self.closers),
+            std::mem::take(&mut self.pings),
+            std::mem::take(&mut self.flushes),
+            self.listener_error.take(),
+        )
+    }
+
+    /// Whether anything must keep this connection alive although the application may have dropped it: a task that waits on it.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.receivers.is_empty()
+            || self.turn_pending
+            || !self.senders.is_empty()
+            || !self.drainers.is_empty()
+            || self.sender_turns > 0
+            || !self.flushes.is_empty()
+            || !self.pings.is_empty()
+            || !self.closers.is_empty()
+            || !self.mourners.is_empty()
+    }
+}

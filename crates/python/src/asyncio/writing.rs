@@ -1,0 +1,266 @@
+//! Writing what is queued: at once, at the end of an iteration, or when there is room; large messages piece by piece; `flush`.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use wirespeed_driver::blocking::Source;
+use wirespeed_driver::buffers;
+use wirespeed_driver::protocol::MessageKind;
+use wirespeed_driver::write_queue::Flushed;
+
+use super::connection::{AsyncConnection, Backend};
+use super::driving::limit_transport;
+use super::operation::{Kind, Operation};
+use super::state::{Large, Marks};
+use crate::{errors, source};
+
+/// The next piece of a large message is queued when less than this is: it fits the buffer with it.
+const LARGE_FOLLOWS: usize = 4096;
+
+impl AsyncConnection {
+    /// Queues the header of a large message; its payload follows as far as there is room.
+    pub(super) fn begin_large(
+        this: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        kind: MessageKind,
+        bytes: &source::Message<'_>,
+    ) -> PyResult<()> {
+        let py = this.py();
+        // What may change while it waits is copied.
+        let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
+        let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
+        let mut state = this.get().lock(py);
+        let send = state.conn.peer.link.begin_large(kind, bytes.len());
+        let send = send.map_err(|error| errors::refused(py, error))?;
+        state.large = Some(Large { send, source: source.unbind(), offset: 0 });
+        Ok(())
+    }
+
+    /// Queues the next piece of the large message that is on its way, if there is one.
+    fn append_large(&self, py: Python<'_>) -> PyResult<()> {
+        let mut state = self.lock(py);
+        let Some(mut large) = state.large.take() else { return Ok(()) };
+        if state.conn.is_over() || state.conn.peer.link.failure().is_some() {
+            state.conn.peer.link.abandon_large();
+            drop(state);
+            drop(large);
+            return Ok(());
+        }
+        let source = large.source.bind(py);
+        let bytes = match source.cast::<PyBytes>() {
+            Ok(bytes) => bytes.as_bytes(),
+            Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
+        };
+        let end = (large.offset + buffers::WRITE_SIZE).min(bytes.len());
+        let complete = state.conn.peer.link.append_large(&mut large.send, &bytes[large.offset..end]);
+        large.offset = end;
+        if !complete {
+            state.large = Some(large);
+            return Ok(());
+        }
+        let pending = state.pending_close.take();
+        drop(state);
+        drop(large);
+        if let Some((code, reason)) = pending {
+            let mut state = self.lock(py);
+            let _ = state.conn.begin_close(code, &reason, std::time::Instant::now()); // it was checked
+        }
+        Ok(())
+    }
+
+    /// Writes what is queued, as far as there is room, and sees to it that the rest follows.
+    pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        loop {
+            // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
+            if conn.lock(py).conn.peer.link.queued() < LARGE_FOLLOWS {
+                conn.append_large(py)?;
+            }
+            if Self::flush_once(this)? {
+                break;
+            }
+            let state = conn.lock(py);
+            if state.large.is_none() && state.conn.peer.link.queued() == 0 {
+                break;
+            }
+        }
+        conn.settle_flushes(py)
+    }
+
+    /// Writes once; true: there is no more room.
+    fn flush_once(this: &Bound<'_, Self>) -> PyResult<bool> {
+        let py = this.py();
+        let conn = this.get();
+        let output = {
+            let mut state = conn.lock(py);
+            if state.conn.socket().is_some() {
+                let was_blocked = state.blocked;
+                state.blocked = state.conn.flush() == Flushed::Blocked;
+                let blocked = state.blocked;
+                drop(state);
+                if blocked != was_blocked {
+                    conn.watch_writable(py, blocked)?;
+                }
+                return Ok(blocked);
+            }
+            if state.conn.is_over() {
+                return Ok(true);
+            }
+            if state.blocked {
+                return Ok(true);
+            }
+            state.conn.take_output()
+        };
+        if output.is_empty() {
+            return Ok(false);
+        }
+        let Some(transport) = conn.transport(py) else { return Ok(true) };
+        transport.call_method1(py, "write", (PyBytes::new(py, &output),))?;
+        Ok(conn.lock(py).blocked)
+    }
+
+    /// What was corked leaves: the end of an iteration of the loop.
+    pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let due = {
+            let mut state = this.get().lock(py);
+            state.corked = false;
+            state.conn.peer.link.queued() > 0 && !state.blocked
+        };
+        if due {
+            Self::write_out(this)?;
+            Self::after_write(this)?;
+        }
+        Ok(())
+    }
+
+    /// There is room again.
+    pub(super) fn on_writable(this: &Bound<'_, Self>) -> PyResult<()> {
+        let conn = this.get();
+        conn.loop_state.get().begin_iteration();
+        Self::write_out(this)?;
+        Self::after_write(this)
+    }
+
+    /// A transport has room again.
+    pub(super) fn on_resume_writing(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let drained = {
+            let mut state = conn.lock(py);
+            state.blocked = false;
+            state.resuming = true;
+            std::mem::take(&mut state.draining).then_some(state.limits.write)
+        };
+        let mut result = match (drained, conn.transport(py)) {
+            (Some(marks), Some(transport)) => limit_transport(transport.bind(py), marks),
+            _ => Ok(()),
+        };
+        result = result.and(conn.settle_flushes(py)).and(Self::on_writable(this));
+        conn.lock(py).resuming = false;
+        result
+    }
+
+    /// The transport, if this is the port.
+    pub(super) fn transport(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        match &*self.backend.lock(py) {
+            Backend::Transport(transport) => Some(transport.clone_ref(py)),
+            _ => None,
+        }
+    }
+
+    /// Bytes that the transport has taken and the kernel has not.
+    pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
+        if self.lock(py).conn.is_over() {
+            return Ok(0);
+        }
+        match self.transport(py) {
+            Some(transport) => transport.call_method0(py, "get_write_buffer_size")?.extract(py),
+            None => Ok(0),
+        }
+    }
+
+    fn after_write(this: &Bound<'_, Self>) -> PyResult<()> {
+        Self::wake_senders(this)?;
+        let tell = {
+            let mut state = this.get().lock(this.py());
+            state.has_room() && std::mem::take(&mut state.tell_writable)
+        };
+        let mut result = Ok(());
+        if tell {
+            result = Self::tell_writable(this);
+        }
+        result.and(Self::settle(this))
+    }
+
+    /// `flush()`: a future for what the kernel has not taken.
+    pub(super) fn begin_flush(this: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+        let py = this.py();
+        let conn = this.get();
+        Self::write_out(this)?;
+        let kept = conn.kept_by_transport(py)?;
+        let target = {
+            let state = conn.lock(py);
+            if state.conn.peer.link.failure().is_some() || state.conn.is_over() {
+                drop(state);
+                Self::settle(this)?;
+                return Err(conn.closed(py));
+            }
+            if state.large.is_some() {
+                u64::MAX // when everything has left
+            } else if state.conn.peer.link.queued() > 0 || kept > 0 {
+                state.conn.peer.link.written() + state.conn.peer.link.queued() as u64
+            } else {
+                drop(state);
+                // A loop of send_nowait and flush must give others a turn too.
+                if std::mem::take(&mut conn.lock(py).turn_owed) {
+                    return super::raw::adopt(py, Operation::create(this, Kind::Yield, None))
+                        .map(|turn| Some(turn.unbind()));
+                }
+                return Ok(None);
+            }
+        };
+        let future = conn.event_loop.call_method0(py, "create_future")?;
+        conn.lock(py).flushes.push((target, future.clone_ref(py)));
+        conn.hold(this);
+        if kept > 0 {
+            conn.settle_flushes(py)?;
+        }
+        Ok(Some(future))
+    }
+
+    /// Tells those who wait for a flush how far it is.
+    fn settle_flushes(&self, py: Python<'_>) -> PyResult<()> {
+        if self.lock(py).flushes.is_empty() {
+            return Ok(());
+        }
+        if self.kept_by_transport(py)? > 0 {
+            // It tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
+            if !std::mem::replace(&mut self.lock(py).draining, true)
+                && let Some(transport) = self.transport(py)
+            {
+                limit_transport(transport.bind(py), Marks { high: 0, low: 0 })?;
+            }
+            return Ok(());
+        }
+        let settled: Vec<Py<PyAny>> = {
+            let mut state = self.lock(py);
+            let link = &state.conn.peer.link;
+            if link.failure().is_some() {
+                return Ok(()); // the end tells them
+            }
+            let all = link.queued() == 0 && state.large.is_none();
+            let written = link.written();
+            let done = |target: u64| all || target <= written;
+            let (settled, rest) = std::mem::take(&mut state.flushes).into_iter().partition(|(target, _)| done(*target));
+            state.flushes = rest;
+            Vec::<(u64, Py<PyAny>)>::into_iter(settled).map(|(_, future)| future).collect()
+        };
+        for future in settled {
+            if !super::connection::is_done(py, &future) {
+                future.call_method1(py, "set_result", (py.None(),))?;
+            }
+        }
+        Ok(())
+    }
+}
