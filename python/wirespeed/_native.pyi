@@ -17,7 +17,7 @@ from typing_extensions import Buffer, Self, disjoint_base
 from ._native_types import ConnectOptions, Stats
 from .datastructures import Request, Response
 from .exceptions import ConnectionClosed
-from .typing import LoggerLike
+from .typing import LoggerLike, Subprotocol
 
 __all__ = [
     "AsyncConnection",
@@ -307,7 +307,7 @@ class BlockingConnection:
         """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
 
     @property
-    def subprotocol(self) -> str | None:
+    def subprotocol(self) -> Subprotocol | None:
         """Subprotocol that was agreed on, ``None`` if there is none."""
 
     @property
@@ -507,7 +507,7 @@ class AsyncConnection:
         """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
 
     @property
-    def subprotocol(self) -> str | None:
+    def subprotocol(self) -> Subprotocol | None:
         """Subprotocol that was agreed on, ``None`` if there is none."""
 
     @property

@@ -14,19 +14,21 @@ import re
 import socket
 import ssl as ssl_module
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ._native import ClientTLS
 from ._native_types import ConnectOptions, DeflateOptions
+from .addresses import HAPPY_EYEBALLS_DELAY
 from .compression import Deflate, deflate_options
 from .datastructures import Headers, HeadersLike
 from .exceptions import InvalidHeader
 from .proxy import basic_authorization
+from .redirects import RedirectChain
 from .tls import TLS
-from .typing import LoggerLike
+from .typing import LoggerLike, PathLike
 from .uri import WebSocketURI
 
-__all__ = ["QUEUE_BYTES", "AsyncClientOptions", "ClientOptions", "check_headers", "check_network", "native_tls"]
+__all__ = ["QUEUE_BYTES", "AsyncClientOptions", "ClientOptions", "Network", "check_headers", "native_tls"]
 
 QUEUE_BYTES = 4 * 2**20
 """Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold
@@ -240,57 +242,71 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
         raise TypeError(f"{expected}, not {type(headers).__name__}") from None
 
 
-def check_network(
-    *,
-    sock: object = None,
-    ssl: object = None,
-    server_hostname: object = None,
-    host: object = None,
-    port: object = None,
-    local_addr: object = None,
-    family: object = None,
-    happy_eyeballs_delay: object = None,
-    proxy: object = None,
-    proxy_ssl: object = None,
-    proxy_server_hostname: object = None,
-) -> None:
-    """Check the types of the arguments that say how to reach a server.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    """The keyword arguments that tell how to reach a server. Their names are those of ``connect`` and ``unix_connect``.
 
-    Args:
-        sock: What the user passed.
-        ssl: What the user passed.
-        server_hostname: What the user passed.
-        host: What the user passed.
-        port: What the user passed.
-        local_addr: What the user passed.
-        family: What the user passed.
-        happy_eyeballs_delay: What the user passed.
-        proxy: What the user passed.
-        proxy_ssl: What the user passed.
-        proxy_server_hostname: What the user passed.
+    Attributes:
+        unix: Whether the socket is a Unix socket.
 
     Raises:
-        TypeError: One has a wrong type.
-        ValueError: One has a wrong value.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value.
     """
-    _check_type("sock", sock, socket.socket, "a socket.socket or None")
-    if isinstance(sock, ssl_module.SSLSocket):
-        # The core would read and write behind the back of its TLS.
-        raise TypeError("sock must be a plain socket, not an SSLSocket; use a wss:// URI and the ssl argument")
-    for name, value in (("ssl", ssl), ("proxy_ssl", proxy_ssl)):
-        _check_type(name, value, (bool, TLS, ssl_module.SSLContext), "True, a TLS, an ssl.SSLContext or None")
-    for name, value in (
-        ("server_hostname", server_hostname),
-        ("proxy_server_hostname", proxy_server_hostname),
-        ("host", host),
-    ):
-        _check_type(name, value, str, "a str or None")
-    for name, value, most in (("port", port, 2**16), ("family", family, 2**31)):
-        _check_type(name, value, int, "an int")
-        if isinstance(value, int) and not 0 <= value < most:
-            raise ValueError(f"{name} must be at least 0 and less than {most}")
-    _check_seconds("happy_eyeballs_delay", happy_eyeballs_delay)
-    if local_addr is not None and not (isinstance(local_addr, tuple) and len(local_addr) == 2):
-        raise TypeError(f"local_addr must be a pair of host and port, not {type(local_addr).__name__}")
-    if proxy is not True:
-        _check_type("proxy", proxy, str, "True, a str or None")
+
+    unix: bool = False
+    path: PathLike | None = None
+    sock: socket.socket | None = None
+    ssl: TLS | ssl_module.SSLContext | bool | None = None
+    server_hostname: str | None = None
+    host: str | None = None
+    port: int | None = None
+    local_addr: tuple[str, int] | None = None
+    family: int = 0
+    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY
+    proxy: str | Literal[True] | None = True
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None
+    proxy_server_hostname: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_type("sock", self.sock, socket.socket, "a socket.socket or None")
+        if isinstance(self.sock, ssl_module.SSLSocket):
+            # The core would read and write behind the back of its TLS.
+            raise TypeError("sock must be a plain socket, not an SSLSocket; use a wss:// URI and the ssl argument")
+        for name in ("ssl", "proxy_ssl"):
+            expected = (bool, TLS, ssl_module.SSLContext)
+            _check_type(name, getattr(self, name), expected, "True, a TLS, an ssl.SSLContext or None")
+        for name in ("server_hostname", "proxy_server_hostname", "host"):
+            _check_type(name, getattr(self, name), str, "a str or None")
+        for name, most in (("port", 2**16), ("family", 2**31)):
+            value = getattr(self, name)
+            _check_type(name, value, int, "an int")
+            if isinstance(value, int) and not 0 <= value < most:
+                raise ValueError(f"{name} must be at least 0 and less than {most}")
+        _check_seconds("happy_eyeballs_delay", self.happy_eyeballs_delay)
+        if self.local_addr is not None and not (isinstance(self.local_addr, tuple) and len(self.local_addr) == 2):
+            raise TypeError(f"local_addr must be a pair of host and port, not {type(self.local_addr).__name__}")
+        if self.proxy is not True:
+            _check_type("proxy", self.proxy, str, "True, a str or None")
+        if self.unix and self.path is None and self.sock is None:
+            raise ValueError("path is missing")
+        if self.unix and self.path is not None and self.sock is not None:
+            raise ValueError("path and sock exclude each other")
+
+    def chain(self, uri: str, headers: Headers | None) -> RedirectChain:
+        """Return the chain that begins with a URI.
+
+        Args:
+            uri: What the user passed.
+            headers: Headers to add to the request.
+
+        Raises:
+            InvalidURI: It is not a WebSocket URI.
+        """
+        return RedirectChain(
+            uri,
+            headers,
+            sock=self.sock is not None,
+            unix=self.unix,
+            address=self.host is not None or self.port is not None,
+        )

@@ -206,6 +206,44 @@ def test_interrupt(native_echo: NativeEcho, connections: int, busy_poll: float) 
     assert trace == ["cancelled", "finally"]
 
 
+def test_signal_in_another_thread(native_echo: NativeEcho) -> None:
+    """Its handler runs in this one, which waits for something else."""
+    handled = []
+
+    async def main() -> None:
+        async with wirespeed.connect(native_echo.uri, ping_interval=None):
+            loop = asyncio.get_running_loop()
+            here = loop.create_future()
+
+            def handle(*_: Any) -> None:
+                handled.append(time.monotonic())
+                loop.call_soon_threadsafe(here.set_result, None)
+
+            previous = signal.signal(signal.SIGUSR1, handle)
+            try:
+                # Sent to the timer's thread itself.
+                with later(lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)):
+                    await asyncio.wait_for(here, 5)
+            finally:
+                signal.signal(signal.SIGUSR1, previous)
+
+    with within(3):
+        run(main())
+    assert len(handled) == 1
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_wakeup_descriptor_of_somebody_else() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        signal.set_wakeup_fd(ours.fileno())
+        try:
+            run(asyncio.sleep(0))
+        finally:
+            assert signal.set_wakeup_fd(-1) == ours.fileno()
+
+
 def test_stop(native_echo: NativeEcho) -> None:
     """``stop`` schedules nothing: called by a task that the selector woke, it ends the loop all the same."""
 

@@ -17,6 +17,7 @@ from interop.frames import Close, close, text
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, connect, exceptions, unix_connect
+from interop.tls_settings import Settings
 
 Scripted = Callable[..., ScriptedServer]
 Serving = Callable[..., WebSocketsServer]
@@ -25,42 +26,6 @@ Serving = Callable[..., WebSocketsServer]
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)
 # And with a peer that does not speak TLS, or stops in the middle.
 BROKEN = (*TLS_ERRORS, ConnectionError, EOFError)
-
-
-class Settings:
-    """What to pass as ``ssl=``: with the library's own TLS, or with a context of the standard library."""
-
-    def __init__(self, kind: str, certificates: Certificates) -> None:
-        self.kind = kind
-        self.certificates = certificates
-
-    def trusting(self) -> Any:
-        if self.kind == "context":
-            return self.certificates.client_context()
-        return self._native(ca=self.certificates.ca_file)
-
-    def trusting_system_only(self) -> Any:
-        return self.certificates.client_context(trusted=False) if self.kind == "context" else self._native()
-
-    def with_certificate(self) -> Any:
-        if self.kind == "context":
-            return self.certificates.client_context(certificate=True)
-        files = self.certificates
-        return self._native(ca=files.ca_file, cert=files.client_cert, key=files.client_key)
-
-    def with_strange_certificate(self) -> Any:
-        files = self.certificates
-        if self.kind == "context":
-            context = files.client_context()
-            context.load_cert_chain(files.stranger_cert, files.stranger_key)
-            return context
-        return self._native(ca=files.ca_file, cert=files.stranger_cert, key=files.stranger_key)
-
-    @staticmethod
-    def _native(**options: Any) -> Any:
-        import wirespeed
-
-        return wirespeed.TLS(**options)
 
 
 @pytest.fixture(

@@ -12,17 +12,16 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..addresses import HAPPY_EYEBALLS_DELAY
-from ..client_options import QUEUE_BYTES, AsyncClientOptions, check_headers, check_network
+from ..client_options import QUEUE_BYTES, AsyncClientOptions, Network, check_headers
 from ..compression import Deflate
-from ..datastructures import Headers, HeadersLike
-from ..redirects import RedirectChain
+from ..datastructures import HeadersLike
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ..version import USER_AGENT
 from .connection import ClientConnection, establish
 from .deadline import Deadline
 from .listener import Listener
-from .opening import Network, check_chain, open_websocket
+from .opening import check_chain, open_websocket
 from .reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_exception
 
 __all__ = ["connect", "unix_connect"]
@@ -171,19 +170,6 @@ class connect:  # noqa: N801 - it is used as a function
         # Escape hatch
         create_connection: _Create = None,
     ) -> None:
-        check_network(
-            sock=sock,
-            ssl=ssl,
-            server_hostname=server_hostname,
-            host=host,
-            port=port,
-            local_addr=local_addr,
-            family=family,
-            happy_eyeballs_delay=happy_eyeballs_delay,
-            proxy=proxy,
-            proxy_ssl=proxy_ssl,
-            proxy_server_hostname=proxy_server_hostname,
-        )
         network = Network(
             sock=sock,
             ssl=ssl,
@@ -245,17 +231,7 @@ class connect:  # noqa: N801 - it is used as a function
         self._policy = policy
         self._create_connection = create_connection
         self._entered = False
-        check_chain(self._chain(uri, self._headers), options, network)
-
-    def _chain(self, uri: str, headers: Headers | None) -> RedirectChain:
-        network = self._network
-        return RedirectChain(
-            uri,
-            headers,
-            sock=network.sock is not None,
-            unix=network.unix,
-            address=network.host is not None or network.port is not None,
-        )
+        check_chain(network.chain(uri, self._headers), options, network)
 
     def _first_attempt(self) -> ConnectAttempt:
         return ConnectAttempt.first(self._uri, self._headers)
@@ -266,7 +242,7 @@ class connect:  # noqa: N801 - it is used as a function
             with Deadline(options.open_timeout) as deadline, contextlib.ExitStack() as stack:
                 deadline.text = _refresh_timeout
                 await self._policy.call_refresh(attempt)
-                chain = self._chain(attempt.uri, check_headers(attempt.additional_headers))
+                chain = network.chain(attempt.uri, check_headers(attempt.additional_headers))
                 opened, sock = await open_websocket(chain, options, network, deadline)
                 stack.enter_context(sock)
                 connection = await establish(
@@ -346,7 +322,6 @@ def unix_connect(
         sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
         ssl: As for :class:`connect`.
         server_hostname: As for :class:`connect`.
-        port: ``"fd"`` or ``"transport"``, as for :class:`connect`; there is no TCP port.
         additional_headers: As for :class:`connect`.
         user_agent_header: As for :class:`connect`.
         create_connection: As for :class:`connect`.
@@ -359,18 +334,13 @@ def unix_connect(
     """
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"
-    check_network(sock=sock, ssl=ssl, server_hostname=server_hostname)
+    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
     policy = {field.name: options.pop(field.name) for field in dataclasses.fields(Policy) if field.name in options}
     known = {field.name for field in dataclasses.fields(AsyncClientOptions) if field.init}
     for name in options:
         if name not in known:
             raise TypeError(f"unix_connect() got an unexpected keyword argument {name!r}")
     checked = AsyncClientOptions(user_agent_header=user_agent_header, **options)
-    if path is None and sock is None:
-        raise ValueError("path is missing")
-    if path is not None and sock is not None:
-        raise ValueError("path and sock exclude each other")
-    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
     connecting = connect.__new__(connect)
     connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection)
     return connecting

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import AsyncConnection, Opened
 from ..close_codes import CloseCode
+from ..connection_status import ConnectionStatus
 from ..exceptions import ConcurrencyError
 from ..protocol_state import State
-from ..typing import BytesLike, Data, DataLike, LoggerLike, Subprotocol
+from ..typing import BytesLike, Data, DataLike, LoggerLike
 from . import codec
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientConnection", "Connection", "establish"]
 
 
-class Connection(AsyncConnection):
+class Connection(ConnectionStatus, AsyncConnection):
     """A WebSocket connection on an event loop.
 
     It is an asynchronous context manager that closes the connection, with code 1000, or 1011 after an exception.
@@ -50,9 +51,6 @@ class Connection(AsyncConnection):
     def __init__(self, opened: Opened, **options: Any) -> None:
         # All of it is native: as long as nobody adds attributes, the connection has no dict.
         pass
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.state.name} {self.id}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,34 +75,6 @@ class Connection(AsyncConnection):
                 self.abort()
 
     # What it is.
-
-    @property
-    def state(self) -> State:
-        """State of the connection."""
-        return State(self._state)
-
-    @property
-    def close_code(self) -> int | None:
-        """Code of the close frame received, ``None`` while the connection is open.
-
-        1005 stands for a close frame without a code, 1006 for a connection that was lost:
-        RFC 6455, section 7.1.5.
-        """
-        return None if self._close is None else self._close[0]
-
-    @property
-    def close_reason(self) -> str | None:
-        """Reason of the close frame received, empty if there was none; ``None`` while the connection is open.
-
-        RFC 6455, section 7.1.6.
-        """
-        return None if self._close is None else self._close[1]
-
-    @property
-    def subprotocol(self) -> Subprotocol | None:
-        """Subprotocol that was agreed on, ``None`` if there is none."""
-        subprotocol = super().subprotocol
-        return None if subprotocol is None else Subprotocol(subprotocol)
 
     def fileno(self) -> int:
         """Return the number of the socket's descriptor, -1 once it is closed."""

@@ -9,9 +9,12 @@ the native selector and the native connections find each other. Where the system
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import selectors
+import signal
 import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -178,6 +181,33 @@ class EventLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         if isinstance(selector, Selector):
             selector.attach(self)
+
+    def run_forever(self) -> None:
+        """Run until :meth:`stop` is called: see :meth:`asyncio.loop.run_forever`."""
+        with _signals_wake(self):
+            super().run_forever()
+
+
+@contextlib.contextmanager
+def _signals_wake(loop: EventLoop) -> Iterator[None]:
+    """Let every signal end a wait of the loop, those of handlers set with ``signal.signal`` too.
+
+    The interpreter runs such a handler between two instructions. A signal that comes between the last one and the
+    system call that waits, or in another thread, would wait as long as the loop does: Ctrl+C, for example.
+    """
+    if loop.is_closed() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # What the loop does for its own handlers, and what it reads there means nothing to it without them.
+    mine = loop._csock.fileno()  # type: ignore[attr-defined]
+    previous = signal.set_wakeup_fd(mine, warn_on_full_buffer=False)
+    if previous not in (-1, mine):
+        signal.set_wakeup_fd(previous)
+    try:
+        yield
+    finally:
+        if previous == -1 and not loop._signal_handlers:  # type: ignore[attr-defined]
+            signal.set_wakeup_fd(-1)
 
 
 def new_event_loop(*, busy_poll: float = 0.0) -> asyncio.AbstractEventLoop:

@@ -11,52 +11,27 @@ import dataclasses
 import os
 import socket as socket_module
 import ssl as ssl_module
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from .._native import ClientTLS, Opened, Opening, check_request
 from .._native_types import ConnectOptions
 from ..addresses import Failures
-from ..client_options import ClientOptions, native_tls
+from ..client_options import ClientOptions, Network, native_tls
 from ..exceptions import InvalidStatus
 from ..proxy import Proxy, connect_request, get_proxy, socks_timeout, socks_type
 from ..redirects import RedirectChain
 from ..tls import TLS, choose_ssl
-from ..typing import PathLike
 from .deadline import Deadline
 from .dial import dial, dial_unix
 from .sockets import receive, send_all
 from .socks import connect_socks
 
-__all__ = ["Network", "check_chain", "exchange", "open_websocket"]
+__all__ = ["check_chain", "exchange", "open_websocket"]
 
 # What the socket buffers of common systems hold of an answer; the rest comes with the next call.
 _READ_SIZE = 2**16
 
 _SSL = TLS | ssl_module.SSLContext | bool | None
-
-
-@dataclasses.dataclass(kw_only=True)
-class Network:
-    """The keyword arguments of ``connect`` that tell how to reach the server. Their names are those of ``connect``.
-
-    Attributes:
-        unix: Whether the socket is a Unix socket.
-        path: Path of the Unix socket.
-    """
-
-    unix: bool = False
-    path: PathLike | None = None
-    sock: socket_module.socket | None = None
-    ssl: _SSL = None
-    server_hostname: str | None = None
-    host: str | None = None
-    port: int | None = None
-    local_addr: tuple[str, int] | None = None
-    family: int = 0
-    happy_eyeballs_delay: float | None = 0.25
-    proxy: str | Literal[True] | None = True
-    proxy_ssl: _SSL = None
-    proxy_server_hostname: str | None = None
 
 
 class _TLSStep(NamedTuple):

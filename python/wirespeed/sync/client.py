@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from .._native import Transport, check_request
-from ..client_options import ClientOptions, check_headers, check_network, native_tls
+from ..client_options import ClientOptions, Network, check_headers, native_tls
 from ..compression import Deflate
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
@@ -23,6 +23,8 @@ from .connection import ClientConnection
 from .dial import dial, dial_unix
 
 __all__ = ["connect", "unix_connect"]
+
+_Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
 def connect(
@@ -59,7 +61,7 @@ def connect(
     # Logging
     logger: LoggerLike | None = None,
     # Escape hatch
-    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
+    create_connection: _Create = None,
 ) -> ClientConnection:
     """Connect to a WebSocket server.
 
@@ -114,7 +116,19 @@ def connect(
         TimeoutError: It took longer than ``open_timeout``.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
-    check_network(sock=sock, ssl=ssl, server_hostname=server_hostname, local_addr=local_addr, proxy=proxy)
+    network = Network(
+        sock=sock,
+        ssl=ssl,
+        server_hostname=server_hostname,
+        host=host,
+        port=port,
+        local_addr=local_addr,
+        family=family,
+        happy_eyeballs_delay=happy_eyeballs_delay,
+        proxy=proxy,
+        proxy_ssl=proxy_ssl,
+        proxy_server_hostname=proxy_server_hostname,
+    )
     options = ClientOptions(
         origin=origin,
         subprotocols=subprotocols,
@@ -129,39 +143,7 @@ def connect(
         max_queue=max_queue,
         logger=logger,
     )
-    chain = RedirectChain(
-        uri,
-        check_headers(additional_headers),
-        sock=sock is not None,
-        address=host is not None or port is not None,
-    )
-
-    def open_tcp(deadline: float | None) -> Transport:
-        if sock is not None:
-            return _take_over(sock)
-        wanted = get_proxy(chain.parsed, proxy)
-        to = (host or chain.parsed.host, port or chain.parsed.port)
-        dialled = dial(
-            *(to if wanted is None else (wanted.host, wanted.port)),
-            deadline=deadline,
-            local_addr=local_addr,
-            family=family,
-            happy_eyeballs_delay=happy_eyeballs_delay,
-        )
-        if wanted is None:
-            return Transport(dialled.detach())
-        if wanted.is_socks:
-            return Transport(connect_socks(dialled, wanted, *to, deadline=deadline).detach())
-        return _open_tunnel(
-            Transport(dialled.detach()), wanted, chain.parsed, options, proxy_ssl, proxy_server_hostname, deadline
-        )
-
-    try:
-        return _connect(chain, options, open_tcp, ssl, server_hostname, create_connection)
-    finally:
-        # Taken over, if it came so far; closed otherwise.
-        if sock is not None:
-            sock.close()
+    return _connect(uri, additional_headers, network, options, create_connection)
 
 
 def unix_connect(
@@ -173,7 +155,7 @@ def unix_connect(
     server_hostname: str | None = None,
     additional_headers: HeadersLike | None = None,
     user_agent_header: str | None = USER_AGENT,
-    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
+    create_connection: _Create = None,
     **options: Any,
 ) -> ClientConnection:
     """Connect to a WebSocket server that listens on a Unix socket.
@@ -196,48 +178,41 @@ def unix_connect(
     """
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"
-    check_network(sock=sock, ssl=ssl, server_hostname=server_hostname)
+    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
     checked = ClientOptions(user_agent_header=user_agent_header, **options)
-    chain = RedirectChain(uri, check_headers(additional_headers), sock=sock is not None, unix=True)
-    if path is None and sock is None:
-        raise ValueError("path is missing")
-    if path is not None and sock is not None:
-        raise ValueError("path and sock exclude each other")
-
-    def open_unix(deadline: float | None) -> Transport:
-        if path is None:
-            return _take_over(sock)
-        return Transport(dial_unix(path, deadline=deadline).detach())
-
-    try:
-        return _connect(chain, checked, open_unix, ssl, server_hostname, create_connection)
-    finally:
-        if sock is not None:
-            sock.close()
-
-
-def _take_over(sock: socket_module.socket | None) -> Transport:
-    if sock is None or sock.fileno() < 0:
-        raise ValueError("sock is closed")
-    sock.setblocking(True)
-    return Transport(sock.detach())
+    return _connect(uri, additional_headers, network, checked, create_connection)
 
 
 def _connect(
-    chain: RedirectChain,
+    uri: str,
+    headers: HeadersLike | None,
+    network: Network,
     options: ClientOptions,
-    open_transport: Callable[[float | None], Transport],
-    ssl: TLS | ssl_module.SSLContext | bool | None,
-    server_hostname: str | None,
-    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None,
+    create_connection: _Create,
+) -> ClientConnection:
+    chain = network.chain(uri, check_headers(headers))
+    deadline = None if options.open_timeout is None else time.monotonic() + options.open_timeout
+    try:
+        return _open(chain, network, options, deadline, create_connection)
+    finally:
+        # Taken over, if it came so far; closed otherwise.
+        if network.sock is not None:
+            network.sock.close()
+
+
+def _open(
+    chain: RedirectChain,
+    network: Network,
+    options: ClientOptions,
+    deadline: float | None,
+    create_connection: _Create,
 ) -> ClientConnection:
     logger = options.effective_logger
-    deadline = None if options.open_timeout is None else time.monotonic() + options.open_timeout
     while True:
-        tls, name = choose_ssl(chain.parsed.secure, ssl, server_hostname, chain.parsed.host)
+        tls, name = choose_ssl(chain.parsed.secure, network.ssl, network.server_hostname, chain.parsed.host)
         request = options.native(chain.parsed, chain.headers)
         check_request(request)
-        transport = open_transport(deadline)
+        transport = _open_transport(chain, network, options, deadline)
         try:
             if tls is not None:
                 _start_tls(transport, tls, name, deadline)
@@ -258,6 +233,36 @@ def _connect(
         return connection
 
 
+def _open_transport(
+    chain: RedirectChain, network: Network, options: ClientOptions, deadline: float | None
+) -> Transport:
+    if network.sock is not None:
+        return _take_over(network.sock)
+    if network.path is not None:
+        return Transport(dial_unix(network.path, deadline=deadline).detach())
+    proxy = get_proxy(chain.parsed, network.proxy)
+    to = (network.host or chain.parsed.host, network.port or chain.parsed.port)
+    sock = dial(
+        *(to if proxy is None else (proxy.host, proxy.port)),
+        deadline=deadline,
+        local_addr=network.local_addr,
+        family=network.family,
+        happy_eyeballs_delay=network.happy_eyeballs_delay,
+    )
+    if proxy is None:
+        return Transport(sock.detach())
+    if proxy.is_socks:
+        return Transport(connect_socks(sock, proxy, *to, deadline=deadline).detach())
+    return _open_tunnel(Transport(sock.detach()), proxy, chain.parsed, network, options, deadline)
+
+
+def _take_over(sock: socket_module.socket) -> Transport:
+    if sock.fileno() < 0:
+        raise ValueError("sock is closed")
+    sock.setblocking(True)
+    return Transport(sock.detach())
+
+
 def _start_tls(
     transport: Transport, tls: TLS | ssl_module.SSLContext, server_hostname: str | None, deadline: float | None
 ) -> None:
@@ -269,17 +274,16 @@ def _open_tunnel(
     transport: Transport,
     proxy: Proxy,
     uri: WebSocketURI,
+    network: Network,
     options: ClientOptions,
-    ssl: TLS | ssl_module.SSLContext | bool | None,
-    server_hostname: str | None,
     deadline: float | None,
 ) -> Transport:
     try:
         if proxy.scheme == "https":
-            tls, name = choose_ssl(True, ssl, server_hostname, proxy.host)
+            tls, name = choose_ssl(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
             if tls is not None:
                 _start_tls(transport, tls, name, deadline)
-        elif ssl is not None:
+        elif network.proxy_ssl is not None:
             raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
         authority, headers = connect_request(proxy, uri, user_agent_header=options.user_agent_header)
         headers.pop("Host", None)  # the native core writes it

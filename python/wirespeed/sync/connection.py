@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
+from ..connection_status import ConnectionStatus
 from ..exceptions import ConcurrencyError
 from ..protocol_state import State
-from ..typing import Data, LoggerLike, Subprotocol
+from ..typing import Data, LoggerLike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientConnection", "Ping"]
 
 
-class ClientConnection(BlockingConnection):
+class ClientConnection(ConnectionStatus, BlockingConnection):
     """A WebSocket connection of a client, made by :func:`wirespeed.sync.connect`.
 
     It is a context manager that closes the connection, with code 1000, or 1011 after an exception. Iterating over it
@@ -48,9 +49,6 @@ class ClientConnection(BlockingConnection):
         self._remote_address = remote_address
         self._streaming = threading.Lock()
         self._pid = os.getpid()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.state.name} {self.id}>"
 
     def __enter__(self) -> Self:
         return self
@@ -80,36 +78,6 @@ class ClientConnection(BlockingConnection):
     def remote_address(self) -> Any:
         """Address of the other end, that of the proxy if there is one."""
         return self._remote_address
-
-    # The state of the connection.
-
-    @property
-    def state(self) -> State:
-        """State of the connection."""
-        return State(self._state)
-
-    @property
-    def close_code(self) -> int | None:
-        """Code of the close frame received, ``None`` while the connection is open.
-
-        1005 stands for a close frame without a code, 1006 for a connection that was lost:
-        RFC 6455, section 7.1.5.
-        """
-        return None if self._close is None else self._close[0]
-
-    @property
-    def close_reason(self) -> str | None:
-        """Reason of the close frame received, empty if there was none; ``None`` while the connection is open.
-
-        RFC 6455, section 7.1.6.
-        """
-        return None if self._close is None else self._close[1]
-
-    @property
-    def subprotocol(self) -> Subprotocol | None:
-        """Subprotocol that was agreed on, ``None`` if there is none."""
-        subprotocol = super().subprotocol
-        return None if subprotocol is None else Subprotocol(subprotocol)
 
     # Receiving in pieces.
 

@@ -21,7 +21,7 @@ use super::loop_state::LoopState;
 use super::operation::{Kind, Operation};
 use super::port::Port;
 use super::raw::adopt;
-use super::state::{Limits, Marks, State};
+use super::state::{End, Limits, Marks, State};
 use crate::headers::Heads;
 use crate::opening::Opened;
 use crate::{errors, source, view};
@@ -110,7 +110,7 @@ impl AsyncConnection {
     pub(super) fn release(&self, py: Python<'_>) {
         let awaited = {
             let state = self.lock(py);
-            state.is_awaited() || self.listener.is_some() && !state.finished
+            state.is_awaited() || self.listener.is_some() && !state.is_finished()
         };
         if !awaited && let Some(port) = self.port.get() {
             port.get().release(py);
@@ -356,12 +356,14 @@ impl AsyncConnection {
     fn _closed_future(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
-        let (finished, lingering) = {
-            let state = this.lock(py);
-            (state.finished, state.lingering)
+        let end = this.lock(py).end;
+        let over = match end {
+            End::NotYet => false,
+            // A loop that is closed will not close the socket of its transport either.
+            End::Lingering => this.event_loop.call_method0(py, "is_closed")?.is_truthy(py)?,
+            End::Complete => true,
         };
-        // A loop that is closed will not close the socket of its transport either.
-        if finished && (!lingering || this.event_loop.call_method0(py, "is_closed")?.is_truthy(py)?) {
+        if over {
             return Ok(None);
         }
         let future = this.event_loop.call_method0(py, "create_future")?;

@@ -12,7 +12,7 @@ use wirespeed_driver::peer::Failure;
 use super::connection::{AsyncConnection, Backend, is_done};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
-use super::state::Marks;
+use super::state::{End, Marks, Unparsed};
 
 /// What the state of a connection asks of its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,9 +94,10 @@ impl AsyncConnection {
                 return Ok(()); // the task that comes back takes it
             }
             // What was read before is parsed before anything else is read.
-            let postponed = std::mem::take(&mut state.postponed) || left && state.conn.peer.link.state().can_receive();
-            if !postponed {
-                state.may_postpone = true;
+            if state.unparsed == Unparsed::Postponed {
+                state.unparsed = Unparsed::Due;
+            } else if !left || !state.conn.peer.link.state().can_receive() {
+                state.unparsed = Unparsed::New;
                 let wanted = conn.listens() || !state.receivers.is_empty();
                 if !state.conn.read(wanted) && state.queue.is_empty() {
                     return Ok(());
@@ -134,7 +135,7 @@ impl AsyncConnection {
         {
             let mut state = conn.lock(this.py());
             state.conn.receive(bytes);
-            state.may_postpone = true;
+            state.unparsed = Unparsed::New;
             if !state.begun {
                 return Ok(());
             }
@@ -183,7 +184,9 @@ impl AsyncConnection {
         // The transport closes its socket when this returns, before anybody who is told can run.
         let closers = {
             let mut state = conn.lock(py);
-            state.lingering = false;
+            if state.is_finished() {
+                state.end = End::Complete;
+            }
             std::mem::take(&mut state.closers)
         };
         result = result.and(tell_closers(py, closers));
@@ -382,7 +385,7 @@ impl AsyncConnection {
         let conn = this.get();
         let taken = {
             let mut state = conn.lock(py);
-            if std::mem::replace(&mut state.finished, true) {
+            if state.is_finished() {
                 return Ok(());
             }
             if state.large.take().is_some() {
@@ -400,8 +403,9 @@ impl AsyncConnection {
                 .map(|(_, future)| future)
                 .collect();
             // The socket of a transport is closed by the loop, in its next iteration.
-            state.lingering = !state.lost && matches!(&*conn.backend.lock(py), Backend::Transport(_));
-            let closers = if state.lingering { Vec::new() } else { std::mem::take(&mut state.closers) };
+            let lingering = !state.lost && matches!(&*conn.backend.lock(py), Backend::Transport(_));
+            state.end = if lingering { End::Lingering } else { End::Complete };
+            let closers = if lingering { Vec::new() } else { std::mem::take(&mut state.closers) };
             (
                 state.conn.take_ended(),
                 receivers.into_iter().chain(senders).chain(drainers).chain(mourners),

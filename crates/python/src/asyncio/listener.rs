@@ -14,7 +14,7 @@ use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
-use super::state::{Arrival, Notes};
+use super::state::{Arrival, Notes, Unparsed};
 
 /// The methods of a listener, looked up once.
 pub(super) struct Listener {
@@ -139,7 +139,7 @@ impl AsyncConnection {
                     return Ok(()); // it was aborted: nothing more is for the listener
                 }
                 if state.is_receive_turn_due(iteration) {
-                    state.postponed = true;
+                    state.unparsed = Unparsed::Postponed;
                     drop(state);
                     return conn.serve_soon(py);
                 }

@@ -91,7 +91,7 @@ impl AsyncConnection {
     #[inline]
     fn wait_for_message(&self, this: &Bound<'_, Self>, operation: &Operation, delivery: Delivery) -> PyResult<Step> {
         let py = this.py();
-        if self.lock(py).finished {
+        if self.lock(py).is_finished() {
             return Err(self.ended(py, operation.kind));
         }
         let waiter = WaiterRef::new(self.event_loop.bind(py), operation.option, delivery)?;
@@ -198,7 +198,7 @@ impl AsyncConnection {
         Self::settle(this)?;
         match taken {
             Some(item) => finish_item(py, item, decode).map(Some),
-            None if conn.lock(py).finished => Err(conn.closed(py)),
+            None if conn.lock(py).is_finished() => Err(conn.closed(py)),
             None => Ok(None),
         }
     }

@@ -11,7 +11,7 @@ use wirespeed_driver::write_queue::Flushed;
 use super::connection::AsyncConnection;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
-use super::state::Output;
+use super::state::{Output, Wanted};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
@@ -180,7 +180,7 @@ impl AsyncConnection {
             match operation.kind {
                 Kind::End => {}
                 Kind::Drain => {
-                    return if self.lock(py).finished { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
+                    return if self.lock(py).is_finished() { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
                 }
                 _ => {
                     let mut state = self.lock(py);
@@ -348,7 +348,7 @@ impl AsyncConnection {
 
     fn wait_for_end(&self, this: &Bound<'_, Self>) -> PyResult<Step> {
         let py = this.py();
-        if self.lock(py).finished {
+        if self.lock(py).is_finished() {
             return Err(self.closed(py));
         }
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
@@ -438,8 +438,11 @@ impl AsyncConnection {
                 return Ok(());
             }
             // If the application does not receive any more, it gives up what does not fit the queue.
-            state.dropping |= !keep;
-            state.keeping = keep;
+            if !keep {
+                state.wanted = Wanted::WithRoom;
+            } else if state.wanted == Wanted::All {
+                state.wanted = Wanted::WhileClosing;
+            }
             if state.large.is_some() && !state.conn.is_closing() {
                 state.pending_close.get_or_insert((code, reason.to_owned()));
                 state.conn.limit_closing(std::time::Instant::now());

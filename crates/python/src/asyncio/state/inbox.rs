@@ -8,7 +8,7 @@ use wirespeed_driver::blocking::Item;
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
-use super::{Limits, State, YIELD_BYTES};
+use super::{Limits, State, Unparsed, Wanted, YIELD_BYTES};
 use crate::asyncio::waiter::{Stage, WaiterRef};
 use crate::payload::{self, PyPayload};
 
@@ -150,7 +150,7 @@ impl State {
             }
             let len = length(&payload);
             self.received.1 += len + RECEIVED_COST;
-            if self.dropping && (self.drop_rest || is_full(&self.limits, self.queue.len(), self.queued_bytes)) {
+            if self.wanted == Wanted::WithRoom && (self.drop_rest || is_full(&self.limits, self.queue.len(), self.queued_bytes)) {
                 // To the end of its message.
                 self.drop_rest = !fin;
                 continue;
@@ -225,7 +225,7 @@ impl State {
         // Who will receive them, and how, is not known yet: fragments stay fragments.
         self.set_delivery(Delivery::Fragments);
         let mut postponed = false;
-        while self.dropping || !self.is_queue_full() {
+        while self.wanted == Wanted::WithRoom || !self.is_queue_full() {
             let Some(item) = self.parse(py, None, notes)? else { break };
             self.enqueue(item);
             postponed = self.postpone();
@@ -240,10 +240,10 @@ impl State {
     /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which closes the connection where it is
     /// parsed, would keep the application from answering the messages before it, which it could not receive yet.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
-        let postpone = self.may_postpone && !self.dropping && self.conn.peer.has_input();
+        let postpone =
+            self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && self.conn.peer.has_input();
         if postpone {
-            self.may_postpone = false;
-            self.postponed = true;
+            self.unparsed = Unparsed::Postponed;
         }
         postpone
     }
@@ -288,9 +288,14 @@ impl State {
     /// application still receives.
     pub(in crate::asyncio) fn may_pause(&self, closing: bool) -> bool {
         let link = &self.conn.peer.link;
-        let keeping = self.keeping && link.state().can_receive() && !link.is_eof() && link.failure().is_none();
+        let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
+        let wanted = match self.wanted {
+            Wanted::All => !closing,
+            Wanted::WhileClosing => !closing || more,
+            Wanted::WithRoom => false,
+        };
         // Whoever waits has nothing yet: the rest of a large message, perhaps.
-        !self.dropping && self.receivers.is_empty() && (!closing || keeping)
+        wanted && self.receivers.is_empty()
     }
 
     pub(in crate::asyncio) fn queued_payload(&self) -> usize {

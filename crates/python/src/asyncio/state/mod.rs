@@ -41,6 +41,36 @@ pub(super) struct Limits {
     pub(super) yield_after: usize,
 }
 
+/// Which messages the application will receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    All,
+    /// It closes, and receives what still arrives.
+    WhileClosing,
+    /// It closes: those for which the queue has room.
+    WithRoom,
+}
+
+/// What becomes of bytes that were read while nobody receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unparsed {
+    /// They may be left for the next turn of the loop, once.
+    New,
+    /// They are: parsed then, as far as nobody asks for them before. Nothing is read meanwhile.
+    Postponed,
+    /// They were.
+    Due,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    NotYet,
+    /// All who wait were told but those of `wait_closed`: the transport has yet to close the socket.
+    Lingering,
+    Complete,
+}
+
 pub(super) struct State {
     pub(super) conn: Evented<PyPayload>,
     pub(super) limits: Limits,
@@ -59,12 +89,8 @@ pub(super) struct State {
     drop_rest: bool,
     /// The rest of the message that is arriving is not wanted.
     discarding: bool,
-    /// Messages for which the queue has no room are not wanted: the application closes.
-    pub(super) dropping: bool,
-    /// What was read is parsed, as far as nobody asks for it before, in the next turn of the loop. Nothing is read meanwhile.
-    pub(super) postponed: bool,
-    /// It has not been since something was read.
-    pub(super) may_postpone: bool,
+    pub(super) wanted: Wanted,
+    pub(super) unparsed: Unparsed,
     /// Received since a task was last suspended: in the iteration of this number.
     received: (u64, usize),
     /// A task that receives has given the loop a turn and comes back for the rest of what was read.
@@ -114,16 +140,11 @@ pub(super) struct State {
     pub(super) streaming_receiver: bool,
     /// What a listener raised.
     pub(super) listener_error: Option<PyErr>,
-    /// The application closes, and receives what still arrives.
-    pub(super) keeping: bool,
-    /// Everybody was told that it is over.
-    pub(super) finished: bool,
     /// What the loop says is acted upon.
     pub(super) begun: bool,
     /// The transport has ended.
     pub(super) lost: bool,
-    /// It is over, but the transport has yet to close the socket.
-    pub(super) lingering: bool,
+    pub(super) end: End,
     /// The key of our timer.
     pub(super) timer: Option<(Instant, u64)>,
 }
@@ -141,9 +162,8 @@ impl State {
             partial: false,
             drop_rest: false,
             discarding: false,
-            dropping: false,
-            postponed: false,
-            may_postpone: true,
+            wanted: Wanted::All,
+            unparsed: Unparsed::New,
             received: (0, 0),
             turn_pending: false,
             paused: false,
@@ -169,11 +189,9 @@ impl State {
             tell_controls: false,
             streaming_receiver: false,
             listener_error: None,
-            keeping: false,
-            finished: false,
             begun: false,
             lost: false,
-            lingering: false,
+            end: End::NotYet,
             timer: None,
         }
     }
@@ -200,6 +218,12 @@ impl State {
             std::mem::take(&mut self.flushes),
             self.listener_error.take(),
         )
+    }
+
+    /// Whether everybody who waits was told that it is over.
+    #[inline]
+    pub(super) fn is_finished(&self) -> bool {
+        self.end != End::NotYet
     }
 
     /// Whether anything must keep this connection alive although the application may have dropped it: a task that waits on it.

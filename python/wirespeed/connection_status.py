@@ -1,0 +1,52 @@
+"""What every connection tells of itself, whatever waits for it: threads or an event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .protocol_state import State
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = ["ConnectionStatus"]
+
+
+class ConnectionStatus:
+    """Base of connections, before the native one."""
+
+    # Attributes would be a dict for each connection.
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        id: UUID
+
+        @property
+        def _state(self) -> int: ...
+        @property
+        def _close(self) -> tuple[int, str] | None: ...
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.state.name} {self.id}>"
+
+    @property
+    def state(self) -> State:
+        """State of the connection."""
+        return State(self._state)
+
+    @property
+    def close_code(self) -> int | None:
+        """Code of the close frame received, ``None`` while the connection is open.
+
+        1005 stands for a close frame without a code, 1006 for a connection that was lost:
+        RFC 6455, section 7.1.5.
+        """
+        return None if self._close is None else self._close[0]
+
+    @property
+    def close_reason(self) -> str | None:
+        """Reason of the close frame received, empty if there was none; ``None`` while the connection is open.
+
+        RFC 6455, section 7.1.6.
+        """
+        return None if self._close is None else self._close[1]
