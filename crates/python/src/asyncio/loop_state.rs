@@ -1,6 +1,10 @@
 //! What the connections of one event loop share: the iteration it is in, corked connections, and one timer for all.
 
 use std::collections::BTreeMap;
+#[cfg(target_os = "linux")]
+use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -10,6 +14,8 @@ use pyo3::prelude::*;
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
 use super::port::Port;
+#[cfg(target_os = "linux")]
+use super::timer::Timer;
 
 /// The attribute of the loop that keeps it.
 const ATTRIBUTE: &str = "_wirespeed_state";
@@ -28,8 +34,20 @@ struct Inner {
     scheduled: bool,
     timers: BTreeMap<(Instant, u64), Py<Port>>,
     last_timer: u64,
-    /// The loop's timer: when it is due, and its handle.
-    armed: Option<(Instant, Py<PyAny>)>,
+    alarm: Alarm,
+    /// The loop may be asked to watch a timer that is a descriptor.
+    #[cfg(target_os = "linux")]
+    watches: bool,
+}
+
+/// The loop's one timer for all of ours.
+enum Alarm {
+    Off,
+    /// `call_later`: when it is due, and its handle.
+    Handle(Instant, Py<PyAny>),
+    /// `add_reader`: the loop, without timers of its own, waits without a timeout.
+    #[cfg(target_os = "linux")]
+    Descriptor(Timer),
 }
 
 impl LoopState {
@@ -47,7 +65,9 @@ impl LoopState {
             scheduled: false,
             timers: BTreeMap::new(),
             last_timer: 0,
-            armed: None,
+            alarm: Alarm::Off,
+            #[cfg(target_os = "linux")]
+            watches: watches(event_loop)?,
         };
         let state = Bound::new(py, Self { iteration: AtomicU64::new(1), inner: Guarded::new(inner) })?;
         // A loop without room for attributes: each connection has a state of its own, which costs a timer each.
@@ -117,27 +137,69 @@ impl LoopState {
     /// Sets the loop's timer to the earliest of ours; one that is set too early is left alone.
     fn arm(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
-        let (cancelled, wanted, event_loop) = {
+        let (old, wanted, event_loop) = {
             let mut inner = slf.get().inner.lock(py);
             let wanted = inner.timers.first_key_value().map(|(key, _)| key.0);
-            match (wanted, inner.armed.as_ref().map(|armed| armed.0)) {
-                (Some(wanted), Some(armed)) if armed <= wanted => return Ok(()),
-                (None, None) => return Ok(()),
+            match (&mut inner.alarm, wanted) {
+                (Alarm::Off, None) => return Ok(()),
+                (Alarm::Handle(due, _), Some(wanted)) if *due <= wanted => return Ok(()),
+                #[cfg(target_os = "linux")]
+                (Alarm::Descriptor(timer), Some(wanted)) => {
+                    return Ok(timer.arm(Instant::now(), wanted).map_err(io::Error::from)?);
+                }
                 _ => {}
             }
-            let cancelled = inner.armed.take();
-            (cancelled, wanted, inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py)))
+            let old = std::mem::replace(&mut inner.alarm, Alarm::Off);
+            (old, wanted, inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py)))
         };
-        if let Some((_, handle)) = cancelled {
-            handle.call_method0(py, "cancel")?;
+        let Some(event_loop) = event_loop else { return Ok(()) };
+        match old {
+            Alarm::Off => {}
+            Alarm::Handle(_, handle) => handle.call_method0(py, "cancel").map(drop)?,
+            #[cfg(target_os = "linux")]
+            Alarm::Descriptor(timer) => {
+                event_loop.call_method1(py, "remove_reader", (timer.fd.as_raw_fd(),)).map(drop)?
+            }
         }
-        if let (Some(wanted), Some(event_loop)) = (wanted, event_loop) {
-            let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
-            let handle = event_loop.call_method1(py, "call_later", (delay, slf.getattr("_on_timer")?))?;
-            slf.get().inner.lock(py).armed = Some((wanted, handle));
+        let Some(wanted) = wanted else { return Ok(()) };
+        #[cfg(target_os = "linux")]
+        if slf.get().inner.lock(py).watches {
+            match Self::watch_timer(slf, event_loop.bind(py), wanted) {
+                Ok(timer) => {
+                    slf.get().inner.lock(py).alarm = Alarm::Descriptor(timer);
+                    return Ok(());
+                }
+                // Descriptors are used up, perhaps.
+                Err(_) => slf.get().inner.lock(py).watches = false,
+            }
         }
+        let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
+        let handle = event_loop.call_method1(py, "call_later", (delay, slf.getattr("_on_timer")?))?;
+        slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, handle);
         Ok(())
     }
+
+    #[cfg(target_os = "linux")]
+    fn watch_timer(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>, wanted: Instant) -> PyResult<Timer> {
+        let mut timer = Timer::new().map_err(io::Error::from)?;
+        timer.arm(Instant::now(), wanted).map_err(io::Error::from)?;
+        event_loop.call_method1("add_reader", (timer.fd.as_raw_fd(), slf.getattr("_on_timer")?))?;
+        Ok(timer)
+    }
+}
+
+/// Whether a loop waits for descriptors with little ado: those of the standard library and uvloop. Our own has a better way with timeouts.
+#[cfg(target_os = "linux")]
+fn watches(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = event_loop.py();
+    if event_loop.hasattr("_wirespeed_selector")? {
+        return Ok(false);
+    }
+    if event_loop.is_instance(&py.import("asyncio.selector_events")?.getattr("BaseSelectorEventLoop")?)? {
+        return Ok(true);
+    }
+    let module: String = event_loop.get_type().getattr("__module__")?.extract()?;
+    Ok(module == "uvloop" || module.starts_with("uvloop."))
 }
 
 #[pymethods]
@@ -166,7 +228,11 @@ impl LoopState {
         let now = Instant::now();
         let due: Vec<Py<Port>> = {
             let mut inner = this.inner.lock(py);
-            inner.armed = None;
+            match &mut inner.alarm {
+                #[cfg(target_os = "linux")]
+                Alarm::Descriptor(timer) => timer.clear(),
+                alarm => *alarm = Alarm::Off,
+            }
             let later = inner.timers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut inner.timers, later).into_values().collect()
         };
@@ -186,7 +252,10 @@ impl LoopState {
         for port in inner.timers.values() {
             visit.call(port)?;
         }
-        inner.armed.as_ref().map_or(Ok(()), |armed| visit.call(&armed.1))
+        match &inner.alarm {
+            Alarm::Handle(_, handle) => visit.call(handle),
+            _ => Ok(()),
+        }
     }
 
     fn __clear__(&self) {
@@ -195,7 +264,7 @@ impl LoopState {
                 inner.event_loop.take(),
                 std::mem::take(&mut inner.corked),
                 std::mem::take(&mut inner.timers),
-                inner.armed.take(),
+                std::mem::replace(&mut inner.alarm, Alarm::Off),
             )
         });
         drop(taken);

@@ -2,7 +2,7 @@
 //!
 //! - `connection` is the object that the application holds; `receiving`, `sending`, `writing`, `driving`, `listener` are what it does.
 //! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
-//! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
+//! - `state` is what a connection knows, `loop_state` what all connections of a loop share, `timer` one of these things.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
 //! - `opening` comes before all this.
 
@@ -21,6 +21,8 @@ mod receiving;
 pub(crate) mod selector;
 mod sending;
 mod state;
+#[cfg(target_os = "linux")]
+mod timer;
 mod waiter;
 mod writing;
 

@@ -14,13 +14,12 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use super::guarded::Guarded;
 use super::port::Port;
+use super::timer::{Timer, timespec};
 
 /// Marks the descriptors of connections in what epoll returns.
 const NATIVE: u64 = 1 << 63;
@@ -35,8 +34,7 @@ const ROUNDS: usize = 256;
 /// Marks the descriptor of our timer.
 const TIMER: u64 = 1 << 62;
 
-/// A wait that is to end later than this leaves its end to a timer, which stays as it is over many waits; to give epoll a timeout costs as
-/// much as reading a message. The timer of a nearer end would be set anew each time.
+/// A wait that is to end later than this leaves its end to a timer. That of a nearer end would be set anew each time.
 const FAR: Duration = Duration::from_millis(2);
 
 /// How long to spin before signals are looked for.
@@ -50,43 +48,6 @@ struct Events(Vec<Event>);
 unsafe impl Send for Events {}
 // SAFETY: as above.
 unsafe impl Sync for Events {}
-
-/// A descriptor that is readable when a wait is over.
-struct Timer {
-    fd: OwnedFd,
-    /// When it will be: perhaps earlier than needed, which is noticed when it happens.
-    due: Option<Instant>,
-}
-
-impl Timer {
-    fn new(epoll: &OwnedFd) -> Result<Self, Errno> {
-        let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        epoll::add(epoll, &fd, EventData::new_u64(TIMER), EventFlags::IN)?;
-        Ok(Self { fd, due: None })
-    }
-
-    /// Sees to it that the descriptor is readable at `until`, or before.
-    fn arm(&mut self, now: Instant, until: Instant) -> Result<(), Errno> {
-        if self.due.is_some_and(|due| due <= until) {
-            return Ok(());
-        }
-        let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would switch it off
-        let value = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(left) };
-        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &value)?;
-        self.due = Some(until);
-        Ok(())
-    }
-
-    /// It was readable.
-    fn clear(&mut self) {
-        self.due = None;
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]); // a count of no interest
-    }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX), tv_nsec: duration.subsec_nanos().into() }
-}
 
 struct Native {
     port: Py<Port>,
@@ -211,7 +172,7 @@ impl NativeSelector {
                 let mut timer = self.timer.lock(py);
                 let timer = match &mut *timer {
                     Some(timer) => timer,
-                    none => none.insert(Timer::new(epoll).map_err(os_error)?),
+                    none => none.insert(add_timer(epoll).map_err(os_error)?),
                 };
                 timer.arm(now, until).map_err(os_error)?;
                 left = None;
@@ -257,6 +218,12 @@ impl NativeSelector {
             }
         }
     }
+}
+
+fn add_timer(epoll: &OwnedFd) -> Result<Timer, Errno> {
+    let timer = Timer::new()?;
+    epoll::add(epoll, &timer.fd, EventData::new_u64(TIMER), EventFlags::IN)?;
+    Ok(timer)
 }
 
 fn poll(epoll: &OwnedFd, events: &mut Events, timeout: Option<Duration>) -> Result<usize, Errno> {

@@ -150,7 +150,9 @@ impl State {
             }
             let len = length(&payload);
             self.received.1 += len + RECEIVED_COST;
-            if self.wanted == Wanted::WithRoom && (self.drop_rest || is_full(&self.limits, self.queue.len(), self.queued_bytes)) {
+            if self.wanted == Wanted::WithRoom
+                && (self.drop_rest || is_full(&self.limits, self.queue.len(), self.queued_bytes))
+            {
                 // To the end of its message.
                 self.drop_rest = !fin;
                 continue;
@@ -240,8 +242,7 @@ impl State {
     /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which closes the connection where it is
     /// parsed, would keep the application from answering the messages before it, which it could not receive yet.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
-        let postpone =
-            self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && self.conn.peer.has_input();
+        let postpone = self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && self.conn.peer.has_input();
         if postpone {
             self.unparsed = Unparsed::Postponed;
         }
