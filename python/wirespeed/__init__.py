@@ -5,12 +5,15 @@ import sys as _sys
 
 from . import sync
 from ._native import after_fork as _after_fork
+from .asyncio.broadcasting import broadcast
 from .asyncio.client import connect, unix_connect
 from .asyncio.connection import ClientConnection
 from .asyncio.listener import Listener
 from .asyncio.loop import EventLoop, new_event_loop, run
 from .asyncio.pipe import StreamClosedError
 from .asyncio.reconnect import ConnectAttempt
+from .asyncio.serve import serve, unix_serve
+from .asyncio.server import Server, ServerConnection
 from .asyncio.stream import StreamReader, StreamWriter, open_stream
 from .close_codes import Close, CloseCode
 from .compression import Deflate
@@ -76,6 +79,12 @@ __all__ = [
     "TLS",
     "Deflate",
     "sync",
+    # Servers
+    "serve",
+    "unix_serve",
+    "Server",
+    "ServerConnection",
+    "broadcast",
     # Streams of bytes
     "open_stream",
     "StreamReader",

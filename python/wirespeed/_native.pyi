@@ -14,7 +14,7 @@ from uuid import UUID
 
 from typing_extensions import Buffer, Self, disjoint_base
 
-from ._native_types import ConnectOptions, Stats
+from ._native_types import ConnectOptions, DeflateOptions, Stats
 from .datastructures import Request, Response
 from .exceptions import ConnectionClosed
 from .typing import LoggerLike, Subprotocol
@@ -27,9 +27,13 @@ __all__ = [
     "Opened",
     "Opening",
     "Ping",
+    "ServerOpening",
+    "ServerSettings",
+    "ServerTLS",
     "Transport",
     "__version__",
     "after_fork",
+    "broadcast",
     "check_request",
 ]
 
@@ -51,6 +55,68 @@ class ClientTLS:
         min_version: str | None,
         max_version: str | None,
     ) -> ClientTLS: ...
+
+@final
+class ServerTLS:
+    """Native form of :class:`wirespeed.TLS` for a server."""
+
+    def __new__(
+        cls,
+        *,
+        client_ca: Sequence[bytes],
+        cert_pem: bytes,
+        key_pem: bytes,
+        alpn: Sequence[bytes],
+        min_version: str | None,
+        max_version: str | None,
+    ) -> ServerTLS: ...
+
+@final
+class ServerSettings:
+    """What all connections of a server share."""
+
+    def __new__(
+        cls,
+        *,
+        subprotocols: Sequence[str],
+        deflate: DeflateOptions | None,
+        max_size: int | None,
+        max_fragment_size: int | None,
+        max_fragments: int | None,
+        queue_messages: int,
+        queue_bytes: int,
+        ping_interval: float | None,
+        ping_timeout: float | None,
+        close_timeout: float | None,
+    ) -> ServerSettings: ...
+
+@final
+class ServerOpening:
+    """From an accepted stream to a request for a WebSocket, without I/O of its own: bytes in, bytes out."""
+
+    def __new__(cls, settings: ServerSettings) -> ServerOpening: ...
+    def start_tls(self, config: ServerTLS | ssl.SSLContext) -> None:
+        """Begin a TLS handshake, before anything else."""
+
+    @property
+    def is_tls_handshaking(self) -> bool:
+        """Whether the TLS handshake goes on."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the request is complete."""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that were received. An error leaves what the client must be told in the output."""
+
+    def feed_eof(self) -> None:
+        """Take the end of the stream."""
+
+    def take_output(self) -> bytes:
+        """Return bytes to send now."""
+
+    def finish(self) -> Opened:
+        """Return what a connection is made of, which then answers the request."""
 
 @final
 class Transport:
@@ -336,6 +402,12 @@ class BlockingConnection:
     def _tls(self) -> tuple[str | None, str | None] | None: ...
     def _recv_fragment(self, timeout: float | None = None) -> tuple[bytes, bool, bool]: ...
     def _discard_message(self) -> None: ...
+    def _answer(self, fields: Sequence[tuple[str, str]]) -> Exception | None: ...
+    def _draft(
+        self, choose: bool, subprotocol: str | None, fields: Sequence[tuple[str, str]]
+    ) -> tuple[Response, Exception | None]: ...
+    def _respond(self, response: Response) -> None: ...
+    def _offered_subprotocols(self) -> list[Subprotocol]: ...
     def _closed_error(self) -> ConnectionClosed: ...
 
 @disjoint_base
@@ -557,6 +629,12 @@ class AsyncConnection:
     def _pong(self, data: str | Buffer) -> None: ...
     def _begin_close(self, code: int, reason: str, *, keep: bool = False) -> None: ...
     def _closed_future(self) -> asyncio.Future[None] | None: ...
+    def _answer(self, fields: Sequence[tuple[str, str]]) -> Exception | None: ...
+    def _draft(
+        self, choose: bool, subprotocol: str | None, fields: Sequence[tuple[str, str]]
+    ) -> tuple[Response, Exception | None]: ...
+    def _respond(self, response: Response) -> None: ...
+    def _offered_subprotocols(self) -> list[Subprotocol]: ...
     def _closed_error(self) -> ConnectionClosed: ...
     def _fileno(self) -> int: ...
 
@@ -597,3 +675,12 @@ def after_fork() -> None:
 
 def check_request(options: ConnectOptions) -> None:
     """Raise what :meth:`Transport.open` would raise for options that are wrong in themselves."""
+
+def broadcast(
+    connections: Iterable[Any], message: str | Buffer, text: bool | None, slow: str
+) -> tuple[int, list[tuple[AsyncConnection, str]]]:
+    """Send a message to those of the connections that are open; see :func:`wirespeed.broadcast`.
+
+    Returns:
+        How many these are, and which of the others did not get it for what reason.
+    """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["ConnectOptions", "DeflateOptions", "Stats"]
+__all__ = ["ConnectOptions", "DeflateOptions", "SharedSettings", "Stats"]
 
 
 class DeflateOptions(TypedDict):
@@ -19,17 +19,11 @@ class DeflateOptions(TypedDict):
     client_max_window_bits: int | None
 
 
-class ConnectOptions(TypedDict):
-    """What to ask for in an opening handshake, and how the connection is to behave."""
+class SharedSettings(TypedDict):
+    """How a connection is to behave, at either end."""
 
-    host: str
-    target: str
-    origin: str | None
     subprotocols: list[str]
     deflate: DeflateOptions | None
-    user_agent: str | None
-    authorization: str | None
-    headers: list[tuple[str, str]]
     max_size: int | None
     max_fragment_size: int | None
     max_fragments: int | None
@@ -38,6 +32,17 @@ class ConnectOptions(TypedDict):
     ping_interval: float | None
     ping_timeout: float | None
     close_timeout: float | None
+
+
+class ConnectOptions(SharedSettings):
+    """The same, and what to ask for in an opening handshake."""
+
+    host: str
+    target: str
+    origin: str | None
+    user_agent: str | None
+    authorization: str | None
+    headers: list[tuple[str, str]]
 
 
 class Stats(TypedDict):

@@ -213,9 +213,9 @@ impl<B: PayloadBuffer> Evented<B> {
             // connection (TIME_WAIT); a server does it (RFC 6455 7.1.1).
             None if self.peer.side() == Side::Client => Progress::Closing,
             None => self.end(Failure::Aborted),
-            // The close frame that names a fault must not be lost to a reset, which the kernel sends when a socket is closed with
+            // The close frame that names a fault, or the response that refuses, must not be lost to a reset, which the kernel sends when a socket is closed with
             // bytes unread: end our direction, and read on until the peer has ended its own.
-            Some(Failure::Fault(_)) => {
+            Some(Failure::Fault(_) | Failure::Refused) => {
                 self.shut_once();
                 Progress::Closing
             }

@@ -56,7 +56,7 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
         Failure::Io(error) => Some(io_error(error)),
         Failure::Tls(error) => Some(tls_ref(py, error)),
         Failure::KeepaliveTimeout => Some(PyTimeoutError::new_err("keepalive ping timeout")),
-        Failure::Aborted => None,
+        Failure::Refused | Failure::Aborted => None,
     }
 }
 
@@ -166,6 +166,21 @@ pub(crate) fn handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
         E::InvalidArgument { .. } => PyValueError::new_err(text),
         E::OutOfOrder { .. } => PyRuntimeError::new_err(text),
         _ => exception(py, "InvalidMessage", (text,)),
+    }
+}
+
+/// An exception for an opening handshake that a server did not accept.
+pub(crate) fn server_handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
+    use HandshakeError as E;
+    match error {
+        E::StartLineTooLong { .. } => exception(py, "RequestLineTooLong", (error.to_string(),)),
+        E::ConnectionClosed { .. } => {
+            let closed = exception(py, "InvalidMessage", ("did not receive a valid HTTP request",));
+            closed.set_cause(py, Some(pyo3::exceptions::PyEOFError::new_err(error.to_string())));
+            closed
+        }
+        E::RefusedHeader { .. } => PyValueError::new_err(error.to_string()),
+        error => handshake(py, error),
     }
 }
 

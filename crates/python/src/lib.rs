@@ -3,9 +3,11 @@
 mod asyncio;
 mod blocking;
 mod errors;
+mod handshake;
 mod headers;
 mod opening;
 mod payload;
+mod serving;
 mod source;
 mod ssl_layer;
 mod tls;
@@ -16,6 +18,8 @@ use pyo3::prelude::*;
 /// The native part of wirespeed. Private: use the names of the `wirespeed` package.
 #[pymodule(gil_used = false)]
 mod _native {
+    #[pymodule_export]
+    use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
     use crate::asyncio::connection::AsyncConnection;
     #[pymodule_export]
@@ -32,7 +36,9 @@ mod _native {
     #[pymodule_export]
     use crate::opening::{Opened, check_request};
     #[pymodule_export]
-    use crate::tls::ClientTLS;
+    use crate::serving::{ServerOpening, ServerSettings};
+    #[pymodule_export]
+    use crate::tls::{ClientTLS, ServerTLS};
 
     use pyo3::prelude::*;
 

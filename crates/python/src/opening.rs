@@ -11,13 +11,14 @@ use pyo3::prelude::*;
 use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake;
 use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
-use wirespeed_driver::protocol::handshake::{self, Accepted, Request};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer, client};
 use wirespeed_driver::{Peer, entropy};
 
+use crate::handshake::Handshake;
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ClientTLS;
@@ -34,8 +35,7 @@ pub(crate) struct Parts {
     /// None if it came without I/O.
     pub(crate) socket: Option<Socket>,
     pub(crate) settings: Settings,
-    pub(crate) request: Request,
-    pub(crate) accepted: Accepted,
+    pub(crate) handshake: Handshake,
 }
 
 #[pymethods]
@@ -86,7 +86,7 @@ struct Options {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct DeflateOptions {
+pub(crate) struct DeflateOptions {
     level: u8,
     memory_level: u8,
     threshold: usize,
@@ -157,7 +157,7 @@ impl Plan {
 }
 
 /// A duration that an option gives in seconds; none switches it off.
-fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
         Some(seconds) if seconds.is_nan() || seconds < 0.0 => {

@@ -24,11 +24,20 @@ pub(crate) struct SslLayer {
 impl SslLayer {
     /// A client's end under `context`.
     pub(crate) fn client(context: &Bound<'_, PyAny>, server_hostname: Option<&str>) -> PyResult<Self> {
+        Self::new(context, false, server_hostname)
+    }
+
+    /// A server's end.
+    pub(crate) fn server(context: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::new(context, true, None)
+    }
+
+    fn new(context: &Bound<'_, PyAny>, server: bool, server_hostname: Option<&str>) -> PyResult<Self> {
         let py = context.py();
         let ssl = py.import("ssl")?;
         let bio = ssl.getattr("MemoryBIO")?;
         let (incoming, outgoing) = (bio.call0()?, bio.call0()?);
-        let object = context.call_method1("wrap_bio", (&incoming, &outgoing, false, server_hostname))?;
+        let object = context.call_method1("wrap_bio", (&incoming, &outgoing, server, server_hostname))?;
         // A subclass of SSLContext may make objects of a kind of its own: then there is nothing under them.
         let object = object.getattr("_sslobj").unwrap_or(object);
         Ok(Self {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import socket as socket_module
@@ -12,8 +11,9 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..addresses import HAPPY_EYEBALLS_DELAY
-from ..client_options import QUEUE_BYTES, AsyncClientOptions, Network, check_headers
+from ..client_options import AsyncClientOptions, Network, check_headers
 from ..compression import Deflate
+from ..connection_options import QUEUE_BYTES
 from ..datastructures import HeadersLike
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
@@ -248,18 +248,10 @@ class connect:  # noqa: N801 - it is used as a function
                 connection = await establish(
                     opened,
                     sock,
-                    loop=asyncio.get_running_loop(),
-                    logger=options.effective_logger,
+                    options,
                     local_address=sock.getsockname(),
                     remote_address=_remote_address(sock),
                     create_connection=self._create_connection,
-                    listener=options.listener,
-                    zero_copy=options.zero_copy,
-                    write_limit=options.write_limit,
-                    yield_after=options.yield_after,
-                    max_queue=options.max_queue,
-                    max_queue_bytes=options.max_queue_bytes,
-                    io_port=options.io_port,
                 )
                 # The socket is the connection's.
                 stack.pop_all()

@@ -19,15 +19,16 @@ from ..close_codes import CloseCode
 from ..connection_status import ConnectionStatus
 from ..exceptions import ConcurrencyError
 from ..protocol_state import State
-from ..typing import BytesLike, Data, DataLike, LoggerLike
+from ..typing import BytesLike, Data, DataLike
 from . import codec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .listener import Listener
+    from ..client_options import AsyncClientOptions
+    from ..connection_options import AsyncOptions
 
-__all__ = ["ClientConnection", "Connection", "establish"]
+__all__ = ["ClientConnection", "Connection", "attach", "choose_port", "establish", "native_arguments"]
 
 
 class Connection(ConnectionStatus, AsyncConnection):
@@ -310,66 +311,81 @@ class ClientConnection(Connection):
     """The connection of a client, made by :func:`wirespeed.connect`."""
 
 
-async def establish(
-    opened: Opened,
-    sock: socket_module.socket,
-    *,
-    loop: asyncio.AbstractEventLoop,
-    logger: LoggerLike,
-    local_address: Any,
-    remote_address: Any,
-    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
-    listener: Listener | object | None = None,
-    zero_copy: bool = False,
-    write_limit: int | tuple[int, int | None] = 2**15,
-    yield_after: int = 1024,
-    max_queue: int | tuple[int | None, int | None] | None = 16,
-    max_queue_bytes: int | None = 4 * 2**20,
-    io_port: str | None = None,
-) -> ClientConnection:
-    """Make a connection of what an opening handshake has opened.
+def native_arguments(options: AsyncOptions) -> dict[str, Any]:
+    """Return the arguments of a connection's constructor that options determine.
 
     Args:
-        opened: What it has opened.
-        sock: Its socket, non-blocking. It is taken over.
-        loop: The event loop.
-        logger: For the connection.
-        local_address: For the connection.
-        remote_address: For the connection.
-        create_connection: As for ``connect``.
-        listener: As for ``connect``.
-        zero_copy: As for ``connect``.
-        write_limit: As for ``connect``.
-        yield_after: As for ``connect``.
-        max_queue: As for ``connect``.
-        max_queue_bytes: As for ``connect``.
-        io_port: As for ``connect``.
+        options: Of a client or a server.
     """
-    if io_port is None:
-        io_port = "fd" if _watches_descriptors(loop) else "transport"
-    options = {
-        "loop": loop,
-        "logger": logger,
-        "local_address": local_address,
-        "remote_address": remote_address,
-        "listener": listener,
-        "zero_copy": zero_copy,
-        "queue": _queue(max_queue, max_queue_bytes),
-        "write_limit": _marks(write_limit),
-        "yield_after": yield_after,
+    return {
+        "zero_copy": options.zero_copy,
+        "queue": _queue(options.max_queue, options.max_queue_bytes),
+        "write_limit": _marks(options.write_limit),
+        "yield_after": options.yield_after,
     }
-    if io_port == "fd":
-        opened._adopt(sock.detach())
-    connection = (create_connection or ClientConnection)(opened, **options)
-    if not isinstance(connection, ClientConnection):
-        raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
+
+
+def choose_port(io_port: str | None, loop: asyncio.AbstractEventLoop) -> str:
+    """Return the port that a connection is to use.
+
+    Args:
+        io_port: What the user passed.
+        loop: The event loop.
+    """
+    return io_port or ("fd" if _watches_descriptors(loop) else "transport")
+
+
+async def attach(connection: Connection, sock: socket_module.socket, loop: asyncio.AbstractEventLoop) -> None:
+    """Let a connection begin: the loop watches its descriptor, or gives it a transport.
+
+    Args:
+        connection: The connection. It has taken the descriptor out of the socket, if it uses that.
+        sock: Its socket, non-blocking.
+        loop: The event loop.
+    """
     try:
-        if io_port == "transport":
+        if sock.fileno() >= 0:
             await loop.create_connection(lambda: connection._port, sock=sock)
         connection._attach()
     except BaseException:
         connection.abort()
         raise
+
+
+async def establish(
+    opened: Opened,
+    sock: socket_module.socket,
+    options: AsyncClientOptions,
+    *,
+    local_address: Any,
+    remote_address: Any,
+    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
+) -> ClientConnection:
+    """Make a client's connection of what an opening handshake has opened.
+
+    Args:
+        opened: What it has opened.
+        sock: Its socket, non-blocking. It is taken over.
+        options: The keyword arguments of ``connect``.
+        local_address: For the connection.
+        remote_address: For the connection.
+        create_connection: As for ``connect``.
+    """
+    loop = asyncio.get_running_loop()
+    if choose_port(options.io_port, loop) == "fd":
+        opened._adopt(sock.detach())
+    connection = (create_connection or ClientConnection)(
+        opened,
+        loop=loop,
+        logger=options.effective_logger,
+        local_address=local_address,
+        remote_address=remote_address,
+        listener=options.listener,
+        **native_arguments(options),
+    )
+    if not isinstance(connection, ClientConnection):
+        raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
+    await attach(connection, sock, loop)
     return connection
 
 

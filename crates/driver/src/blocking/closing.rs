@@ -135,7 +135,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     None => break,
                     // The close frame that names a fault must not be lost to a reset, which the kernel sends when a socket is closed
                     // with bytes unread: end our direction, and read on until the peer has ended its own.
-                    Some(Failure::Fault(_) | Failure::KeepaliveTimeout) => socket.shutdown_write(),
+                    Some(Failure::Fault(_) | Failure::Refused | Failure::KeepaliveTimeout) => socket.shutdown_write(),
                     Some(_) => break,
                 }
                 if matches!(state.peer.link.failure(), Some(Failure::KeepaliveTimeout)) {

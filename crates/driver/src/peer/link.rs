@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::mask::{self, Key};
 use wirespeed_protocol::{
     CloseCode, CloseFrame, Connection, ControlPayload, Delivery, Fault, MessageKind, PayloadBuffer, SendError, Side,
@@ -35,6 +36,8 @@ pub enum Failure {
     Tls(Arc<tls::Error>),
     /// No pong in time.
     KeepaliveTimeout,
+    /// The opening handshake was refused: an HTTP response says why.
+    Refused,
     /// The application ended it, without a closing handshake or before its end.
     Aborted,
 }
@@ -108,10 +111,33 @@ impl<B: PayloadBuffer> Link<B> {
         self.connection.set_delivery(delivery);
     }
 
+    /// How messages are compressed, if they are.
+    #[must_use]
+    pub fn deflate(&self) -> Option<&Params> {
+        self.connection.deflate()
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.connection.side()
+    }
+
+    /// Whether a message is being sent in fragments.
+    #[must_use]
+    pub fn is_sending_fragments(&self) -> bool {
+        self.connection.is_sending_fragments()
+    }
+
     /// Whether the middle of a large frame is being sent.
     #[must_use]
     pub fn is_mid_frame(&self) -> bool {
         self.mid_frame
+    }
+
+    /// Queues the response of the opening handshake, which comes before all frames.
+    pub fn send_head(&mut self, head: &[u8]) {
+        self.encode(|_, out| out.extend_from_slice(head));
     }
 
     /// Queues a message. `compress` as for [`Connection::send_message`].
@@ -186,9 +212,15 @@ impl<B: PayloadBuffer> Link<B> {
         Ok(())
     }
 
-    /// Queues frames that were encoded before, for many peers or many times: `messages` whole, uncompressed messages of
-    /// `bytes` payload bytes. For servers, whose frames have no mask.
-    pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
+    /// Queues frames that were encoded before, for many peers or many times: `messages` whole messages of `bytes` payload bytes.
+    /// For servers, whose frames have no mask. `compressed`: some are, each by itself and by the parameters of this connection.
+    pub fn send_encoded(
+        &mut self,
+        frames: &[u8],
+        messages: u64,
+        bytes: u64,
+        compressed: bool,
+    ) -> Result<(), SendError> {
         self.check_frame()?;
         if !self.connection.state().can_send() {
             return Err(SendError::NotOpen);
@@ -196,7 +228,12 @@ impl<B: PayloadBuffer> Link<B> {
         if self.connection.is_sending_fragments() {
             return Err(SendError::MessageOpen);
         }
-        self.encode(|_, out| out.extend_from_slice(frames));
+        self.encode(|connection, out| {
+            out.extend_from_slice(frames);
+            if compressed {
+                connection.forget_sent();
+            }
+        });
         self.stats.messages_sent += messages;
         self.stats.bytes_sent += bytes;
         Ok(())

@@ -350,6 +350,13 @@ impl<B: PayloadBuffer> Peer<B> {
         buffers::give_read(buffer);
     }
 
+    /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or received.
+    pub fn refuse(&mut self) {
+        self.link.failure.get_or_insert(Failure::Refused);
+        self.release_input();
+        self.link.connection.receive_eof();
+    }
+
     /// The stream has ended; what was read before is parsed first.
     pub fn receive_eof(&mut self) {
         self.link.eof = true;

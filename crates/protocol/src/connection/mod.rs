@@ -183,10 +183,18 @@ impl<B: PayloadBuffer> Connection<B> {
         self.close_sent.as_deref()
     }
 
-    /// Whether permessage-deflate was negotiated.
+    /// How permessage-deflate was negotiated, if it was.
     #[must_use]
-    pub fn has_deflate(&self) -> bool {
-        self.config.deflate.is_some()
+    pub fn deflate(&self) -> Option<&deflate::Params> {
+        self.config.deflate.as_ref()
+    }
+
+    /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's window holds that one, so what
+    /// follows must not refer to those (RFC 7692 7.2.1). What is compressed next refers to nothing, which is allowed.
+    pub fn forget_sent(&mut self) {
+        if self.outgoing.is_none() {
+            self.deflater = None;
+        }
     }
 
     /// Whether a message has begun to arrive that is not complete.
@@ -215,12 +223,12 @@ impl<B: PayloadBuffer> Connection<B> {
         self.frame = None;
     }
 
-    /// Releases what only speeds up the next message: to be called when the connection has been idle for a while. What a
-    /// negotiated context takeover has to remember stays.
+    /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been idle for a while. What the peer
+    /// may refer to stays; what we may refer to need not (RFC 7692 7.1.1).
     pub fn release_idle(&mut self) {
         self.compressed = Vec::new();
         if let Some(params) = &self.config.deflate {
-            if params.local_no_context_takeover && self.outgoing.is_none() {
+            if self.outgoing.is_none() {
                 self.deflater = None;
             }
             if params.remote_no_context_takeover && self.incoming.is_none() {

@@ -22,7 +22,7 @@ use super::operation::{Kind, Operation};
 use super::port::Port;
 use super::raw::adopt;
 use super::state::{End, Limits, Marks, State};
-use crate::headers::Heads;
+use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::{errors, source, view};
 
@@ -52,8 +52,7 @@ pub(crate) struct AsyncConnection {
     pub(super) listener: Option<Listener>,
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
     debug: bool,
-    subprotocol: Option<Box<str>>,
-    heads: Heads,
+    handshake: Handshake,
     about: About,
 }
 
@@ -118,6 +117,20 @@ impl AsyncConnection {
     }
 }
 
+impl AsyncConnection {
+    /// Queues the answer of a server to the opening handshake.
+    fn give(&self, py: Python<'_>, answer: Answer) -> Option<PyErr> {
+        let mut state = self.lock(py);
+        state.connecting = false;
+        state.fragmenting = false;
+        state.conn.peer.link.send_head(&answer.head);
+        if !answer.opens {
+            state.conn.peer.refuse();
+        }
+        answer.error
+    }
+}
+
 /// `max_queue` and `write_limit` as the Python side has checked them.
 fn marks(pair: (usize, usize)) -> Marks {
     Marks { high: pair.0, low: pair.1.min(pair.0) }
@@ -154,6 +167,9 @@ impl AsyncConnection {
         let listener = listener.map(|listener| Listener::new(&listener, zero_copy)).transpose()?;
         let mut state = State::new(conn, limits);
         state.tell_controls = listener.as_ref().is_some_and(Listener::takes_controls);
+        // Nothing is sent before the answer.
+        state.connecting = parts.handshake.is_pending();
+        state.fragmenting = state.connecting;
         Ok(Self {
             state: Guarded::new(state),
             backend: Guarded::new(Backend::None),
@@ -163,8 +179,7 @@ impl AsyncConnection {
             reader: AtomicU32::new(0),
             listener,
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
-            subprotocol: parts.accepted.subprotocol.map(String::into_boxed_str),
-            heads: Heads::new(&parts.request, &parts.accepted.response),
+            handshake: parts.handshake,
             about: About {
                 logger: logger.unbind(),
                 local_address: local_address.unbind(),
@@ -393,6 +408,9 @@ impl AsyncConnection {
     #[getter]
     fn _state(&self, py: Python<'_>) -> u8 {
         let state = self.lock(py);
+        if state.connecting && !state.conn.is_over() {
+            return 0;
+        }
         view::state(state.conn.peer.link.state(), state.conn.is_over())
     }
 
@@ -401,6 +419,38 @@ impl AsyncConnection {
     fn _close(&self, py: Python<'_>) -> Option<(u16, String)> {
         let state = self.lock(py);
         view::close(&state.conn.peer.link, state.conn.is_over())
+    }
+
+    /// Answers the opening handshake of a server as the request deserves, with further fields; the error, if it refuses.
+    fn _answer(slf: &Bound<'_, Self>, fields: Vec<(String, String)>) -> PyResult<Option<Py<PyAny>>> {
+        let py = slf.py();
+        let answer = slf.get().handshake.answer(py, fields)?;
+        Ok(slf.get().give(py, answer).map(|error| error.into_value(py).into_any()))
+    }
+
+    /// The same for the application to look at: a response, and the error.
+    #[pyo3(signature = (choose, subprotocol, fields))]
+    fn _draft(
+        &self,
+        py: Python<'_>,
+        choose: bool,
+        subprotocol: Option<&str>,
+        fields: Vec<(String, String)>,
+    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
+        let (response, error) = self.handshake.draft(py, choose, subprotocol, fields)?;
+        Ok((response, error.map(|error| error.into_value(py).into_any())))
+    }
+
+    /// Answers the opening handshake with a response of the application's.
+    fn _respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<()> {
+        let answer = self.handshake.respond(py, response)?;
+        self.give(py, answer);
+        Ok(())
+    }
+
+    /// The subprotocols that the client offers; empty once it was answered.
+    fn _offered_subprotocols(&self) -> Vec<String> {
+        self.handshake.offered_subprotocols()
     }
 
     /// The exception that a call raises now that the connection is closed.
@@ -456,19 +506,19 @@ impl AsyncConnection {
     /// The subprotocol in use.
     #[getter]
     fn subprotocol(&self) -> Option<&str> {
-        self.subprotocol.as_deref()
+        self.handshake.subprotocol()
     }
 
     /// The opening request.
     #[getter]
     fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.heads.request(py)
+        self.handshake.request(py)
     }
 
     /// Its response.
     #[getter]
-    fn response(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.heads.response(py)
+    fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.handshake.response(py)
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.
@@ -519,7 +569,7 @@ impl AsyncConnection {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.loop_state)?;
-        self.heads.traverse(&visit)?;
+        self.handshake.traverse(&visit)?;
         visit.call(&self.about.logger)?;
         visit.call(&self.about.local_address)?;
         visit.call(&self.about.remote_address)?;

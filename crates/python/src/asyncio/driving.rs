@@ -75,7 +75,8 @@ impl AsyncConnection {
         if conn.listener.is_some() {
             conn.hold(this);
         }
-        let opened = Self::tell_open(this);
+        let refused = conn.lock(py).conn.peer.link.failure().is_some();
+        let opened = if refused { Ok(()) } else { Self::tell_open(this) };
         conn.schedule(this)?;
         // What came with the response of the opening handshake is there already.
         opened.and(Self::process(this))

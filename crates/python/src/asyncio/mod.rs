@@ -4,8 +4,10 @@
 //! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share, `timer` one of these things.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
+//! - `broadcast` is one message for many connections.
 //! - `opening` comes before all this.
 
+pub(crate) mod broadcast;
 mod calls;
 pub(crate) mod connection;
 mod driving;

@@ -14,6 +14,7 @@ use wirespeed_driver::protocol::{Config, Connection, Side};
 use wirespeed_driver::{Keepalive, tls};
 
 use crate::errors;
+use crate::handshake::Handshake;
 use crate::opening::{Opened, Parts, Plan, client_layer, tunnel};
 
 /// The step that is under way.
@@ -85,7 +86,7 @@ impl Inner {
 }
 
 /// Feeds a handshake what is there.
-fn feed<T>(
+pub(crate) fn feed<T>(
     py: Python<'_>,
     early: &mut Early,
     eof: bool,
@@ -220,6 +221,11 @@ impl Opening {
         let connection = Connection::new(Config { side: Side::Client, limits: plan.limits, deflate: accepted.deflate });
         let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
         let peer = early.into_peer(connection, keepalive);
-        Ok(Opened::new(Parts { peer, socket: None, settings: plan.settings, request, accepted }))
+        Ok(Opened::new(Parts {
+            peer,
+            socket: None,
+            settings: plan.settings,
+            handshake: Handshake::client(&request, accepted),
+        }))
     }
 }

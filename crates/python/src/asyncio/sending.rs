@@ -9,14 +9,15 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;
+use super::guarded::Guard;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
-use super::state::{Output, Wanted};
+use super::state::{Output, State, Wanted};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
 /// What became of a message.
-enum Sent {
+pub(super) enum Sent {
     /// It is queued, or written.
     Done,
     /// So is it, and the loop is due a turn.
@@ -115,6 +116,19 @@ impl AsyncConnection {
                 return Err(errors::refused(py, error));
             }
         }
+        Self::write_queued(this, state, len, iteration)
+    }
+
+    /// Writes what was just queued, as far as this is due.
+    #[inline]
+    pub(super) fn write_queued(
+        this: &Bound<'_, Self>,
+        mut state: Guard<'_, State>,
+        len: usize,
+        iteration: u64,
+    ) -> PyResult<Sent> {
+        let py = this.py();
+        let conn = this.get();
         let output = state.output(iteration);
         let turn_due = state.is_turn_due(len, iteration);
         if output == Output::Write && state.large.is_none() && state.conn.socket().is_some() {

@@ -13,7 +13,7 @@ use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 use super::deadline;
 use super::host::PythonHost;
 use super::ping::Ping;
-use crate::headers::Heads;
+use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::payload::PyPayload;
 use crate::{errors, source, view};
@@ -22,8 +22,7 @@ use crate::{errors, source, view};
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
     inner: Blocking<PyPayload, Py<PyAny>>,
-    subprotocol: Option<String>,
-    heads: Heads,
+    handshake: Handshake,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
 }
@@ -125,8 +124,7 @@ impl BlockingConnection {
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
         Ok(Self {
             inner: Blocking::new(parts.peer, socket, parts.settings),
-            subprotocol: parts.accepted.subprotocol,
-            heads: Heads::new(&parts.request, &parts.accepted.response),
+            handshake: parts.handshake,
             interrupt_told: AtomicBool::new(false),
         })
     }
@@ -310,6 +308,9 @@ impl BlockingConnection {
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {
         let (state, over) = self.inner.state(&self.host(py, None)?);
+        if !over && self.handshake.is_pending() {
+            return Ok(0);
+        }
         Ok(view::state(state, over))
     }
 
@@ -321,6 +322,36 @@ impl BlockingConnection {
         Ok(self.inner.with_peer(&host, |peer| view::close(&peer.link, over)))
     }
 
+    /// Answers the opening handshake of a server as the request deserves, with further fields; the error, if it refuses.
+    fn _answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Option<Py<PyAny>>> {
+        let answer = self.handshake.answer(py, fields)?;
+        Ok(self.give(py, answer)?.map(|error| error.into_value(py).into_any()))
+    }
+
+    /// The same for the application to look at: a response, and the error.
+    #[pyo3(signature = (choose, subprotocol, fields))]
+    fn _draft(
+        &self,
+        py: Python<'_>,
+        choose: bool,
+        subprotocol: Option<&str>,
+        fields: Vec<(String, String)>,
+    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
+        let (response, error) = self.handshake.draft(py, choose, subprotocol, fields)?;
+        Ok((response, error.map(|error| error.into_value(py).into_any())))
+    }
+
+    /// Answers the opening handshake with a response of the application's.
+    fn _respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<()> {
+        let answer = self.handshake.respond(py, response)?;
+        self.give(py, answer).map(drop)
+    }
+
+    /// The subprotocols that the client offers; empty once it was answered.
+    fn _offered_subprotocols(&self) -> Vec<String> {
+        self.handshake.offered_subprotocols()
+    }
+
     /// The exception that a call raises now that the connection is closed.
     fn _closed_error(&self, py: Python<'_>) -> Py<PyAny> {
         self.closed(py).into_value(py).into_any()
@@ -329,19 +360,19 @@ impl BlockingConnection {
     /// The subprotocol in use.
     #[getter]
     fn subprotocol(&self) -> Option<&str> {
-        self.subprotocol.as_deref()
+        self.handshake.subprotocol()
     }
 
     /// The opening request.
     #[getter]
     fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.heads.request(py)
+        self.handshake.request(py)
     }
 
     /// Its response.
     #[getter]
-    fn response(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.heads.response(py)
+    fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.handshake.response(py)
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.
@@ -370,6 +401,23 @@ impl BlockingConnection {
 }
 
 impl BlockingConnection {
+    /// Sends the answer of a server to the opening handshake.
+    fn give(&self, py: Python<'_>, answer: Answer) -> PyResult<Option<PyErr>> {
+        let host = self.host(py, None)?;
+        self.inner.with_peer(&host, |peer| {
+            peer.link.send_head(&answer.head);
+            if !answer.opens {
+                peer.refuse();
+            }
+        });
+        // A refusal leaves with the closing.
+        if answer.opens {
+            let result = self.inner.flush(&host);
+            self.map(py, result)?;
+        }
+        Ok(answer.error)
+    }
+
     /// Queues one of many messages: the outer error is the message's, the inner one the connection's.
     #[inline]
     fn queue(

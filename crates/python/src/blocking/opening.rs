@@ -17,6 +17,7 @@ use wirespeed_driver::socket::Socket;
 use super::deadline;
 use super::host::PythonHost;
 use crate::errors;
+use crate::handshake::Handshake;
 use crate::opening::{Opened, Parts, Plan, client_layer, tunnel};
 
 /// A connected socket on its way to a WebSocket.
@@ -159,10 +160,16 @@ impl Transport {
         })?;
         let pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take();
         let pipe = pipe.ok_or_else(|| PyRuntimeError::new_err("this transport is closed"))?;
-        let connection = Connection::new(Config { side: Side::Client, limits: plan.limits, deflate: accepted.deflate });
+        let deflate = accepted.deflate;
+        let connection = Connection::new(Config { side: Side::Client, limits: plan.limits, deflate });
         let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
         let (socket, peer) = pipe.into_peer(connection, keepalive);
-        Ok(Opened::new(Parts { peer, socket: Some(socket), settings: plan.settings, request: sent, accepted }))
+        Ok(Opened::new(Parts {
+            peer,
+            socket: Some(socket),
+            settings: plan.settings,
+            handshake: Handshake::client(&sent, accepted),
+        }))
     }
 
     /// The addresses of both ends, as the methods of `socket.socket` return them.

@@ -140,6 +140,8 @@ pub(super) struct State {
     pub(super) streaming_receiver: bool,
     /// What a listener raised.
     pub(super) listener_error: Option<PyErr>,
+    /// A server has yet to answer the opening handshake.
+    pub(super) connecting: bool,
     /// What the loop says is acted upon.
     pub(super) begun: bool,
     /// The transport has ended.
@@ -189,6 +191,7 @@ impl State {
             tell_controls: false,
             streaming_receiver: false,
             listener_error: None,
+            connecting: false,
             begun: false,
             lost: false,
             end: End::NotYet,

@@ -1,0 +1,172 @@
+//! The opening handshake as a connection knows it, at either end; at a server's, up to its answer.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use wirespeed_driver::protocol::handshake::{Accepted, Request, ServerHandshake};
+
+use crate::errors;
+use crate::headers::{self, Heads};
+
+/// See the module.
+pub(crate) struct Handshake {
+    heads: Heads,
+    subprotocol: OnceLock<Box<str>>,
+    /// A server's that was not answered.
+    pending: Mutex<Option<Box<ServerHandshake>>>,
+}
+
+/// The answer of a server, to be sent.
+pub(crate) struct Answer {
+    pub(crate) head: Vec<u8>,
+    /// It accepts.
+    pub(crate) opens: bool,
+    /// Why it does not, if that is the client's fault.
+    pub(crate) error: Option<PyErr>,
+}
+
+impl Handshake {
+    /// Of a client: it was accepted.
+    pub(crate) fn client(request: &Request, accepted: Accepted) -> Self {
+        let heads = Heads::new(request);
+        heads.set_response(&accepted.response);
+        let subprotocol = accepted.subprotocol.map_or_else(OnceLock::new, |name| OnceLock::from(name.into_boxed_str()));
+        Self { heads, subprotocol, pending: Mutex::new(None) }
+    }
+
+    /// Of a server: the request is complete.
+    pub(crate) fn server(handshake: ServerHandshake) -> Self {
+        let none = Request {
+            method: String::new(),
+            target: String::new(),
+            version: wirespeed_driver::protocol::handshake::Version::Http11,
+            headers: headers::HeaderList::default(),
+        };
+        let heads = Heads::new(handshake.request().unwrap_or(&none));
+        Self { heads, subprotocol: OnceLock::new(), pending: Mutex::new(Some(Box::new(handshake))) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Box<ServerHandshake>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a server has yet to answer.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.heads.request(py)
+    }
+
+    pub(crate) fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.heads.response(py)
+    }
+
+    pub(crate) fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.get().map(|name| &**name)
+    }
+
+    /// The subprotocols that the client offers.
+    pub(crate) fn offered_subprotocols(&self) -> Vec<String> {
+        let pending = self.lock();
+        pending
+            .as_ref()
+            .map_or_else(Vec::new, |handshake| handshake.offered_subprotocols().map(str::to_owned).collect())
+    }
+
+    /// The answer that the request deserves, for the application to look at: a `Response`, and why it refuses if it does. `choose`: whether the
+    /// subprotocol is chosen by the configuration; `subprotocol` is used if it is not.
+    pub(crate) fn draft(
+        &self,
+        py: Python<'_>,
+        choose: bool,
+        subprotocol: Option<&str>,
+        fields: Vec<(String, String)>,
+    ) -> PyResult<(Py<PyAny>, Option<PyErr>)> {
+        let additional = headers::from_python(py, fields)?;
+        let pending = self.lock();
+        let handshake = pending.as_ref().ok_or_else(answered)?;
+        let subprotocol = if choose { handshake.select_subprotocol() } else { subprotocol };
+        let (response, error) = match handshake.accept(subprotocol, &additional) {
+            Ok(accepted) => (accepted.response, None),
+            Err(error) => (handshake.reject_error(&error), Some(errors::server_handshake(py, &error))),
+        };
+        drop(pending);
+        Ok((headers::response(py, &response)?.unbind(), error))
+    }
+
+    /// Answers as the request deserves.
+    pub(crate) fn answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Answer> {
+        let additional = headers::from_python(py, fields)?;
+        let handshake = self.lock().take().ok_or_else(answered)?;
+        match handshake.accept(handshake.select_subprotocol(), &additional) {
+            Ok(accepted) => {
+                let head = accepted.response.to_bytes();
+                self.heads.set_response(&accepted.response);
+                if let Some(name) = accepted.subprotocol {
+                    let _ = self.subprotocol.set(name.into_boxed_str()); // once
+                }
+                Ok(Answer { head, opens: true, error: None })
+            }
+            Err(error) => {
+                let mut response = handshake.reject_error(&error);
+                for header in additional.iter() {
+                    let _ = response.headers.push(header.name(), header.value()); // it was checked
+                }
+                self.heads.set_response(&response);
+                Ok(Answer {
+                    head: response.to_bytes(),
+                    opens: false,
+                    error: Some(errors::server_handshake(py, &error)),
+                })
+            }
+        }
+    }
+
+    /// Answers with a `Response`.
+    pub(crate) fn respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<Answer> {
+        let mut made = headers::response_from_python(response)?;
+        if !(100..=999).contains(&made.status) {
+            return Err(PyValueError::new_err(format!("status_code must be from 100 to 999, not {}", made.status)));
+        }
+        let mut pending = self.lock();
+        let handshake = pending.as_ref().ok_or_else(answered)?;
+        let opens = made.status == 101;
+        if opens {
+            // RFC 6455 4.2.2: only who asked for a WebSocket may get one.
+            handshake.check().map_err(|error| errors::server_handshake(py, &error))?;
+            made.body.clear();
+            if let Some(name) = made.headers.value_str("Sec-WebSocket-Protocol") {
+                let _ = self.subprotocol.set(name.into()); // once
+            }
+        } else {
+            let headers = &mut made.headers;
+            let bodiless = made.status == 204 || made.status == 304;
+            if !bodiless && !headers.contains("Content-Length") && !headers.contains("Transfer-Encoding") {
+                let _ = headers.push("Content-Length", made.body.len().to_string()); // digits
+            }
+            if !headers.contains("Connection") {
+                let _ = headers.push("Connection", "close");
+            }
+            // RFC 9110 9.3.2: the response to HEAD has no content.
+            if bodiless || handshake.request().is_some_and(|request| request.method == "HEAD") {
+                made.body.clear();
+            }
+        }
+        *pending = None;
+        drop(pending);
+        self.heads.set_response_object(response.clone().unbind());
+        Ok(Answer { head: made.to_bytes(), opens, error: None })
+    }
+
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.heads.traverse(visit)
+    }
+}
+
+fn answered() -> PyErr {
+    PyRuntimeError::new_err("the opening handshake was answered already")
+}

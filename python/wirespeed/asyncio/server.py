@@ -1,0 +1,393 @@
+"""The asyncio server: a handler, or a listener, for every connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal as signal_module
+import socket as socket_module
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .._native import ServerTLS
+from ..close_codes import CloseCode
+from ..datastructures import Response
+from ..exceptions import ConnectionClosed, InvalidHandshake
+from ..protocol_state import State
+from ..responses import plain_response
+from ..server_options import AsyncServerOptions, check_ssl, native_server_tls
+from ..tls import TLS
+from ..typing import PathLike, StatusLike
+from .connection import Connection, attach, choose_port, native_arguments
+from .deadline import Deadline
+from .listening import Acceptor
+from .serving import negotiate, receive_request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Handler", "Server", "ServerConnection"]
+
+Handler = Callable[["ServerConnection"], Awaitable[None]]
+
+
+class ServerConnection(Connection):
+    """The connection of a server, which its handler receives.
+
+    While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
+    ``CONNECTING``, and nothing can be sent or received.
+
+    Attributes:
+        server: The server.
+        username: Set by :func:`basic_auth`.
+        handler: Set by :func:`route`.
+        handler_kwargs: Set by :func:`route`.
+    """
+
+    server: Server
+    username: str
+    handler: Callable[..., Awaitable[None]]
+    handler_kwargs: Mapping[str, Any]
+
+    def respond(self, status: StatusLike, text: str) -> Response:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return plain_response(status, text)
+
+
+class Server:
+    """A WebSocket server, made by :func:`serve`.
+
+    ``await`` starts it and returns it. As an asynchronous context manager, it is closed at the end.
+
+    Attributes:
+        logger: The logger given to ``serve``.
+    """
+
+    def __init__(
+        self,
+        bind: Callable[[], Awaitable[list[socket_module.socket]]],
+        handler: Handler | None,
+        options: AsyncServerOptions,
+        *,
+        ssl: TLS | ssl_module.SSLContext | None,
+        backlog: int,
+        start_serving: bool,
+        create_connection: Callable[..., ServerConnection] | None,
+        path: PathLike | None = None,
+    ) -> None:
+        self.logger = options.effective_logger
+        self._bind = bind
+        self._handler = handler
+        self._options = options
+        self._settings = options.native()
+        self._arguments = native_arguments(options)
+        self._ssl = ssl
+        self._tls = native_server_tls(ssl) if isinstance(ssl, TLS) else ssl
+        self._backlog = backlog
+        self._start_serving = start_serving
+        self._create_connection = create_connection or ServerConnection
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sockets: list[socket_module.socket] = []
+        self._acceptor: Acceptor | None = None
+        self._serving = False
+        self._pending = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[ServerConnection] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._closed: asyncio.Future[None] | None = None
+        self._signals: list[int] = []
+
+    # Starting.
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._start()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        await self.wait_closed()
+
+    async def _start(self) -> Self:
+        if self._loop is not None:
+            return self
+        self._loop = asyncio.get_running_loop()
+        self._closed = self._loop.create_future()
+        self._sockets = await self._bind()
+        if self._path is not None:
+            self._file = _file(self._path)
+        self._port = choose_port(self._options.io_port, self._loop)
+        self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self.logger)
+        if self._start_serving:
+            await self.start_serving()
+        return self
+
+    async def start_serving(self) -> None:
+        """Accept connections; for a server made with ``start_serving=False``."""
+        if self._acceptor is None:
+            raise RuntimeError("the server is not started: await it first")
+        if not self._serving and self._closing is None:
+            self._serving = True
+            self._acceptor.start()
+            for sock in self._sockets:
+                self.logger.info("server listening on %s", _socket_name(sock))
+
+    async def serve_forever(self) -> None:
+        """Serve until the server is closed: by :meth:`close`, or by cancelling this."""
+        try:
+            await self.start_serving()
+            await self.wait_closed()
+        except asyncio.CancelledError:
+            self.close()
+            await self.wait_closed()
+            raise
+
+    def close_on_signals(self, *signals: int, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Close the server when one of these signals comes; a second one cancels its handlers.
+
+        Args:
+            *signals: By default SIGTERM and SIGINT.
+            code: As for :meth:`close`.
+            reason: As for :meth:`close`.
+
+        Raises:
+            NotImplementedError: The loop has no signal handlers.
+            RuntimeError: This is not the main thread.
+        """
+        loop = self.get_loop()
+
+        def handle(number: int) -> None:
+            self.logger.info("received %s", signal_module.Signals(number).name)
+            if self._closing is None:
+                self.close(code=code, reason=reason)
+            else:
+                for task in self._tasks:
+                    task.cancel()
+
+        for number in signals or (signal_module.SIGTERM, signal_module.SIGINT):
+            loop.add_signal_handler(number, handle, number)
+            self._signals.append(number)
+
+    # What it is.
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop."""
+        if self._loop is None:
+            raise RuntimeError("the server is not started: await it first")
+        return self._loop
+
+    def is_serving(self) -> bool:
+        """Return whether it accepts connections."""
+        return self._serving and self._closing is None
+
+    @property
+    def sockets(self) -> tuple[socket_module.socket, ...]:
+        """The listening sockets; none once it is closed."""
+        return tuple(self._sockets)
+
+    @property
+    def connections(self) -> set[ServerConnection]:
+        """The connections that are open, in a new set."""
+        return {connection for connection in self._connections if connection._state == State.OPEN}
+
+    # Closing.
+
+    def close(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Begin to close: accept nothing more, refuse with 503 who is in the opening handshake, close what is open.
+
+        A second call does nothing.
+
+        Args:
+            close_connections: Whether to close the connections that are open; they are waited for if not.
+            code: Close code for them.
+            reason: Close reason for them.
+        """
+        if self._closing is None and self._loop is not None:
+            self._closing = self._loop.create_task(self._close(close_connections, code, reason))
+
+    async def wait_closed(self) -> None:
+        """Wait until the server is closed: all connections are, and all handlers have returned."""
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+
+    async def _close(self, close_connections: bool, code: int, reason: str) -> None:
+        self.logger.info("server closing")
+        try:
+            self._stop_listening()
+            if close_connections:
+                tasks = [asyncio.ensure_future(connection.close(code, reason)) for connection in self.connections]
+                if tasks:
+                    await asyncio.wait(tasks)
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            for number in self._signals:
+                with contextlib.suppress(Exception):
+                    self.get_loop().remove_signal_handler(number)
+            if self._closed is not None and not self._closed.done():
+                self._closed.set_result(None)
+        self.logger.info("server closed")
+
+    def _stop_listening(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        socks, self._sockets = self._sockets, []
+        # Unless somebody else has put another one there.
+        if self._path is not None and self._file is not None and _file(self._path) == self._file:
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+        for sock in socks:
+            sock.close()
+
+    # TLS.
+
+    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
+        """Use other certificates for the connections that are accepted from now on.
+
+        Args:
+            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+
+        Raises:
+            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
+                ``load_cert_chain``.
+            ValueError: The settings are wrong. The old ones stay in use.
+        """
+        if self._tls is None:
+            raise TypeError("this server has no TLS: pass ssl to serve()")
+        if ssl is None:
+            if not isinstance(self._ssl, TLS):
+                raise TypeError("an ssl.SSLContext cannot be read again; call its load_cert_chain, or pass ssl")
+            ssl = dataclasses.replace(self._ssl)
+        check_ssl(ssl)
+        tls: ServerTLS | ssl_module.SSLContext = native_server_tls(ssl) if isinstance(ssl, TLS) else ssl
+        self._ssl, self._tls = ssl, tls
+
+    # Connections.
+
+    def _accepted(self, sock: socket_module.socket) -> None:
+        self._pending += 1
+        if self._pending >= self._options.max_pending and self._acceptor is not None:
+            # Their deadline sees to it that this ends. Who comes meanwhile waits in the system's queue.
+            self._acceptor.pause()
+        task = self.get_loop().create_task(self._serve(sock))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _settled(self) -> None:
+        self._pending -= 1
+        if self._closing is None and self._acceptor is not None:
+            self._acceptor.resume()
+
+    async def _serve(self, sock: socket_module.socket) -> None:
+        connection = await self._open(sock)
+        if connection is None:
+            return
+        self._connections.add(connection)
+        try:
+            if self._handler is None:
+                await connection.wait_closed()
+            else:
+                async with connection:
+                    await self._handler(connection)
+        except ConnectionClosed:
+            # It ended while the handler used it: its business.
+            connection.logger.debug("connection %s: handler ended by its end", connection.id, exc_info=True)
+        except Exception:
+            connection.logger.error("connection handler failed", exc_info=True)
+        finally:
+            self._connections.discard(connection)
+
+    async def _open(self, sock: socket_module.socket) -> ServerConnection | None:
+        """Make the opening handshake; ``None`` if it failed, which was logged."""
+        connection: ServerConnection | None = None
+        options = self._options
+        try:
+            with sock:
+                with Deadline(options.open_timeout):
+                    if sock.family != getattr(socket_module, "AF_UNIX", None):
+                        sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
+                    local, remote = sock.getsockname(), sock.getpeername()
+                    opened = await receive_request(sock, self._settings, self._tls, self.logger)
+                    if self._port == "fd":
+                        opened._adopt(sock.detach())
+                    connection = self._create_connection(
+                        opened,
+                        loop=self._loop,
+                        logger=self.logger,
+                        local_address=local,
+                        remote_address=remote,
+                        listener=None if options.listener is None else options.listener(),
+                        **self._arguments,
+                    )
+                    if not isinstance(connection, ServerConnection):
+                        raise TypeError(
+                            f"create_connection must return a ServerConnection, not {type(connection).__name__}"
+                        )
+                    connection.server = self
+                    error = await negotiate(connection, options, self._is_closing)
+                await attach(connection, sock, self.get_loop())
+            if error is None:
+                if self.logger.isEnabledFor(10):
+                    self.logger.debug("connection %s open: %r", connection.id, connection.request)
+                return connection
+            self.logger.info("connection from %s refused: %s", _address(remote), error)
+            # The response leaves, and the client reads it.
+            await connection._wait_for_end()
+        except Exception as exc:
+            self.logger.info("opening handshake failed: %s", exc or type(exc).__name__, exc_info=_unexpected(exc))
+            if connection is not None:
+                connection.abort()
+        except BaseException:
+            if connection is not None:
+                connection.abort()
+            raise
+        finally:
+            self._settled()
+        return None
+
+    def _is_closing(self) -> bool:
+        return self._closing is not None
+
+
+def _unexpected(exc: Exception) -> bool:
+    """Return whether the log should show where an exception comes from: not if it comes from the other end."""
+    return not isinstance(exc, (InvalidHandshake, OSError, TimeoutError, EOFError))
+
+
+def _socket_name(sock: socket_module.socket) -> str:
+    name = sock.getsockname()
+    if sock.family == socket_module.AF_INET:
+        return f"{name[0]}:{name[1]}"
+    if sock.family == socket_module.AF_INET6:
+        return f"[{name[0]}]:{name[1]}"
+    return os.fsdecode(name)
+
+
+def _address(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address) or "a Unix socket"
+
+
+def _file(path: PathLike) -> tuple[int, int] | None:
+    """Return which file a path names, ``None`` if it is none: a name in the abstract namespace of Linux, for example."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
