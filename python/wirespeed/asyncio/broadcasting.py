@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import builtins
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -69,7 +69,6 @@ def _report(missed: list[tuple[Any, str]], raise_exceptions: bool) -> None:
         if why == "failed":
             exc.__cause__ = connection._closed_error()
         exceptions.append(exc)
-    if sys.version_info < (3, 11):
-        # There are no groups: the first stands for all.
-        raise exceptions[0]
-    raise ExceptionGroup("skipped broadcast", exceptions)
+    # Python 3.10 has no groups: there, the first stands for all.
+    group = getattr(builtins, "ExceptionGroup", None)
+    raise exceptions[0] if group is None else group("skipped broadcast", exceptions)

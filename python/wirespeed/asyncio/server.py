@@ -385,7 +385,7 @@ def _address(address: Any) -> str:
 
 
 def _file(path: PathLike) -> tuple[int, int] | None:
-    """Return which file a path names, ``None`` if it is none: a name in the abstract namespace of Linux, for example."""
+    """Return which file a path names, ``None`` if it names none: it may be in the abstract namespace of Linux."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
