@@ -110,13 +110,16 @@ LOOP ?= asyncio
 # Not from the environment, where it often is the number of a port.
 PORT = fd transport
 
-conformance-run = $(VENV)/bin/python conformance/run_client.py --cases $(CASES) $(1) || status=$$?;
+# What the suite tests.
+END ?= client server
+
+conformance-run = $(VENV)/bin/python conformance/run_$(1).py --cases $(CASES) $(2) || status=$$?;
 
 .PHONY: conformance
-conformance: build ## Run the Autobahn suite against the blocking client and, over both ports, the asyncio client: 10 minutes each, CASES=quick 10 seconds each; API=sync, API=asyncio PORT=fd LOOP=uvloop choose
-	@status=0; $(foreach api,$(API),$(if $(filter asyncio,$(api)),\
-		$(foreach port,$(PORT),$(call conformance-run,--api asyncio --port $(port) --loop $(LOOP))),\
-		$(call conformance-run,--api $(api)))) exit $$status
+conformance: build ## Run the Autobahn suite against clients and servers, blocking and asyncio, the latter over both ports: 10 minutes each, CASES=quick 10 seconds each; END=server API=asyncio PORT=fd LOOP=uvloop choose
+	@status=0; $(foreach end,$(END),$(foreach api,$(API),$(if $(filter asyncio,$(api)),\
+		$(foreach port,$(PORT),$(call conformance-run,$(end),--api asyncio --port $(port) --loop $(LOOP))),\
+		$(call conformance-run,$(end),--api $(api))))) exit $$status
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZ_SECONDS (20): libFuzzer where nightly and cargo-fuzz are, else blind mutation

@@ -12,7 +12,7 @@ from . import libraries
 from .errors import Limit, RunError, interrupted_after
 from .testees import OPEN_TIMEOUT, Testee
 
-__all__ = ["AwaitingTestee"]
+__all__ = ["AwaitingTestee", "new_loop"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class AwaitingTestee(Testee):
         super().__init__()
         self._port = port
         self._connect, self._closed = libraries.asynchronous(library, port)
-        self._loop = _new_loop(loop)
+        self._loop = new_loop(loop)
         self._loop.set_exception_handler(self._note)
 
     def ask(self, uri: str, limit: Limit) -> str:
@@ -95,7 +95,8 @@ async def _within(main: Coroutine[Any, Any, T], limit: Limit) -> T:
     return task.result()
 
 
-def _new_loop(name: str) -> asyncio.AbstractEventLoop:
+def new_loop(name: str) -> asyncio.AbstractEventLoop:
+    """Return an event loop of a kind."""
     if name == "uvloop":
         import uvloop
 

@@ -1,4 +1,4 @@
-"""How each library is called: a function that connects, without limits, and what a closed connection raises.
+"""How each library is called: a function that connects, or serves, without limits, and what a closed connection raises.
 
 The largest message of the suite has 16 MiB, in 9.3 and 9.4 in up to 256 Ki fragments.
 """
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Library", "asynchronous", "blocking"]
+__all__ = ["Library", "asynchronous", "asynchronous_server", "blocking", "blocking_server"]
 
 Library = tuple[Callable[..., Any], type[Exception]]
 
@@ -40,6 +40,30 @@ def asynchronous(name: str, port: str | None) -> Library:
     from websockets.exceptions import ConnectionClosed as WebsocketsClosed
 
     return functools.partial(websockets_connect, max_size=None), WebsocketsClosed
+
+
+def asynchronous_server(name: str, port: str | None) -> Callable[..., Any]:
+    if name == "wirespeed":
+        from wirespeed import serve
+
+        return functools.partial(serve, max_size=None, max_fragments=None, ping_interval=None, io_port=port)
+
+    _lift_fragment_limit()
+    from websockets.asyncio.server import serve as websockets_serve
+
+    return functools.partial(websockets_serve, max_size=None, ping_interval=None)
+
+
+def blocking_server(name: str) -> Callable[..., Any]:
+    if name == "wirespeed":
+        from wirespeed.sync import serve
+
+        return functools.partial(serve, max_size=None, max_fragments=None, ping_interval=None)
+
+    _lift_fragment_limit()
+    from websockets.sync.server import serve as websockets_serve
+
+    return functools.partial(websockets_serve, max_size=None, ping_interval=None)
 
 
 def _lift_fragment_limit() -> None:

@@ -1,10 +1,11 @@
-"""The suite itself: its sets of cases, its installation, its server."""
+"""The suite itself: its sets of cases, its installation, its server and its client."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import re
 import socket
 import subprocess
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from .errors import RunError
 
-__all__ = ["SETS", "SKIPPED", "START_TIMEOUT", "Cases", "fuzzing_server", "install"]
+__all__ = ["SETS", "SKIPPED", "START_TIMEOUT", "Cases", "fuzzing_client", "fuzzing_server", "install"]
 
 SETUP = Path(__file__).resolve().parents[1] / "setup.sh"
 SKIPPED = 77
@@ -90,3 +91,40 @@ def wait_until_listening(child: subprocess.Popen[bytes], port: int, log: Path) -
         if time.monotonic() > deadline:
             raise RunError(f"the fuzzing server does not listen after {START_TIMEOUT:.0f} s")
         time.sleep(0.05)
+
+
+def fuzzing_client(autobahn: Path, report: Path, cases: Cases, agent: str, uri: str, seconds: float) -> int:
+    """Run the suite's client against a server; returns how many cases it meant to run."""
+    spec = report / "spec.json"
+    spec.write_text(
+        json.dumps(
+            {
+                "outdir": str(report),
+                "servers": [{"agent": agent, "url": uri}],
+                "cases": cases.included,
+                "exclude-cases": cases.excluded,
+                "exclude-agent-cases": {},
+            }
+        )
+    )
+    wstest = autobahn.resolve() / "bin" / "wstest-local"
+    log = report / "client.log"
+    with log.open("w") as out:
+        child = subprocess.Popen(
+            [str(wstest), "-m", "fuzzingclient", "-s", str(spec)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"the suite takes more than {seconds:.0f} s") from None
+    finally:
+        child.kill()
+        child.wait()
+    number = re.search(r"will run (\d+) test cases", log.read_text())
+    if number is None:
+        raise RunError(f"the suite did not run:\n{log.read_text()[-2000:]}")
+    return int(number[1])

@@ -5,6 +5,7 @@ import sys as _sys
 
 from . import sync
 from ._native import after_fork as _after_fork
+from .asyncio.basic_auth import basic_auth
 from .asyncio.broadcasting import broadcast
 from .asyncio.client import connect, unix_connect
 from .asyncio.connection import ClientConnection
@@ -12,6 +13,7 @@ from .asyncio.listener import Listener
 from .asyncio.loop import EventLoop, new_event_loop, run
 from .asyncio.pipe import StreamClosedError
 from .asyncio.reconnect import ConnectAttempt
+from .asyncio.router import Router, route, unix_route
 from .asyncio.serve import serve, unix_serve
 from .asyncio.server import Server, ServerConnection
 from .asyncio.stream import StreamReader, StreamWriter, open_stream
@@ -85,6 +87,10 @@ __all__ = [
     "Server",
     "ServerConnection",
     "broadcast",
+    "basic_auth",
+    "route",
+    "unix_route",
+    "Router",
     # Streams of bytes
     "open_stream",
     "StreamReader",

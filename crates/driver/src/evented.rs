@@ -2,7 +2,7 @@
 //!
 //! The order of calls: after bytes came ([`Evented::read`], or [`Evented::receive`] and its kin), take events from
 //! [`Evented::poll_event`] until there are none, then call [`Evented::advance`]. After anything was queued, call [`Evented::flush`], or hand on
-//! what [`Evented::take_output`] returns. At [`Evented::deadline`], call [`Evented::handle_deadline`].
+//! what [`Evented::take_output`] returns, and end the stream if [`Evented::take_shut`] says so. At [`Evented::deadline`], call [`Evented::handle_deadline`].
 
 use std::io;
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub struct Evented<B> {
     said_goodbye: bool,
     /// Our direction of TCP was ended.
     shut: bool,
+    /// Somebody else has yet to end it.
+    shut_due: bool,
     /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault of the peer.
     was_paused: bool,
     /// The socket of a connection that is over, until whoever watches its number has forgotten it.
@@ -70,6 +72,7 @@ impl<B: PayloadBuffer> Evented<B> {
             finish_by: None,
             said_goodbye: false,
             shut: false,
+            shut_due: false,
             was_paused: false,
             ended: None,
             forks: entropy::forks(),
@@ -228,12 +231,18 @@ impl<B: PayloadBuffer> Evented<B> {
     }
 
     fn shut_once(&mut self) {
-        if !self.shut
-            && let Stream::Socket(socket) = &self.stream
-        {
-            socket.shutdown_write();
+        if !std::mem::replace(&mut self.shut, true) {
+            match &self.stream {
+                Stream::Socket(socket) => socket.shutdown_write(),
+                Stream::Elsewhere => self.shut_due = true,
+                Stream::Over => {}
+            }
         }
-        self.shut = true;
+    }
+
+    /// Whether somebody else, who writes for us, is to end our direction of TCP now; told once.
+    pub fn take_shut(&mut self) -> bool {
+        std::mem::take(&mut self.shut_due)
     }
 
     /// Whether this is a copy in a child process: the connection is the parent's.

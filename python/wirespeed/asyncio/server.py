@@ -319,7 +319,8 @@ class Server:
         connection: ServerConnection | None = None
         options = self._options
         try:
-            with sock:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(sock)
                 with Deadline(options.open_timeout):
                     if sock.family != getattr(socket_module, "AF_UNIX", None):
                         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
@@ -343,6 +344,8 @@ class Server:
                     connection.server = self
                     error = await negotiate(connection, options, self._is_closing)
                 await attach(connection, sock, self.get_loop())
+                # The socket is the connection's.
+                stack.pop_all()
             if error is None:
                 if self.logger.isEnabledFor(10):
                     self.logger.debug("connection %s open: %r", connection.id, connection.request)

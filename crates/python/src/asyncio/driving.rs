@@ -331,6 +331,9 @@ impl AsyncConnection {
             Self::write_out(this)?;
             progress = conn.lock(py).conn.advance(Instant::now);
         }
+        if conn.lock(py).conn.take_shut() {
+            conn.end_writing(py)?;
+        }
         let reading = {
             let mut state = conn.lock(py);
             let may_pause = state.may_pause(progress != Progress::Open);
@@ -433,6 +436,13 @@ impl AsyncConnection {
         result = result.and(tell_closers(py, closers)).and(Self::tell_close(this));
         conn.release(py);
         result
+    }
+
+    /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is written.
+    fn end_writing(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(transport) = self.transport(py) else { return Ok(()) };
+        let half = transport.call_method0(py, "can_write_eof")?.is_truthy(py)?;
+        transport.call_method0(py, if half { "write_eof" } else { "close" }).map(drop)
     }
 
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
