@@ -379,3 +379,48 @@ fn plain_messages_leave_the_window_alone() {
         assert_eq!(receive_every_split(make, &bytes), [abc.clone(), Seen::binary(b"plain"), Seen::text("plain"), abc]);
     }
 }
+
+/// A message that was compressed elsewhere, for many peers, between messages of the connection's own: its receiver's window holds all of them.
+#[test]
+fn messages_compressed_elsewhere() {
+    let own = params(15, false);
+    let alone = Params { local_no_context_takeover: true, ..own };
+    let (mut sender, mut reader) = (sender(own), Reader::new(&own));
+    let mut rng = Rng::new(7);
+    let words: Vec<Vec<u8>> = (0..8).map(|_| (0..90).map(|_| rng.next() as u8 % 16).collect()).collect();
+    let mut expected = Vec::new();
+    let mut wire = Vec::new();
+    for round in 0..40 {
+        let message: Vec<u8> = words[round % 8].iter().chain(&words[(round * 3) % 8]).copied().collect();
+        if round % 3 == 1 {
+            let mut once = connection_with(Side::Client, NO_LIMITS, Some(alone));
+            once.send_message(BINARY, &message, None, || KEY, &mut wire).unwrap();
+            sender.forget_sent();
+        } else {
+            sender.send_message(BINARY, &message, None, || KEY, &mut wire).unwrap();
+        }
+        expected.push(message);
+    }
+    assert_eq!(reader.messages(&wire), expected);
+}
+
+/// What was idle sends on without what it remembered, and its peer with what it has.
+#[test]
+fn idle_connections_forget_what_they_sent() {
+    let (mut sender, mut receiver) = (sender(params(15, false)), receiver(params(15, false)));
+    let message = b"the same again and again, the same again and again".repeat(4);
+    let mut sizes = Vec::new();
+    for round in 0..4 {
+        let mut wire = Vec::new();
+        sender.send_message(BINARY, &message, None, || KEY, &mut wire).unwrap();
+        sizes.push(wire.len());
+        assert_eq!(feed(&mut receiver, &wire), [Seen::Message(BINARY, message.clone())], "round {round}");
+        if round == 1 {
+            sender.release_idle();
+            receiver.release_idle();
+        }
+    }
+    assert!(sizes[1] < sizes[0], "a window that is remembered: {sizes:?}");
+    assert_eq!(sizes[2], sizes[0]);
+    assert_eq!(sizes[3], sizes[1]);
+}

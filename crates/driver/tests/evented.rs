@@ -1,0 +1,102 @@
+//! A server's refusal on an event loop: the response leaves, the client reads it, and TCP ends.
+
+#![allow(clippy::unwrap_used)] // tests fail by panicking
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{peer, sockets};
+use wirespeed_driver::evented::{Evented, Progress};
+use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError, Side};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::write_queue::Flushed;
+
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
+const RESPONSE: &[u8] = b"HTTP/1.1 404 Not Found\r\n\r\n";
+
+fn refuse(conn: &mut Evented<Vec<u8>>) {
+    conn.peer.link.send_head(RESPONSE);
+    conn.peer.refuse();
+}
+
+/// Reads what is there; `true` at the end of the stream.
+fn read(socket: &Socket, into: &mut Vec<u8>) -> bool {
+    loop {
+        let mut buffer = Vec::with_capacity(4096);
+        match socket.receive(&mut buffer, Mode::NonBlocking) {
+            Ok(0) => return true,
+            Ok(_) => into.extend_from_slice(&buffer),
+            Err(_) => return false,
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_read_before_tcp_ends() {
+    let (client, server) = sockets(None);
+    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    refuse(&mut conn);
+    assert!(conn.is_closing());
+    assert_eq!(conn.peer.link.send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
+    assert_eq!(conn.flush(), Flushed::All);
+    // Our direction ends with the response; the client's stays until it has ended it, whatever it sends.
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    let mut received = Vec::new();
+    assert!(read(&client, &mut received));
+    assert_eq!(received, RESPONSE);
+    let mut more = wirespeed_driver::WriteQueue::default();
+    more.tail().extend_from_slice(b"GET / HTTP/1.1\r\n");
+    more.flush(&client, Mode::NonBlocking).unwrap();
+    assert!(conn.read(false));
+    assert!(conn.poll_event().is_none());
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    drop(client);
+    assert!(conn.read(false));
+    assert!(conn.poll_event().is_none());
+    assert_eq!(conn.advance(Instant::now), Progress::Over);
+}
+
+#[test]
+fn a_refusal_does_not_wait_for_ever() {
+    let (_client, server) = sockets(None);
+    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    refuse(&mut conn);
+    let now = Instant::now();
+    assert_eq!(conn.advance(|| now), Progress::Closing);
+    assert_eq!(conn.deadline(now), Some(now + TIMEOUT.unwrap()));
+    assert_eq!(conn.advance(|| now + TIMEOUT.unwrap()), Progress::Over);
+}
+
+#[test]
+fn who_writes_for_us_ends_the_stream_once() {
+    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), None, TIMEOUT);
+    assert!(!conn.take_shut());
+    refuse(&mut conn);
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    assert!(!conn.take_shut(), "the response has yet to be written");
+    assert_eq!(conn.take_output(), RESPONSE);
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    assert!(conn.take_shut());
+    assert!(!conn.take_shut());
+    conn.receive_end(None);
+    assert_eq!(conn.advance(Instant::now), Progress::Over);
+}
+
+#[test]
+fn a_clean_close_ends_tcp_at_the_server() {
+    let (client, server) = sockets(None);
+    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    let mut other: Evented<Vec<u8>> = Evented::new(peer(Side::Client, None), Some(client), TIMEOUT);
+    other.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).unwrap();
+    other.flush();
+    assert!(conn.read(false));
+    while conn.poll_event().is_some() {}
+    conn.flush();
+    assert_eq!(conn.advance(Instant::now), Progress::Over);
+    assert!(other.read(false));
+    while other.poll_event().is_some() {}
+    assert_eq!(other.advance(Instant::now), Progress::Closing);
+    assert!(other.read(false));
+    assert_eq!(other.advance(Instant::now), Progress::Over);
+}
