@@ -149,6 +149,10 @@ bench-sync: $(BENCH)/built target/release/wirespeed-bench ## Measure the blockin
 bench-asyncio: $(BENCH)/built target/release/wirespeed-bench ## Measure the asyncio client against its rivals (BENCH_ARGS=--quick: one minute)
 	$(BENCH)/bin/python bench/run.py asyncio $(BENCH_ARGS)
 
+.PHONY: bench-server
+bench-server: $(BENCH)/built target/release/wirespeed-bench ## Measure the asyncio servers, load and server on a core each (BENCH_ARGS=--quick: one minute)
+	$(BENCH)/bin/python bench/run.py server $(BENCH_ARGS)
+
 .PHONY: clean
 clean: ## Remove everything that was built
 	rm -rf target fuzz/target fuzz/artifacts build $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn

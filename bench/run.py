@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--seconds", type=_positive, metavar="S", help="length of a window")
     how.add_argument("--warmup", type=_positive, metavar="S", help="time before each window")
     how.add_argument("--connections", type=_positive_int, metavar="N", help="idle connections, where there are any")
-    how.add_argument("--cores", choices=["one", "two", "any"], default="one", help="where client and server run")
+    how.add_argument(
+        "--cores", choices=["one", "two", "any"], help="where client and server run; default: as the scenario says"
+    )
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
     how.add_argument("--server", default=SERVER, metavar="COMMAND", help="another server; it says where it listens")
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
@@ -95,7 +97,8 @@ def _run(options: argparse.Namespace) -> int:
         scenario = scenario.shortened()
     scenario = scenario.narrowed(options.peer, options.workload, options.size, options.tls, options.loop)
     measure = _measure(scenario, options)
-    client_core, server_core = _cores(options.cores, options.core)
+    cores = options.cores or scenario.cores
+    client_core, server_core = _cores(cores, options.core)
     tls = any(workload.tls != (False,) for workload in scenario.workloads)
     facts = {
         "scenario": scenario.name,
@@ -103,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         **machine.describe(),
         "peers' python": _python_version(options.python),
         "server": options.server,
-        "pinning": f"{options.cores}: client {_core_text(client_core)}, server {_core_text(server_core)}",
+        "pinning": f"{cores}: client {_core_text(client_core)}, server {_core_text(server_core)}",
         "measure": f"{measure.rounds} rounds of {measure.seconds:g} s after {measure.warmup:g} s, "
         f"batches of {measure.batch}"
         + (f", {measure.window} messages under way" if measure.window is not None else "")

@@ -163,6 +163,7 @@ class Scenario:
     quick: Measure
     workloads: tuple[Workload, ...]
     bars: tuple[Bar, ...]
+    cores: str = "one"
 
     def workload(self, name: str) -> Workload:
         """Returns a workload by name."""
@@ -274,6 +275,7 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
         quick=Measure(**(data["measure"] | data["quick"])),
         workloads=workloads,
         bars=bars,
+        cores=data.get("cores", "one"),
     )
 
 

@@ -1,6 +1,7 @@
 //! `wirespeed-bench`: the native side of tests and benchmarks.
 
 mod echo;
+mod load;
 
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ Usage: wirespeed-bench COMMAND [OPTIONS]
 
 Commands:
   echo    A WebSocket server on the loopback interface; see `wirespeed-bench echo --help`
+  load    Load for such a server; see `wirespeed-bench load --help`
 
 Options:
   -h, --help       Show this text
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     let mut arguments = lexopt::Parser::from_env();
     let result = match arguments.next() {
         Ok(Some(lexopt::Arg::Value(command))) if command == "echo" => echo::run(arguments),
+        Ok(Some(lexopt::Arg::Value(command))) if command == "load" => load::run(arguments),
         Ok(Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help"))) => {
             show(HELP);
             Ok(())

@@ -1,0 +1,14 @@
+"""FastAPI under uvicorn, under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peers.program import Library
+from peers.serving import main
+
+LIBRARIES = [Library("uvicorn", "uvicorn"), Library("fastapi", "fastapi")]
+WORKLOADS = ["echo-1", "echo-100", "echo-1000"]
+
+if __name__ == "__main__":
+    main(Path(__file__).with_name("server.py"), LIBRARIES, WORKLOADS)
