@@ -75,9 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--seconds", type=_positive, metavar="S", help="length of a window")
     how.add_argument("--warmup", type=_positive, metavar="S", help="time before each window")
     how.add_argument("--connections", type=_positive_int, metavar="N", help="idle connections, where there are any")
-    how.add_argument(
-        "--cores", choices=["one", "two", "any"], help="where client and server run; default: as the scenario says"
-    )
+    where = "where client and server run; default: as the scenario says"
+    how.add_argument("--cores", choices=["one", "two", "any"], help=where)
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
     how.add_argument("--server", default=SERVER, metavar="COMMAND", help="another server; it says where it listens")
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -104,7 +104,7 @@ def _server_core(options: argparse.Namespace) -> int | None:
     return min(cores) if len(cores) == 1 else options.core
 
 
-def _pin(core: int | None):
+def _pin(core: int | None) -> Callable[[], None] | None:
     return None if core is None else lambda: os.sched_setaffinity(0, {core})
 
 
@@ -136,9 +136,9 @@ def _measure(options: argparse.Namespace, pid: int, port: int) -> dict[str, obje
     return {
         "count": answer["count"],
         "seconds": answer["seconds"],
-        "user": used,
+        "user": answer.get("cpu", 0.0),
         "system": 0.0,
-        "server": None,
+        "server": used,
         "checked": answer["checked"],
         "limited": answer.get("limited"),
         "p50": answer.get("p50"),

@@ -24,15 +24,7 @@ async def echo(ws: WebSocket) -> None:
 
 async def main() -> None:
     ws = "wirespeed.asgi:WebSocketProtocol" if OPTIONS.style == "wirespeed" else "auto"
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        ws=ws,
-        log_level="error",
-        access_log=False,
-        ws_ping_interval=OPTIONS.ping_interval,
-    )
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, ws=ws, log_level="error", access_log=False)
     server = uvicorn.Server(config)
     startup = server.startup
 
