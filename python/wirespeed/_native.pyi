@@ -378,11 +378,11 @@ class BlockingConnection:
 
     @property
     def request(self) -> Request:
-        """The request of the opening handshake."""
+        """The request of the opening handshake, in a new object."""
 
     @property
     def response(self) -> Response:
-        """The response of the opening handshake."""
+        """The response of the opening handshake, in a new object."""
 
     @property
     def latency(self) -> float:
@@ -427,6 +427,7 @@ class AsyncConnection:
         yield_after: int,
         listener: object | None = None,
         zero_copy: bool = False,
+        server: Any = None,
         **_kwargs: Any,
     ) -> Self: ...
     @property
@@ -445,6 +446,8 @@ class AsyncConnection:
     def remote_address(self) -> Any:
         """Address of the other end, that of the proxy if there is one."""
 
+    @property
+    def _server(self) -> Any: ...
     @property
     def _is_forked(self) -> bool: ...
     _streaming_receiver: bool
@@ -584,11 +587,11 @@ class AsyncConnection:
 
     @property
     def request(self) -> Request:
-        """The request of the opening handshake."""
+        """The request of the opening handshake, in a new object."""
 
     @property
     def response(self) -> Response:
-        """The response of the opening handshake."""
+        """The response of the opening handshake, in a new object."""
 
     @property
     def latency(self) -> float:

@@ -39,11 +39,13 @@ def check_arguments(
         if not callable(check_credentials):
             raise TypeError(f"check_credentials must be callable, not {type(check_credentials).__name__}")
         return check_credentials
-    pairs = [credentials] if _is_pair(credentials) else list(credentials) if isinstance(credentials, Iterable) else []
+    pairs: list[Any] = [credentials]
+    if not _is_pair(credentials):
+        pairs = list(credentials) if isinstance(credentials, Iterable) else []
     if not pairs or not all(map(_is_pair, pairs)):
         # Not what was passed: it may be a password.
         raise TypeError("credentials must be a pair of username and password, or a list of such pairs")
-    known = {username: password.encode(errors="surrogateescape") for username, password in pairs}
+    known = {str(username): str(password).encode(errors="surrogateescape") for username, password in pairs}
 
     def check(username: str, password: str) -> bool:
         # As much work for a username that does not exist.

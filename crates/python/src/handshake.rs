@@ -15,7 +15,14 @@ pub(crate) struct Handshake {
     heads: Heads,
     subprotocol: OnceLock<Box<str>>,
     /// A server's that was not answered.
-    pending: Mutex<Option<Box<ServerHandshake>>>,
+    pending: Mutex<Option<Box<Pending>>>,
+}
+
+/// What a server knows before it answers.
+struct Pending {
+    handshake: ServerHandshake,
+    /// The application gets the same object whenever it asks, which may change it.
+    request: Option<Py<PyAny>>,
 }
 
 /// The answer of a server, to be sent.
@@ -45,10 +52,14 @@ impl Handshake {
             headers: headers::HeaderList::default(),
         };
         let heads = Heads::new(handshake.request().unwrap_or(&none));
-        Self { heads, subprotocol: OnceLock::new(), pending: Mutex::new(Some(Box::new(handshake))) }
+        Self {
+            heads,
+            subprotocol: OnceLock::new(),
+            pending: Mutex::new(Some(Box::new(Pending { handshake, request: None }))),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Box<ServerHandshake>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Pending>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,7 +69,14 @@ impl Handshake {
     }
 
     pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.heads.request(py)
+        if let Some(request) = self.lock().as_ref().and_then(|pending| pending.request.as_ref()) {
+            return Ok(request.clone_ref(py));
+        }
+        let request = self.heads.request(py)?;
+        if let Some(pending) = &mut *self.lock() {
+            pending.request = Some(request.clone_ref(py));
+        }
+        Ok(request)
     }
 
     pub(crate) fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
@@ -74,7 +92,7 @@ impl Handshake {
         let pending = self.lock();
         pending
             .as_ref()
-            .map_or_else(Vec::new, |handshake| handshake.offered_subprotocols().map(str::to_owned).collect())
+            .map_or_else(Vec::new, |pending| pending.handshake.offered_subprotocols().map(str::to_owned).collect())
     }
 
     /// The answer that the request deserves, for the application to look at: a `Response`, and why it refuses if it does. `choose`: whether the
@@ -88,7 +106,7 @@ impl Handshake {
     ) -> PyResult<(Py<PyAny>, Option<PyErr>)> {
         let additional = headers::from_python(py, fields)?;
         let pending = self.lock();
-        let handshake = pending.as_ref().ok_or_else(answered)?;
+        let handshake = &pending.as_ref().ok_or_else(answered)?.handshake;
         let subprotocol = if choose { handshake.select_subprotocol() } else { subprotocol };
         let (response, error) = match handshake.accept(subprotocol, &additional) {
             Ok(accepted) => (accepted.response, None),
@@ -101,7 +119,7 @@ impl Handshake {
     /// Answers as the request deserves.
     pub(crate) fn answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Answer> {
         let additional = headers::from_python(py, fields)?;
-        let handshake = self.lock().take().ok_or_else(answered)?;
+        let handshake = self.lock().take().ok_or_else(answered)?.handshake;
         match handshake.accept(handshake.select_subprotocol(), &additional) {
             Ok(accepted) => {
                 let head = accepted.response.to_bytes();
@@ -133,7 +151,7 @@ impl Handshake {
             return Err(PyValueError::new_err(format!("status_code must be from 100 to 999, not {}", made.status)));
         }
         let mut pending = self.lock();
-        let handshake = pending.as_ref().ok_or_else(answered)?;
+        let handshake = &pending.as_ref().ok_or_else(answered)?.handshake;
         let opens = made.status == 101;
         if opens {
             // RFC 6455 4.2.2: only who asked for a WebSocket may get one.
@@ -158,12 +176,14 @@ impl Handshake {
         }
         *pending = None;
         drop(pending);
-        self.heads.set_response_object(response.clone().unbind());
+        self.heads.set_response(&made);
         Ok(Answer { head: made.to_bytes(), opens, error: None })
     }
 
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.heads.traverse(visit)
+        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
+        let Ok(pending) = self.pending.try_lock() else { return Ok(()) };
+        pending.as_ref().map_or(Ok(()), |pending| visit.call(&pending.request))
     }
 }
 

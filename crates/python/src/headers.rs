@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 pub(crate) use wirespeed_driver::protocol::handshake::HeaderList;
@@ -34,98 +33,65 @@ fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char::from(byte)).collect()
 }
 
-/// The heads of an opening handshake.
+/// The heads of an opening handshake, kept as text, of which objects are made when somebody asks: an idle connection holds no objects for what
+/// is seldom read.
 pub(crate) struct Heads {
-    request: Head,
-    /// A server has yet to make it.
-    response: OnceLock<(u16, Head)>,
+    request: Box<[u8]>,
+    /// Its status, and the rest; a server has yet to make it.
+    response: OnceLock<(u16, Box<[u8]>)>,
 }
 
-/// A head, kept as text until somebody asks for it: an idle connection holds no objects for what is seldom read.
-struct Head {
-    /// What stands in the first line, and the fields; each ends with LF, which none can contain.
-    text: Box<[u8]>,
-    object: OnceLock<Py<PyAny>>,
-}
-
-impl Head {
-    fn new(first: &str, headers: &HeaderList) -> Self {
-        let mut text = Vec::with_capacity(512);
-        text.extend_from_slice(first.as_bytes());
+/// What stands in the first line, and the fields; each ends with LF, which none can contain.
+fn write(first: &str, headers: &HeaderList) -> Box<[u8]> {
+    let mut text = Vec::with_capacity(512);
+    text.extend_from_slice(first.as_bytes());
+    text.push(b'\n');
+    for header in headers.iter() {
+        text.extend_from_slice(header.name().as_bytes());
+        text.push(b':');
+        text.extend_from_slice(header.value());
         text.push(b'\n');
-        for header in headers.iter() {
-            text.extend_from_slice(header.name().as_bytes());
-            text.push(b':');
-            text.extend_from_slice(header.value());
-            text.push(b'\n');
-        }
-        Self { text: text.into_boxed_slice(), object: OnceLock::new() }
     }
+    text.into_boxed_slice()
+}
 
-    /// The first line and the fields.
-    fn read(&self) -> (String, Vec<(String, String)>) {
-        let mut lines = self.text.split(|&byte| byte == b'\n');
-        let first = lines.next().map(|line| String::from_utf8_lossy(line).into_owned()).unwrap_or_default();
-        let fields = lines
-            .filter_map(|line| {
-                let colon = line.iter().position(|&byte| byte == b':')?;
-                Some((latin1(&line[..colon]), latin1(&line[colon + 1..])))
-            })
-            .collect();
-        (first, fields)
-    }
-
-    fn object(
-        &self,
-        py: Python<'_>,
-        make: impl FnOnce(String, Vec<(String, String)>) -> PyResult<Py<PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        if let Some(object) = self.object.get() {
-            return Ok(object.clone_ref(py));
-        }
-        let (first, fields) = self.read();
-        let object = make(first, fields)?;
-        // If another thread was faster, its object is the one.
-        Ok(self.object.get_or_init(|| object).clone_ref(py))
-    }
+/// The first line and the fields.
+fn read(text: &[u8]) -> (String, Vec<(String, String)>) {
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let first = lines.next().map(|line| String::from_utf8_lossy(line).into_owned()).unwrap_or_default();
+    let fields = lines
+        .filter_map(|line| {
+            let colon = line.iter().position(|&byte| byte == b':')?;
+            Some((latin1(&line[..colon]), latin1(&line[colon + 1..])))
+        })
+        .collect();
+    (first, fields)
 }
 
 impl Heads {
     /// Without a response.
     pub(crate) fn new(request: &Request) -> Self {
-        Self { request: Head::new(&request.target, &request.headers), response: OnceLock::new() }
+        Self { request: write(&request.target, &request.headers), response: OnceLock::new() }
     }
 
-    /// The response that was received, or is sent; it accepts, so it has no body.
+    /// The response that was received, or is sent. A body is not kept: one that accepts has none.
     pub(crate) fn set_response(&self, response: &Response) {
-        let _ = self.response.set((response.status, Head::new(&response.reason, &response.headers))); // once
+        let _ = self.response.set((response.status, write(&response.reason, &response.headers))); // once
     }
 
-    /// The same, as the application made it.
-    pub(crate) fn set_response_object(&self, response: Py<PyAny>) {
-        let head = Head { text: Box::default(), object: OnceLock::from(response) };
-        let _ = self.response.set((0, head)); // once
-    }
-
-    /// The `wirespeed.datastructures.Request`.
+    /// A new `wirespeed.datastructures.Request`.
     pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.request.object(py, |target, fields| {
-            let module = py.import("wirespeed.datastructures")?;
-            let headers = module.getattr("Headers")?.call_method1("from_raw", (fields,))?;
-            Ok(module.getattr("Request")?.call1((target, headers))?.unbind())
-        })
+        let (target, fields) = read(&self.request);
+        let module = py.import("wirespeed.datastructures")?;
+        let headers = module.getattr("Headers")?.call_method1("from_raw", (fields,))?;
+        Ok(module.getattr("Request")?.call1((target, headers))?.unbind())
     }
 
-    /// The `wirespeed.datastructures.Response`, if there is one yet.
+    /// A new `wirespeed.datastructures.Response`, if there is one yet.
     pub(crate) fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let Some((status, head)) = self.response.get() else { return Ok(None) };
-        let make = |reason: String, fields| Ok(make_response(py, *status, &reason, fields, &[])?.unbind());
-        head.object(py, make).map(Some)
-    }
-
-    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(self.request.object.get())?;
-        visit.call(self.response.get().and_then(|(_, head)| head.object.get()))
+        let Some((status, text)) = self.response.get() else { return Ok(None) };
+        let (reason, fields) = read(text);
+        Ok(Some(make_response(py, *status, &reason, fields, &[])?.unbind()))
     }
 }
 

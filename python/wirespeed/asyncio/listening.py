@@ -120,12 +120,16 @@ class Acceptor:
     Args:
         socks: The sockets, bound. They stay the caller's.
         backlog: Connections that the system keeps until they are accepted.
-        accepted: Called with each accepted socket, non-blocking, which it takes over.
+        accepted: Called with each accepted socket, non-blocking, which it takes over, and the address of its other end.
         logger: For what keeps sockets from being accepted.
     """
 
     def __init__(
-        self, socks: list[socket.socket], backlog: int, accepted: Callable[[socket.socket], None], logger: LoggerLike
+        self,
+        socks: list[socket.socket],
+        backlog: int,
+        accepted: Callable[[socket.socket, Any], None],
+        logger: LoggerLike,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socks = socks
@@ -140,6 +144,9 @@ class Acceptor:
     def start(self) -> None:
         """Listen and accept."""
         for sock in self._socks:
+            if sock.family != getattr(socket, "AF_UNIX", None):
+                # Accepted sockets inherit it, on Linux and the BSDs.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.listen(self._backlog)
         self._watch()
 
@@ -189,25 +196,25 @@ class Acceptor:
             if not self._watching:
                 return
             try:
-                sock, _ = listening.accept()
+                sock, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as exc:
                 self._failed(exc)
                 return
             sock.setblocking(False)
-            self._accepted(sock)
+            self._accepted(sock, address)
 
     async def _accept_by_loop(self, listening: socket.socket) -> None:
         while True:
             try:
-                sock, _ = await self._loop.sock_accept(listening)
+                sock, address = await self._loop.sock_accept(listening)
             except ConnectionAbortedError:
                 continue
             except OSError as exc:
                 self._failed(exc)
                 return
-            self._accepted(sock)
+            self._accepted(sock, address)
 
     def _failed(self, exc: OSError) -> None:
         if exc.errno not in _EXHAUSTED:

@@ -42,16 +42,20 @@ class ServerConnection(Connection):
     ``CONNECTING``, and nothing can be sent or received.
 
     Attributes:
-        server: The server.
         username: Set by :func:`basic_auth`.
         handler: Set by :func:`route`.
         handler_kwargs: Set by :func:`route`.
     """
 
-    server: Server
     username: str
     handler: Callable[..., Awaitable[None]]
     handler_kwargs: Mapping[str, Any]
+
+    @property
+    def server(self) -> Server:
+        """The server that has accepted the connection."""
+        server: Server = self._server
+        return server
 
     def respond(self, status: StatusLike, text: str) -> Response:
         """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
@@ -281,24 +285,29 @@ class Server:
 
     # Connections.
 
-    def _accepted(self, sock: socket_module.socket) -> None:
+    def _accepted(self, sock: socket_module.socket, address: Any) -> None:
         self._pending += 1
         if self._pending >= self._options.max_pending and self._acceptor is not None:
             # Their deadline sees to it that this ends. Who comes meanwhile waits in the system's queue.
             self._acceptor.pause()
-        task = self.get_loop().create_task(self._serve(sock))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(self.get_loop().create_task(self._serve(sock, address)))
 
     def _settled(self) -> None:
         self._pending -= 1
         if self._closing is None and self._acceptor is not None:
             self._acceptor.resume()
 
-    async def _serve(self, sock: socket_module.socket) -> None:
-        connection = await self._open(sock)
-        if connection is None:
-            return
+    async def _serve(self, sock: socket_module.socket, address: Any) -> None:
+        task = asyncio.current_task()
+        try:
+            connection = await self._open(sock, address)
+            if connection is not None:
+                await self._handle(connection)
+        finally:
+            if task is not None:
+                self._tasks.discard(task)
+
+    async def _handle(self, connection: ServerConnection) -> None:
         self._connections.add(connection)
         try:
             if self._handler is None:
@@ -314,7 +323,7 @@ class Server:
         finally:
             self._connections.discard(connection)
 
-    async def _open(self, sock: socket_module.socket) -> ServerConnection | None:
+    async def _open(self, sock: socket_module.socket, remote: Any) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
         connection: ServerConnection | None = None
         options = self._options
@@ -322,10 +331,8 @@ class Server:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(options.open_timeout):
-                    if sock.family != getattr(socket_module, "AF_UNIX", None):
-                        sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
-                    local, remote = sock.getsockname(), sock.getpeername()
                     opened = await receive_request(sock, self._settings, self._tls, self.logger)
+                    local = sock.getsockname()
                     if self._port == "fd":
                         opened._adopt(sock.detach())
                     connection = self._create_connection(
@@ -335,13 +342,13 @@ class Server:
                         local_address=local,
                         remote_address=remote,
                         listener=None if options.listener is None else options.listener(),
+                        server=self,
                         **self._arguments,
                     )
                     if not isinstance(connection, ServerConnection):
                         raise TypeError(
                             f"create_connection must return a ServerConnection, not {type(connection).__name__}"
                         )
-                    connection.server = self
                     error = await negotiate(connection, options, self._is_closing)
                 await attach(connection, sock, self.get_loop())
                 # The socket is the connection's.

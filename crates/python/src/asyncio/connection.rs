@@ -63,6 +63,8 @@ struct About {
     remote_address: Py<PyAny>,
     /// Made when it is asked for.
     id: OnceLock<Py<PyAny>>,
+    /// Of a server's connection.
+    server: Option<Py<PyAny>>,
 }
 
 impl AsyncConnection {
@@ -139,7 +141,7 @@ fn marks(pair: (usize, usize)) -> Marks {
 #[pymethods]
 impl AsyncConnection {
     #[new]
-    #[pyo3(signature = (opened, *, r#loop, logger, local_address, remote_address, queue, write_limit, yield_after, listener = None, zero_copy = false, **_kwargs))]
+    #[pyo3(signature = (opened, *, r#loop, logger, local_address, remote_address, queue, write_limit, yield_after, listener = None, zero_copy = false, server = None, **_kwargs))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn new(
         py: Python<'_>,
@@ -153,6 +155,7 @@ impl AsyncConnection {
         yield_after: usize,
         listener: Option<Bound<'_, PyAny>>,
         zero_copy: bool,
+        server: Option<Bound<'_, PyAny>>,
         _kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let parts = opened.take()?;
@@ -185,6 +188,7 @@ impl AsyncConnection {
                 local_address: local_address.unbind(),
                 remote_address: remote_address.unbind(),
                 id: OnceLock::new(),
+                server: server.map(Bound::unbind),
             },
         })
     }
@@ -468,6 +472,12 @@ impl AsyncConnection {
         Ok(self.about.id.get_or_init(|| id).clone_ref(py))
     }
 
+    /// The server that has accepted it.
+    #[getter]
+    fn _server(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.about.server.as_ref().map(|server| server.clone_ref(py))
+    }
+
     /// The logger given to `connect`.
     #[getter]
     fn logger(&self, py: Python<'_>) -> Py<PyAny> {
@@ -571,6 +581,7 @@ impl AsyncConnection {
         visit.call(&self.loop_state)?;
         self.handshake.traverse(&visit)?;
         visit.call(&self.about.logger)?;
+        visit.call(&self.about.server)?;
         visit.call(&self.about.local_address)?;
         visit.call(&self.about.remote_address)?;
         if let Some(port) = self.port.get() {
