@@ -107,7 +107,10 @@ class ServerOpening:
         """Whether the request is complete."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that were received. An error leaves what the client must be told in the output."""
+        """Take bytes that were received. After an error, call :meth:`reject`, and send the output."""
+
+    def reject(self, fields: Sequence[tuple[str, str]]) -> None:
+        """Put the response to what is no request into the output; nothing if there is nobody to read it."""
 
     def feed_eof(self) -> None:
         """Take the end of the stream."""
@@ -145,6 +148,7 @@ class Opened:
     """A WebSocket whose opening handshake has succeeded: the argument of a connection's constructor, once."""
 
     def _adopt(self, fd: int) -> None: ...
+    def _discard(self) -> None: ...
 
 @final
 class Opening:

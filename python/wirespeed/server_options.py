@@ -16,11 +16,11 @@ from ._native import ServerSettings, ServerTLS
 from .compression import Deflate
 from .connection_options import AsyncOptions, ConnectionOptions, check_count, check_type
 from .datastructures import Headers
-from .exceptions import InvalidOrigin
+from .exceptions import InvalidHeader, InvalidOrigin, ProtocolError
 from .tls import TLS
 from .typing import LoggerLike
 
-__all__ = ["AsyncServerOptions", "ServerOptions", "check_ssl", "native_server_tls"]
+__all__ = ["AsyncServerOptions", "ServerOptions", "ServerSSL", "check_farewell", "check_ssl", "native_server_tls"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,18 @@ class ServerOptions(ConnectionOptions):
                 raise TypeError(f"origins must be a list, not {type(self.origins).__name__}")
             for origin in self.origins:
                 check_type("origins", origin, (str, re.Pattern), "a list of str, compiled patterns and None")
+                if isinstance(origin, re.Pattern) and not isinstance(origin.pattern, str):
+                    raise TypeError("origins must be patterns for str, not for bytes")
         for name in ("select_subprotocol", "process_request", "process_response"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TypeError(f"{name} must be callable, not {type(value).__name__}")
         check_type("server_header", self.server_header, str, "a str or None")
         if self.server_header is not None:
-            Headers({"Server": self.server_header})  # raises for what cannot be sent
+            try:
+                Headers({"Server": self.server_header})
+            except InvalidHeader as exc:
+                raise ValueError(f"server_header: {exc}") from None
         check_count("max_pending", self.max_pending)
         if not self.max_pending:
             raise ValueError("max_pending must be at least 1")
@@ -131,6 +136,10 @@ def check_ssl(ssl: object) -> None:
     check_type("ssl", ssl, (TLS, ssl_module.SSLContext), "a TLS, an ssl.SSLContext or None")
     if isinstance(ssl, TLS) and ssl.cert is None:
         raise ValueError("ssl: a server needs a certificate; pass TLS(cert=..., key=...)")
+    if isinstance(ssl, ssl_module.SSLContext) and ssl.protocol == ssl_module.PROTOCOL_TLS_CLIENT:
+        raise ValueError(
+            "ssl: this context is for clients; make it with ssl.create_default_context(Purpose.CLIENT_AUTH)"
+        )
 
 
 def native_server_tls(tls: TLS) -> ServerTLS:
@@ -148,3 +157,68 @@ def native_server_tls(tls: TLS) -> ServerTLS:
         min_version=arguments["min_version"],
         max_version=arguments["max_version"],
     )
+
+
+class ServerSSL:
+    """The TLS settings of a server, which may change while it runs.
+
+    Args:
+        ssl: What the user passed.
+
+    Attributes:
+        native: What the native core takes; ``None`` for no TLS.
+
+    Raises:
+        TypeError: It is no TLS configuration.
+        ValueError: It is none of a server.
+    """
+
+    def __init__(self, ssl: TLS | ssl_module.SSLContext | None) -> None:
+        check_ssl(ssl)
+        self._ssl = ssl
+        self.native: ServerTLS | ssl_module.SSLContext | None = _native(ssl)
+
+    def reload(self, ssl: TLS | ssl_module.SSLContext | None) -> None:
+        """Use other settings from now on.
+
+        Args:
+            ssl: The settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+
+        Raises:
+            OSError: A file cannot be read. The old settings stay in use.
+            TypeError: There is no TLS, or an ``ssl.SSLContext`` is to be read again.
+            ValueError: The settings are wrong. The old ones stay in use.
+        """
+        if self._ssl is None:
+            raise TypeError("this server has no TLS: pass ssl to serve()")
+        if ssl is None:
+            if not isinstance(self._ssl, TLS):
+                raise TypeError("an ssl.SSLContext cannot be read again; call its load_cert_chain, or pass ssl")
+            ssl = dataclasses.replace(self._ssl)
+        check_ssl(ssl)
+        self._ssl, self.native = ssl, _native(ssl)
+
+
+def _native(ssl: TLS | ssl_module.SSLContext | None) -> ServerTLS | ssl_module.SSLContext | None:
+    return native_server_tls(ssl) if isinstance(ssl, TLS) else ssl
+
+
+def check_farewell(code: object, reason: object) -> None:
+    """Raise unless a server may close its connections so: RFC 6455, section 7.4.
+
+    Args:
+        code: Close code.
+        reason: Close reason.
+
+    Raises:
+        ProtocolError: They must not be sent.
+        TypeError: One has a wrong type.
+    """
+    if not isinstance(code, int) or isinstance(code, bool):
+        raise TypeError(f"code must be an int, not {type(code).__name__}")
+    if not isinstance(reason, str):
+        raise TypeError(f"reason must be a str, not {type(reason).__name__}")
+    if not (1000 <= code <= 1014 or 3000 <= code <= 4999) or code in (1004, 1006):
+        raise ProtocolError(f"close code {int(code)} must not be sent")
+    if len(reason.encode()) > 123:
+        raise ProtocolError("close reason is longer than 123 bytes of UTF-8")

@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use wirespeed_driver::protocol::handshake::{Accepted, Request, ServerHandshake};
+use wirespeed_driver::protocol::handshake::{
+    Accepted, HandshakeError, HeaderList, Request, Response, ServerHandshake, Version, extension,
+};
 
 use crate::errors;
 use crate::headers::{self, Heads};
@@ -30,6 +32,8 @@ pub(crate) struct Answer {
     pub(crate) head: Vec<u8>,
     /// It accepts.
     pub(crate) opens: bool,
+    /// It grants compression, if that was to be granted.
+    pub(crate) compresses: bool,
     /// Why it does not, if that is the client's fault.
     pub(crate) error: Option<PyErr>,
 }
@@ -48,8 +52,8 @@ impl Handshake {
         let none = Request {
             method: String::new(),
             target: String::new(),
-            version: wirespeed_driver::protocol::handshake::Version::Http11,
-            headers: headers::HeaderList::default(),
+            version: Version::Http11,
+            headers: HeaderList::default(),
         };
         let heads = Heads::new(handshake.request().unwrap_or(&none));
         Self {
@@ -110,7 +114,7 @@ impl Handshake {
         let subprotocol = if choose { handshake.select_subprotocol() } else { subprotocol };
         let (response, error) = match handshake.accept(subprotocol, &additional) {
             Ok(accepted) => (accepted.response, None),
-            Err(error) => (handshake.reject_error(&error), Some(errors::server_handshake(py, &error))),
+            Err(error) => (reject(handshake, &error, &additional), Some(errors::server_handshake(py, &error))),
         };
         drop(pending);
         Ok((headers::response(py, &response)?.unbind(), error))
@@ -127,17 +131,15 @@ impl Handshake {
                 if let Some(name) = accepted.subprotocol {
                     let _ = self.subprotocol.set(name.into_boxed_str()); // once
                 }
-                Ok(Answer { head, opens: true, error: None })
+                Ok(Answer { head, opens: true, compresses: true, error: None })
             }
             Err(error) => {
-                let mut response = handshake.reject_error(&error);
-                for header in additional.iter() {
-                    let _ = response.headers.push(header.name(), header.value()); // it was checked
-                }
+                let response = reject(&handshake, &error, &additional);
                 self.heads.set_response(&response);
                 Ok(Answer {
                     head: response.to_bytes(),
                     opens: false,
+                    compresses: false,
                     error: Some(errors::server_handshake(py, &error)),
                 })
             }
@@ -177,7 +179,8 @@ impl Handshake {
         *pending = None;
         drop(pending);
         self.heads.set_response(&made);
-        Ok(Answer { head: made.to_bytes(), opens, error: None })
+        let compresses = made.headers.contains(extension::HEADER);
+        Ok(Answer { head: made.to_bytes(), opens, compresses, error: None })
     }
 
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -185,6 +188,13 @@ impl Handshake {
         let Ok(pending) = self.pending.try_lock() else { return Ok(()) };
         pending.as_ref().map_or(Ok(()), |pending| visit.call(&pending.request))
     }
+}
+
+/// The response to an error of a handshake, with further fields.
+pub(crate) fn reject(handshake: &ServerHandshake, error: &HandshakeError, additional: &HeaderList) -> Response {
+    let mut response = handshake.reject_error(error);
+    response.headers.extend(additional);
+    response
 }
 
 fn answered() -> PyErr {

@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-pub(crate) use wirespeed_driver::protocol::handshake::HeaderList;
-use wirespeed_driver::protocol::handshake::{Request, Response};
+use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
 
 use crate::errors;
 

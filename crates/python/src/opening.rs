@@ -48,6 +48,11 @@ impl Opened {
         parts.socket = Some(Socket::new(unsafe { OwnedFd::from_raw_fd(fd) }));
         Ok(())
     }
+
+    /// Closes what no connection was made of.
+    fn _discard(&self) {
+        drop(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 impl Opened {

@@ -16,11 +16,11 @@ use wirespeed_driver::protocol::{Config, Connection, Limits, Side};
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 use wirespeed_driver::{Keepalive, tls};
 
-use crate::errors;
-use crate::handshake::Handshake;
+use crate::handshake::{Handshake, reject};
 use crate::opening::{DeflateOptions, Opened, Parts, duration};
 use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
+use crate::{errors, headers};
 
 /// What all connections of a server share: the keyword arguments of `serve`, checked by Python.
 #[pyclass(frozen, module = "wirespeed._native")]
@@ -68,6 +68,8 @@ enum Step {
     Tls,
     Head(Box<ServerHandshake>),
     Request(Box<ServerHandshake>),
+    /// What came is no request: the client can be told.
+    Failed(Box<ServerHandshake>, HandshakeError),
     Over,
 }
 
@@ -120,12 +122,13 @@ impl ServerOpening {
                 Some(_) => Ok(()),
             };
         };
-        if !matches!(error, HandshakeError::ConnectionClosed { .. }) {
-            let answer = handshake.reject_error(&error).to_bytes();
-            let _ = early.send(&answer); // the fault is what is told
+        let raised = errors::server_handshake(py, &error);
+        if let Step::Head(handshake) = std::mem::replace(step, Step::Over)
+            && !matches!(error, HandshakeError::ConnectionClosed { .. })
+        {
+            *step = Step::Failed(handshake, error);
         }
-        *step = Step::Over;
-        Err(errors::server_handshake(py, &error))
+        Err(raised)
     }
 
     fn handshake(&self) -> ServerHandshake {
@@ -168,11 +171,21 @@ impl ServerOpening {
         matches!(self.lock().step, Step::Request(_))
     }
 
-    /// Takes bytes that were received. An error leaves what the client must be told in the output.
+    /// Takes bytes that were received. After an error, what the client can be told is in the output, or made by `reject`.
     fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         let mut inner = self.lock();
         inner.early.receive(data).map_err(|error: tls::Error| errors::tls_error(py, error))?;
         self.advance(py, &mut inner)
+    }
+
+    /// Puts the response to what is no request into the output, with further fields; nothing if there is nobody to read it.
+    fn reject(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<()> {
+        let additional = headers::from_python(py, fields)?;
+        let mut inner = self.lock();
+        let Step::Failed(handshake, error) = std::mem::replace(&mut inner.step, Step::Over) else { return Ok(()) };
+        let response = reject(&handshake, &error, &additional);
+        let _ = inner.early.send(&response.to_bytes()); // the fault is what is told
+        Ok(())
     }
 
     /// The stream has ended.

@@ -267,6 +267,8 @@ class Connection(ConnectionStatus, AsyncConnection):
         self._pong(data)
 
     async def _control_room(self) -> None:
+        if self._state == State.CONNECTING:
+            raise RuntimeError("the opening handshake is not complete: nothing can be sent or received yet")
         if self._state != State.OPEN:
             # It raises how the connection ended, once it has.
             await self.wait_closed()

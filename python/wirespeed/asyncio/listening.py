@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
 import socket
-import stat
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..typing import LoggerLike, PathLike
+from ..binding import EXHAUSTED, RETRY_DELAY, bind_addresses
+from ..typing import LoggerLike
 
-__all__ = ["Acceptor", "bind_tcp", "bind_unix"]
-
-# As in asyncio: how long to wait for descriptors or memory to become free.
-_RETRY_DELAY = 1.0
-
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+__all__ = ["Acceptor", "bind_tcp"]
 
 
 async def bind_tcp(
-    host: str | Iterable[str] | None,
+    hosts: Iterable[str | None],
     port: int | None,
     *,
     family: int = 0,
@@ -36,8 +29,8 @@ async def bind_tcp(
     """Bind sockets to all addresses of the hosts.
 
     Args:
-        host: Name, address, or several; ``None`` or empty for all interfaces.
-        port: Port; ``None`` or 0 for one that the system chooses, the same for all addresses as far as it is free.
+        hosts: Names and addresses; ``None`` for all interfaces.
+        port: Port; ``None`` or 0 for one that the system chooses, the same for all addresses.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only these addresses.
         flags: As for ``socket.getaddrinfo``.
         reuse_address: Whether to set SO_REUSEADDR; ``None`` to do so on POSIX.
@@ -46,72 +39,12 @@ async def bind_tcp(
     Raises:
         OSError: An address cannot be bound.
     """
-    if reuse_address is None:
-        reuse_address = os.name == "posix"
-    if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
-        raise ValueError("reuse_port is not supported by this system")
-    hosts = [None] if host in (None, "") else [host] if isinstance(host, str) else list(host or [])
     loop = asyncio.get_running_loop()
     infos: list[Any] = []
     for name in hosts:
         found = await loop.getaddrinfo(name, port or 0, family=family, type=socket.SOCK_STREAM, flags=flags)
         infos.extend(info for info in found if info not in infos)
-    with contextlib.ExitStack() as stack:
-        bound: list[socket.socket] = []
-        for af, kind, proto, _, address in infos:
-            try:
-                sock = stack.enter_context(socket.socket(af, kind, proto))
-            except OSError:
-                continue  # the system resolves to addresses of a family that it does not have
-            sock.setblocking(False)
-            if reuse_address:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if af == socket.AF_INET6 and hasattr(socket, "IPPROTO_IPV6"):
-                # Or it would take the port of IPv4 too, which has a socket of its own.
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if not port and bound:
-                address = (address[0], bound[0].getsockname()[1], *address[2:])
-            try:
-                sock.bind(address)
-            except OSError as exc:
-                if exc.errno == errno.EADDRNOTAVAIL and len(infos) > 1:
-                    sock.close()  # ::1 where IPv6 is switched off
-                    continue
-                raise OSError(exc.errno, f"cannot listen on {address[0]}:{address[1]}: {exc.strerror}") from None
-            bound.append(sock)
-        if not bound:
-            raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {host!r}: no address of it can be used")
-        stack.pop_all()
-        return bound
-
-
-def bind_unix(path: PathLike) -> socket.socket:
-    """Bind a socket to a path. A socket that was left there is replaced.
-
-    Args:
-        path: Path; a null byte first for the abstract namespace of Linux.
-
-    Raises:
-        OSError: The path cannot be bound.
-    """
-    path = os.fspath(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        if path[:1] not in ("\0", b"\0"):
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISSOCK(os.stat(path).st_mode):
-                    os.remove(path)
-        try:
-            sock.bind(path)
-        except OSError as exc:
-            raise OSError(exc.errno, f"cannot listen on {os.fsdecode(path)!r}: {exc.strerror}") from None
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    return bind_addresses(infos, port=port or 0, reuse_address=reuse_address, reuse_port=reuse_port)
 
 
 class Acceptor:
@@ -217,13 +150,13 @@ class Acceptor:
             self._accepted(sock, address)
 
     def _failed(self, exc: OSError) -> None:
-        if exc.errno not in _EXHAUSTED:
+        if exc.errno not in EXHAUSTED:
             self._logger.error("accepting connections failed", exc_info=exc)
             self._unwatch()
             return
         self._logger.error("cannot accept connections for now: %s", exc.strerror)
         self._unwatch()
-        self._retry = self._loop.call_later(_RETRY_DELAY, self._try_again)
+        self._retry = self._loop.call_later(RETRY_DELAY, self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None

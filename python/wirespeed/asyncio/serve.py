@@ -9,14 +9,16 @@ import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal
 
+from ..binding import bind_unix, hosts_of
+from ..client_options import Network
 from ..compression import Deflate
-from ..connection_options import QUEUE_BYTES
+from ..connection_options import QUEUE_BYTES, check_type
 from ..datastructures import Request, Response
-from ..server_options import AsyncServerOptions, check_ssl
+from ..server_options import AsyncServerOptions, ServerSSL
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ..version import SERVER
-from .listening import bind_tcp, bind_unix
+from .listening import bind_tcp
 from .server import Handler, Server, ServerConnection
 
 __all__ = ["serve", "unix_serve"]
@@ -157,6 +159,9 @@ def serve(
         zero_copy=zero_copy,
         logger=logger,
     )
+    hosts = hosts_of(host)
+    Network(sock=sock, port=port, family=family)  # raises what is wrong with these
+    check_type("flags", flags, int, "an int")
     if sock is not None and (host is not None or port is not None):
         raise ValueError("sock excludes host and port")
 
@@ -164,7 +169,7 @@ def serve(
         if sock is not None:
             return [_own(sock)]
         return await bind_tcp(
-            host, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
+            hosts, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
         )
 
     return _make(handler, options, bind, ssl, backlog, start_serving, create_connection)
@@ -234,12 +239,13 @@ def _make(
         raise ValueError("handler and listener exclude each other: messages go to the one or the other")
     if create_connection is not None and not callable(create_connection):
         raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
-    check_ssl(ssl)
+    if not isinstance(backlog, int) or isinstance(backlog, bool):
+        raise TypeError(f"backlog must be an int, not {type(backlog).__name__}")
     return Server(
         bind,
         handler,
         options,
-        ssl=ssl,
+        ssl=ServerSSL(ssl),
         backlog=backlog,
         start_serving=start_serving,
         create_connection=create_connection,

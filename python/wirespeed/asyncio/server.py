@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import os
 import signal as signal_module
 import socket as socket_module
 import ssl as ssl_module
@@ -13,13 +11,15 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .._native import ServerTLS
+from .._native import Opened
+from ..binding import file_of, remove_file
 from ..close_codes import CloseCode
 from ..datastructures import Response
-from ..exceptions import ConnectionClosed, InvalidHandshake
+from ..exceptions import ConnectionClosed
+from ..negotiation import LINGER, address_text, is_peers_fault
 from ..protocol_state import State
 from ..responses import plain_response
-from ..server_options import AsyncServerOptions, check_ssl, native_server_tls
+from ..server_options import AsyncServerOptions, ServerSSL, check_farewell
 from ..tls import TLS
 from ..typing import PathLike, StatusLike
 from .connection import Connection, attach, choose_port, native_arguments
@@ -82,7 +82,7 @@ class Server:
         handler: Handler | None,
         options: AsyncServerOptions,
         *,
-        ssl: TLS | ssl_module.SSLContext | None,
+        ssl: ServerSSL,
         backlog: int,
         start_serving: bool,
         create_connection: Callable[..., ServerConnection] | None,
@@ -95,7 +95,6 @@ class Server:
         self._settings = options.native()
         self._arguments = native_arguments(options)
         self._ssl = ssl
-        self._tls = native_server_tls(ssl) if isinstance(ssl, TLS) else ssl
         self._backlog = backlog
         self._start_serving = start_serving
         self._create_connection = create_connection or ServerConnection
@@ -134,13 +133,20 @@ class Server:
             return self
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
-        self._sockets = await self._bind()
-        if self._path is not None:
-            self._file = _file(self._path)
         self._port = choose_port(self._options.io_port, self._loop)
-        self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self.logger)
-        if self._start_serving:
-            await self.start_serving()
+        try:
+            self._sockets = await self._bind()
+            if self._path is not None:
+                self._file = file_of(self._path)
+            self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self.logger)
+            if self._closing is not None:
+                self._stop_listening()
+            elif self._start_serving:
+                await self.start_serving()
+        except BaseException:
+            self._stop_listening()
+            self._loop = None
+            raise
         return self
 
     async def start_serving(self) -> None:
@@ -148,10 +154,10 @@ class Server:
         if self._acceptor is None:
             raise RuntimeError("the server is not started: await it first")
         if not self._serving and self._closing is None:
-            self._serving = True
             self._acceptor.start()
+            self._serving = True
             for sock in self._sockets:
-                self.logger.info("server listening on %s", _socket_name(sock))
+                self.logger.info("server listening on %s", address_text(sock.getsockname()))
 
     async def serve_forever(self) -> None:
         """Serve until the server is closed: by :meth:`close`, or by cancelling this."""
@@ -222,7 +228,11 @@ class Server:
             close_connections: Whether to close the connections that are open; they are waited for if not.
             code: Close code for them.
             reason: Close reason for them.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
         """
+        check_farewell(code, reason)
         if self._closing is None and self._loop is not None:
             self._closing = self._loop.create_task(self._close(close_connections, code, reason))
 
@@ -253,10 +263,8 @@ class Server:
         if self._acceptor is not None:
             self._acceptor.stop()
         socks, self._sockets = self._sockets, []
-        # Unless somebody else has put another one there.
-        if self._path is not None and self._file is not None and _file(self._path) == self._file:
-            with contextlib.suppress(OSError):
-                os.remove(self._path)
+        if self._path is not None:
+            remove_file(self._path, self._file)
         for sock in socks:
             sock.close()
 
@@ -273,15 +281,7 @@ class Server:
                 ``load_cert_chain``.
             ValueError: The settings are wrong. The old ones stay in use.
         """
-        if self._tls is None:
-            raise TypeError("this server has no TLS: pass ssl to serve()")
-        if ssl is None:
-            if not isinstance(self._ssl, TLS):
-                raise TypeError("an ssl.SSLContext cannot be read again; call its load_cert_chain, or pass ssl")
-            ssl = dataclasses.replace(self._ssl)
-        check_ssl(ssl)
-        tls: ServerTLS | ssl_module.SSLContext = native_server_tls(ssl) if isinstance(ssl, TLS) else ssl
-        self._ssl, self._tls = ssl, tls
+        self._ssl.reload(ssl)
 
     # Connections.
 
@@ -331,25 +331,13 @@ class Server:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(options.open_timeout):
-                    opened = await receive_request(sock, self._settings, self._tls, self.logger)
-                    local = sock.getsockname()
-                    if self._port == "fd":
-                        opened._adopt(sock.detach())
-                    connection = self._create_connection(
-                        opened,
-                        loop=self._loop,
-                        logger=self.logger,
-                        local_address=local,
-                        remote_address=remote,
-                        listener=None if options.listener is None else options.listener(),
-                        server=self,
-                        **self._arguments,
+                    opened = await receive_request(
+                        sock, self._settings, self._ssl.native, options.server_header, self.logger
                     )
-                    if not isinstance(connection, ServerConnection):
-                        raise TypeError(
-                            f"create_connection must return a ServerConnection, not {type(connection).__name__}"
-                        )
+                    connection = self._make_connection(opened, sock, remote)
                     error = await negotiate(connection, options, self._is_closing)
+                if connection._state == State.CLOSED:
+                    return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
                 # The socket is the connection's.
                 stack.pop_all()
@@ -357,11 +345,16 @@ class Server:
                 if self.logger.isEnabledFor(10):
                     self.logger.debug("connection %s open: %r", connection.id, connection.request)
                 return connection
-            self.logger.info("connection from %s refused: %s", _address(remote), error)
+            self.logger.info("connection from %s refused: %s", address_text(remote), error)
             # The response leaves, and the client reads it.
-            await connection._wait_for_end()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(connection._wait_for_end(), LINGER)
+            connection.abort()
         except Exception as exc:
-            self.logger.info("opening handshake failed: %s", exc or type(exc).__name__, exc_info=_unexpected(exc))
+            if is_peers_fault(exc):
+                self.logger.info("opening handshake failed: %s", exc or type(exc).__name__)
+            else:
+                self.logger.error("opening handshake failed: %s", exc, exc_info=True)
             if connection is not None:
                 connection.abort()
         except BaseException:
@@ -372,32 +365,31 @@ class Server:
             self._settled()
         return None
 
+    def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
+        local = sock.getsockname()
+        if self._port == "fd":
+            opened._adopt(sock.detach())
+        try:
+            connection = self._create_connection(
+                opened,
+                loop=self._loop,
+                logger=self.logger,
+                local_address=local,
+                remote_address=remote,
+                listener=None if self._options.listener is None else self._options.listener(),
+                server=self,
+                **self._arguments,
+            )
+        except BaseException:
+            # The traceback in a log may keep it for long.
+            opened._discard()
+            raise
+        if not isinstance(connection, ServerConnection):
+            opened._discard()
+            if isinstance(connection, Connection):
+                connection.abort()
+            raise TypeError(f"create_connection must return a ServerConnection, not {type(connection).__name__}")
+        return connection
+
     def _is_closing(self) -> bool:
         return self._closing is not None
-
-
-def _unexpected(exc: Exception) -> bool:
-    """Return whether the log should show where an exception comes from: not if it comes from the other end."""
-    return not isinstance(exc, (InvalidHandshake, OSError, TimeoutError, EOFError))
-
-
-def _socket_name(sock: socket_module.socket) -> str:
-    name = sock.getsockname()
-    if sock.family == socket_module.AF_INET:
-        return f"{name[0]}:{name[1]}"
-    if sock.family == socket_module.AF_INET6:
-        return f"[{name[0]}]:{name[1]}"
-    return os.fsdecode(name)
-
-
-def _address(address: Any) -> str:
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address) or "a Unix socket"
-
-
-def _file(path: PathLike) -> tuple[int, int] | None:
-    """Return which file a path names, ``None`` if it names none: it may be in the abstract namespace of Linux."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_dev, status.st_ino

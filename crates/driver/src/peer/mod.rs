@@ -350,6 +350,11 @@ impl<B: PayloadBuffer> Peer<B> {
         buffers::give_read(buffer);
     }
 
+    /// The opening handshake does not grant compression after all. Before the first message.
+    pub fn forgo_deflate(&mut self) {
+        self.link.connection.forgo_deflate();
+    }
+
     /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or received.
     pub fn refuse(&mut self) {
         self.link.failure.get_or_insert(Failure::Refused);

@@ -189,6 +189,11 @@ impl<B: PayloadBuffer> Connection<B> {
         self.config.deflate.as_ref()
     }
 
+    /// Goes on without permessage-deflate, which was not granted after all. Before the first message.
+    pub fn forgo_deflate(&mut self) {
+        self.config.deflate = None;
+    }
+
     /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's window holds that one, so what
     /// follows must not refer to those (RFC 7692 7.2.1). What is compressed next refers to nothing, which is allowed.
     pub fn forget_sent(&mut self) {

@@ -128,6 +128,8 @@ impl AsyncConnection {
         state.conn.peer.link.send_head(&answer.head);
         if !answer.opens {
             state.conn.peer.refuse();
+        } else if !answer.compresses {
+            state.conn.peer.forgo_deflate();
         }
         answer.error
     }

@@ -91,8 +91,15 @@ impl AsyncConnection {
     #[inline]
     fn wait_for_message(&self, this: &Bound<'_, Self>, operation: &Operation, delivery: Delivery) -> PyResult<Step> {
         let py = this.py();
-        if self.lock(py).is_finished() {
+        let (finished, connecting) = {
+            let state = self.lock(py);
+            (state.is_finished(), state.connecting)
+        };
+        if finished {
             return Err(self.ended(py, operation.kind));
+        }
+        if connecting {
+            return Err(super::sending::connecting());
         }
         let waiter = WaiterRef::new(self.event_loop.bind(py), operation.option, delivery)?;
         let paused = {

@@ -5,6 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffers;
+use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
@@ -98,7 +99,7 @@ impl AsyncConnection {
             return Ok(Sent::Closed);
         }
         if if turn { state.is_stuck() } else { state.must_wait() } {
-            return Ok(Sent::Wait);
+            return if state.connecting { Err(connecting()) } else { Ok(Sent::Wait) };
         }
         let result = if state.conn.peer.link.is_large(len, compress) {
             drop(state);
@@ -230,6 +231,7 @@ impl AsyncConnection {
                 let state = self.lock(py);
                 match () {
                     () if state.conn.is_closing() || state.pending_close.is_some() => Sent::Closed,
+                    () if state.connecting => return Err(connecting()),
                     () if if turn { state.is_stuck() } else { state.must_wait() } => Sent::Wait,
                     () => Sent::Done,
                 }
@@ -278,6 +280,9 @@ impl AsyncConnection {
                     return Ok(Sent::Closed);
                 }
                 // Before the next message is taken out of the iterator: it could not be put back.
+                if state.connecting {
+                    return Err(connecting());
+                }
                 if if turn { state.is_stuck() } else { state.must_wait() } {
                     return Ok(Sent::Wait);
                 }
@@ -457,7 +462,11 @@ impl AsyncConnection {
             } else if state.wanted == Wanted::All {
                 state.wanted = Wanted::WhileClosing;
             }
-            if state.large.is_some() && !state.conn.is_closing() {
+            if state.connecting {
+                // Nobody was told that there is a connection.
+                state.conn.end(Failure::Aborted);
+                Ok(())
+            } else if state.large.is_some() && !state.conn.is_closing() {
                 state.pending_close.get_or_insert((code, reason.to_owned()));
                 state.conn.limit_closing(std::time::Instant::now());
                 Ok(())
@@ -474,6 +483,11 @@ impl AsyncConnection {
 /// The next item of an iterator.
 fn next<'py>(iterator: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     iterator.cast::<pyo3::types::PyIterator>()?.clone().next().transpose()
+}
+
+/// What waits for the end of the opening handshake would keep it from ending.
+pub(super) fn connecting() -> PyErr {
+    PyRuntimeError::new_err("the opening handshake is not complete: nothing can be sent or received yet")
 }
 
 fn wrong_type(object: &Bound<'_, PyAny>, what: &str) -> PyErr {

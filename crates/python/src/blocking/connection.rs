@@ -408,6 +408,8 @@ impl BlockingConnection {
             peer.link.send_head(&answer.head);
             if !answer.opens {
                 peer.refuse();
+            } else if !answer.compresses {
+                peer.forgo_deflate();
             }
         });
         // A refusal leaves with the closing.

@@ -1,0 +1,176 @@
+"""What servers of every kind do between the request and its answer.
+
+It does no I/O and waits for nobody: the application's functions are called by whoever drives :func:`negotiation`, who
+awaits what they return if there is an event loop to do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket as socket_module
+from collections.abc import Callable, Generator
+from typing import Any
+
+from .datastructures import Response
+from .exceptions import ConnectionClosed, InvalidHandshake, InvalidOrigin, NegotiationError
+from .protocol_state import State
+from .responses import common_fields, plain_response
+from .server_options import ServerOptions
+from .typing import LoggerLike
+
+__all__ = ["LINGER", "READ_SIZE", "address_text", "hint", "is_peers_fault", "negotiation", "refuse"]
+
+READ_SIZE = 2**15
+"""Bytes to receive at once. A request head is at most 16 KiB."""
+
+LINGER = 2.0
+"""Seconds that a client which was refused may take to read why, where nothing else bounds it."""
+
+_FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
+
+
+def negotiation(
+    connection: Any, options: ServerOptions, is_closing: Callable[[], bool]
+) -> Generator[Any, Any, Exception | None]:
+    """Answer the request of a connection, as the application and the rules will have it.
+
+    It yields what ``process_request`` and ``process_response`` return, and takes back what that comes to: the same, or
+    the result of awaiting it. An exception of that belongs to ``throw``.
+
+    Args:
+        connection: A server's connection.
+        options: Those of the server.
+        is_closing: Whether the server closes, so that nobody is accepted any more.
+
+    Returns:
+        Why the connection was refused, if it was.
+    """
+    if not options.has_hooks and not is_closing():
+        error: Exception | None = connection._answer(common_fields(options.server_header))
+        return error
+    request = connection.request
+    response: Response | None = None
+    error = None
+    if options.process_request is not None:
+        response, error = yield from _ask("process_request", options.process_request, connection, request)
+    if response is None:
+        response, error = _draft(connection, options)
+    _add_server(response, options)
+    if options.process_response is not None:
+        other, failure = yield from _ask("process_response", options.process_response, connection, request, response)
+        if other is not None:
+            response, error = other, failure
+    if response.status_code == 101 and is_closing():
+        response = plain_response(503, "Server is shutting down.\n")
+        _add_server(response, options)
+    try:
+        connection._respond(response)
+    except InvalidHandshake as exc:
+        # An application that accepts what is no request for a WebSocket.
+        connection._respond(connection._draft(True, None, common_fields(options.server_header))[0])
+        return exc
+    except Exception as exc:
+        if connection.state is not State.CONNECTING:
+            raise
+        # A response of the application's that cannot be sent.
+        connection.logger.error("the response cannot be sent", exc_info=True)
+        refuse(connection)
+        return exc
+    if response.status_code != 101 and error is None:
+        error = InvalidHandshake(f"refused with status {response.status_code}")
+    return error
+
+
+def refuse(connection: Any) -> None:
+    """Answer that the server has failed, where the log says how.
+
+    Args:
+        connection: A server's connection.
+    """
+    connection._respond(plain_response(500, _FAILED))
+
+
+def _add_server(response: Response, options: ServerOptions) -> None:
+    if options.server_header is not None and "Server" not in response.headers:
+        response.headers["Server"] = options.server_header
+
+
+def _ask(
+    name: str, function: Callable[..., Any], connection: Any, *arguments: Any
+) -> Generator[Any, Any, tuple[Response | None, Exception | None]]:
+    try:
+        response = yield function(connection, *arguments)
+        if response is not None and not isinstance(response, Response):
+            raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
+    except Exception as exc:
+        connection.logger.error("%s failed", name, exc_info=True)
+        return plain_response(500, _FAILED), exc
+    return response, None
+
+
+def _draft(connection: Any, options: ServerOptions) -> tuple[Response, Exception | None]:
+    """Return the response that a request deserves."""
+    fields = common_fields(None)
+    try:
+        options.check_origin(connection.request.headers)
+        if options.select_subprotocol is None:
+            response, error = connection._draft(True, None, fields)
+        else:
+            chosen = options.select_subprotocol(connection, connection._offered_subprotocols())
+            response, error = connection._draft(False, chosen, fields)
+    except InvalidOrigin as exc:
+        return plain_response(403, f"Failed to open a WebSocket connection: {exc}.\n"), exc
+    except NegotiationError as exc:
+        return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
+    except Exception as exc:
+        connection.logger.error("opening handshake failed", exc_info=True)
+        return plain_response(500, _FAILED), exc
+    return response, error
+
+
+def hint(data: bytes, is_tls: bool, sock: socket_module.socket, logger: LoggerLike) -> None:
+    """Say in the log what a client cannot be told in a language that it speaks.
+
+    Args:
+        data: The first that came from it, in which there is no request.
+        is_tls: Whether it should have been TLS.
+        sock: Where it came from.
+        logger: For the hint.
+    """
+    # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
+    if not is_tls and data[:2] == b"\x16\x03":
+        logger.warning(
+            "a client speaks TLS to a port without TLS (%s): it should connect to ws://, or the server needs ssl=",
+            _ends(sock),
+        )
+    elif is_tls and data[:4] in (b"GET ", b"HEAD", b"POST"):
+        logger.warning(
+            "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://", _ends(sock)
+        )
+
+
+def _ends(sock: socket_module.socket) -> str:
+    with contextlib.suppress(OSError):
+        return f"{address_text(sock.getpeername())} -> {address_text(sock.getsockname())}"
+    return "gone"
+
+
+def is_peers_fault(exc: Exception) -> bool:
+    """Return whether an exception in the opening handshake comes from the other end, or from what lies between.
+
+    Args:
+        exc: The exception.
+    """
+    return isinstance(exc, (ConnectionClosed, InvalidHandshake, OSError, EOFError))
+
+
+def address_text(address: Any) -> str:
+    """Return the address of either end for logs.
+
+    Args:
+        address: What ``getsockname`` or ``getpeername`` returned.
+    """
+    if isinstance(address, tuple):
+        host, port = str(address[0]), address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return (address.decode(errors="replace") if isinstance(address, bytes) else address) or "a Unix socket"
