@@ -96,11 +96,16 @@ impl Port {
         AsyncConnection::on_bytes(&connection, data.as_bytes())
     }
 
-    /// False: the transport closes itself; by then everything was said.
+    /// False: the transport closes itself; by then everything was said. One that cannot be open in one direction only does so in any case, and
+    /// those of asyncio warn of the other answer.
     fn eof_received(slf: &Bound<'_, Self>) -> PyResult<bool> {
-        let Some(connection) = slf.get().connection(slf.py())? else { return Ok(false) };
+        let py = slf.py();
+        let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
         AsyncConnection::on_end(&connection, None)?;
-        Ok(true)
+        match connection.get().transport(py) {
+            Some(transport) => transport.call_method0(py, "can_write_eof")?.is_truthy(py),
+            None => Ok(true),
+        }
     }
 
     #[pyo3(signature = (exc))]
