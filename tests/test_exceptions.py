@@ -104,7 +104,12 @@ def test_same_tree_as_websockets() -> None:
     theirs: Any = pytest.importorskip("websockets.exceptions")
     assert set(exceptions.__all__) == set(theirs.__all__)
     for name in theirs.__all__:
-        ours = [base.__name__ for base in getattr(exceptions, name).__mro__]
+        ours = [
+            base.__name__
+            for base in getattr(exceptions, name).__mro__
+            # What joins the trees, once wirespeed.compat is imported.
+            if base.__name__ != "_Root" and not base.__module__.startswith("websockets")
+        ]
         assert ours == [base.__name__ for base in getattr(theirs, name).__mro__], name
 
 

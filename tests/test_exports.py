@@ -71,9 +71,24 @@ TYPES = [
     "Subprotocol",
 ]
 
+SERVER = [
+    "Router",
+    "Server",
+    "ServerConnection",
+    "basic_auth",
+    "route",
+    "serve",
+    "unix_route",
+    "unix_serve",
+]
+
 WIRESPEED = [
     *EXCEPTIONS,
     *TYPES,
+    *SERVER,
+    "broadcast",
+    "patch",
+    "unpatch",
     "ClientConnection",
     "Close",
     "CloseCode",
@@ -101,6 +116,8 @@ WIRESPEED = [
 ]
 
 ASYNCIO = [
+    *SERVER,
+    "broadcast",
     "ClientConnection",
     "ConnectAttempt",
     "Connection",
@@ -113,7 +130,7 @@ ASYNCIO = [
     "unix_connect",
 ]
 
-SYNC = ["ClientConnection", "Ping", "connect", "unix_connect"]
+SYNC = [*SERVER, "ClientConnection", "Ping", "connect", "unix_connect"]
 
 CONNECTION = [
     "abort",

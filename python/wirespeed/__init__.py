@@ -55,6 +55,7 @@ from .exceptions import (
     TooManyHeaders,
     WebSocketException,
 )
+from .patching import patch, unpatch
 from .protocol_state import State
 from .tls import TLS
 from .typing import (
@@ -91,6 +92,9 @@ __all__ = [
     "route",
     "unix_route",
     "Router",
+    # In place of the websockets package
+    "patch",
+    "unpatch",
     # Streams of bytes
     "open_stream",
     "StreamReader",

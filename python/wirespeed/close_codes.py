@@ -68,6 +68,15 @@ class Close:
     code: int
     reason: str = ""
 
+    def __eq__(self, other: object) -> bool:
+        # That of the websockets package is the same thing; the drop-in for it hands out these.
+        if type(other).__name__ != type(self).__name__:
+            return NotImplemented
+        return (self.code, self.reason) == (getattr(other, "code", None), getattr(other, "reason", None))
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.reason))
+
     def __str__(self) -> str:
         text = f"{int(self.code)} ({_explain(self.code)})"
         # The reason was written by the peer: it must not break out of its line in a log.

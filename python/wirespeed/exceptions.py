@@ -93,7 +93,20 @@ def _restore(cls: type[WebSocketException], args: tuple[Any, ...]) -> WebSocketE
     return exc
 
 
-class WebSocketException(Exception):
+class _Root(Exception):
+    """Where exceptions of the ``websockets`` package become bases of ours: see wirespeed.compat.
+
+    Python lets bases be added only to a class whose first base is not built in.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        # Not super(): a base that was added takes other arguments.
+        Exception.__init__(self, *args)
+
+    __str__ = Exception.__str__
+
+
+class WebSocketException(_Root):
     """Base class of all exceptions that this package defines."""
 
     def __repr__(self) -> str:
@@ -103,6 +116,10 @@ class WebSocketException(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the class with ``args``, which are not the arguments of every constructor in the tree.
         return _restore, (type(self), self.args), self.__dict__ or None
+
+
+# The tree begins with WebSocketException.
+del _Root
 
 
 class ConnectionClosed(WebSocketException):

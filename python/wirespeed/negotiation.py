@@ -70,7 +70,7 @@ def negotiation(
         connection._respond(connection._draft(True, None, common_fields(options.server_header))[0])
         return exc
     except Exception as exc:
-        if connection.state is not State.CONNECTING:
+        if connection._state != State.CONNECTING:
             raise
         # A response of the application's that cannot be sent.
         connection.logger.error("the response cannot be sent", exc_info=True)
@@ -118,6 +118,8 @@ def _draft(connection: Any, options: ServerOptions) -> tuple[Response, Exception
         else:
             chosen = options.select_subprotocol(connection, connection._offered_subprotocols())
             response, error = connection._draft(False, chosen, fields)
+            if isinstance(error, ValueError):
+                raise error  # it chose what was not offered
     except InvalidOrigin as exc:
         return plain_response(403, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except NegotiationError as exc:

@@ -108,6 +108,8 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[ServerConnection] = set()
         self._closing: asyncio.Task[None] | None = None
+        # How connections are closed, once they are.
+        self._farewell: tuple[int, str] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._signals: list[int] = []
 
@@ -145,7 +147,7 @@ class Server:
                 await self.start_serving()
         except BaseException:
             self._stop_listening()
-            self._loop = None
+            self._loop = self._closed = None
             raise
         return self
 
@@ -234,6 +236,7 @@ class Server:
         """
         check_farewell(code, reason)
         if self._closing is None and self._loop is not None:
+            self._farewell = (code, reason) if close_connections else None
             self._closing = self._loop.create_task(self._close(close_connections, code, reason))
 
     async def wait_closed(self) -> None:
@@ -309,6 +312,9 @@ class Server:
 
     async def _handle(self, connection: ServerConnection) -> None:
         self._connections.add(connection)
+        if self._farewell is not None:
+            # It was accepted before the server began to close, and attached after.
+            connection._begin_close(*self._farewell)
         try:
             if self._handler is None:
                 await connection.wait_closed()

@@ -25,11 +25,11 @@ from ..typing import Data, LoggerLike
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ClientConnection", "Ping"]
+__all__ = ["ClientConnection", "Connection", "Ping"]
 
 
-class ClientConnection(ConnectionStatus, BlockingConnection):
-    """A WebSocket connection of a client, made by :func:`wirespeed.sync.connect`.
+class Connection(ConnectionStatus, BlockingConnection):
+    """A WebSocket connection for threads that wait.
 
     It is a context manager that closes the connection, with code 1000, or 1011 after an exception. Iterating over it
     yields messages until the connection is closed; a clean close, with code 1000 or 1001, ends the iteration.
@@ -39,7 +39,7 @@ class ClientConnection(ConnectionStatus, BlockingConnection):
 
     Attributes:
         id: A UUID, for logs.
-        logger: The logger given to ``connect``.
+        logger: The logger given to ``connect`` or ``serve``.
     """
 
     def __init__(self, opened: Opened, *, logger: LoggerLike, local_address: Any, remote_address: Any) -> None:
@@ -118,3 +118,7 @@ class ClientConnection(ConnectionStatus, BlockingConnection):
             if not fin:
                 self._discard_message()
             self._streaming.release()
+
+
+class ClientConnection(Connection):
+    """The connection of a client, made by :func:`wirespeed.sync.connect`."""

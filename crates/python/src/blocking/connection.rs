@@ -23,6 +23,8 @@ use crate::{errors, source, view};
 pub(crate) struct BlockingConnection {
     inner: Blocking<PyPayload, Py<PyAny>>,
     handshake: Handshake,
+    /// A server has yet to answer it.
+    connecting: AtomicBool,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
 }
@@ -55,6 +57,17 @@ impl BlockingConnection {
         Ok(PythonHost { py, decode })
     }
 
+    /// The same for what takes part in the conversation, which begins with the answer to the opening handshake.
+    #[inline]
+    fn open_host<'py>(&self, py: Python<'py>, decode: Option<bool>) -> PyResult<PythonHost<'py>> {
+        if self.connecting.load(Ordering::Relaxed) {
+            return Err(PyRuntimeError::new_err(
+                "the opening handshake is not complete: nothing can be sent or received yet",
+            ));
+        }
+        self.host(py, decode)
+    }
+
     fn closed(&self, py: Python<'_>) -> PyErr {
         let host = PythonHost { py, decode: None };
         // Exceptions are made outside the connection's lock: their constructors are Python.
@@ -81,7 +94,7 @@ impl BlockingConnection {
         decode: Option<bool>,
         delivery: Delivery,
     ) -> Result<Item<Py<PyAny>>> {
-        let host = self.host(py, decode).map_err(Error::Interrupted)?;
+        let host = self.open_host(py, decode).map_err(Error::Interrupted)?;
         let mut item = self.inner.receive(&host, patience, delivery)?;
         if let Some(text) = decode {
             // A message that was queued while nobody received has the form that its kind suggests.
@@ -96,7 +109,7 @@ impl BlockingConnection {
         ticket: &PingTicket,
         deadline: Option<Instant>,
     ) -> PyResult<f64> {
-        let result = self.inner.wait_for_pong(&self.host(py, None)?, ticket, deadline);
+        let result = self.inner.wait_for_pong(&self.open_host(py, None)?, ticket, deadline);
         self.map(py, result).map(|latency| latency.as_secs_f64())
     }
 }
@@ -124,6 +137,7 @@ impl BlockingConnection {
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
         Ok(Self {
             inner: Blocking::new(parts.peer, socket, parts.settings),
+            connecting: AtomicBool::new(parts.handshake.is_pending()),
             handshake: parts.handshake,
             interrupt_told: AtomicBool::new(false),
         })
@@ -158,7 +172,7 @@ impl BlockingConnection {
             Ok(limit) if limit > 0 => limit,
             _ => return Err(PyValueError::new_err("limit must be at least 1")),
         };
-        let host = self.host(py, None)?;
+        let host = self.open_host(py, None)?;
         let result = self.inner.receive_many(&host, Patience::Until(deadline(timeout)?), limit);
         let mut items = self.map(py, result)?.into_iter();
         // The list is made outside the connection's lock: a collection may start here.
@@ -194,7 +208,7 @@ impl BlockingConnection {
 
     /// Drops the rest of a message whose fragments were being received.
     fn _discard_message(&self, py: Python<'_>) -> PyResult<()> {
-        self.inner.discard_message(&self.host(py, None)?);
+        self.inner.discard_message(&self.open_host(py, None)?);
         Ok(())
     }
 
@@ -226,7 +240,7 @@ impl BlockingConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return self.send_fragments(py, message, text, compress);
         };
-        let result = self.inner.send(&self.host(py, None)?, kind, &bytes, compress);
+        let result = self.inner.send(&self.open_host(py, None)?, kind, &bytes, compress);
         self.map(py, result)
     }
 
@@ -261,7 +275,7 @@ impl BlockingConnection {
 
     /// Returns when every byte has been handed to the kernel.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.map(py, self.inner.flush(&self.host(py, None)?))
+        self.map(py, self.inner.flush(&self.open_host(py, None)?))
     }
 
     /// Sends a ping; the answer can be waited on.
@@ -273,7 +287,7 @@ impl BlockingConnection {
             None => entropy::draw_key().to_vec(),
         };
         let this = slf.get();
-        let ticket = this.map(py, this.inner.ping(&this.host(py, None)?, &payload))?;
+        let ticket = this.map(py, this.inner.ping(&this.open_host(py, None)?, &payload))?;
         Ok(Ping { ticket, connection: slf.clone().unbind() })
     }
 
@@ -284,7 +298,7 @@ impl BlockingConnection {
             PongData::Empty => Vec::new(),
             PongData::Given(data) => source::control(&data)?,
         };
-        self.map(py, self.inner.pong(&self.host(py, None)?, &payload))
+        self.map(py, self.inner.pong(&self.open_host(py, None)?, &payload))
     }
 
     /// Makes the closing handshake.
@@ -294,6 +308,9 @@ impl BlockingConnection {
         let code = u16::try_from(code).unwrap_or(0);
         // RFC 6455 7.4.1: 1005 stands for a close frame without a code.
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
+        if self.connecting.load(Ordering::Relaxed) {
+            return self.abort(py); // nobody was told that there is a connection
+        }
         let result = self.inner.close(&self.host(py, None)?, code, reason);
         self.map(py, result)
     }
@@ -308,7 +325,7 @@ impl BlockingConnection {
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {
         let (state, over) = self.inner.state(&self.host(py, None)?);
-        if !over && self.handshake.is_pending() {
+        if !over && self.connecting.load(Ordering::Relaxed) {
             return Ok(0);
         }
         Ok(view::state(state, over))
@@ -404,6 +421,7 @@ impl BlockingConnection {
     /// Sends the answer of a server to the opening handshake.
     fn give(&self, py: Python<'_>, answer: Answer) -> PyResult<Option<PyErr>> {
         let host = self.host(py, None)?;
+        self.connecting.store(false, Ordering::Relaxed);
         self.inner.with_peer(&host, |peer| {
             peer.link.send_head(&answer.head);
             if !answer.opens {
@@ -430,7 +448,7 @@ impl BlockingConnection {
         compress: Option<bool>,
     ) -> PyResult<Result<()>> {
         match source::message(message, text)? {
-            Some((kind, bytes)) => Ok(self.inner.queue(&self.host(py, None)?, kind, &bytes, compress)),
+            Some((kind, bytes)) => Ok(self.inner.queue(&self.open_host(py, None)?, kind, &bytes, compress)),
             None => Err(PyTypeError::new_err(format!(
                 "messages must be str or bytes-like, not {}",
                 source::type_name(message)
@@ -455,7 +473,7 @@ impl BlockingConnection {
                 source::type_name(fragments)
             )));
         };
-        let host = self.host(py, None)?;
+        let host = self.open_host(py, None)?;
         let mut kind = None;
         for fragment in iterator {
             match self.send_next_fragment(py, &fragment, &mut kind, text, compress) {
@@ -489,7 +507,7 @@ impl BlockingConnection {
             return Err(PyTypeError::new_err("fragments must be all str or all bytes-like"));
         }
         let first = if kind.is_none() { Some(this) } else { None };
-        let host = self.host(py, None)?;
+        let host = self.open_host(py, None)?;
         self.map(py, self.inner.send_fragment(&host, first, &bytes, false, compress))?;
         *kind = Some(this);
         Ok(())

@@ -1,0 +1,5 @@
+"""Drop-ins for other libraries: their names and semantics on our connections."""
+
+__all__ = ["websockets"]
+
+from . import websockets

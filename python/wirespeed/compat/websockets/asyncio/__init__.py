@@ -1,0 +1,5 @@
+"""The asyncio API of websockets."""
+
+__all__ = ["client", "connection", "router", "server"]
+
+from . import client, connection, router, server

@@ -1,0 +1,231 @@
+"""The asyncio client of websockets, on ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from ....asyncio.client import connect as _connect
+from ....asyncio.connection import ClientConnection as _ClientConnection
+from ....asyncio.reconnect import Policy
+from ....client_options import AsyncClientOptions, Network
+from ....redirects import RedirectChain
+from ....typing import LoggerLike, Origin, PathLike, Subprotocol
+from .. import heads
+from ..client import backoff, process_exception
+from ..extensions.permessage_deflate import deflate_of
+from ..http11 import USER_AGENT
+from ..installed import private
+from ..redirecting import Chain
+from ..settings import MAX_FRAGMENTS, additional, check_subprotocols, overridden
+from ..views import ProtocolView
+from .connection import Connection
+from .network import client_network
+
+__all__ = ["connect", "unix_connect", "ClientConnection"]
+
+
+class ClientConnection(Connection, _ClientConnection):
+    """The connection of a client; see :class:`wirespeed.ClientConnection`."""
+
+
+class connect:  # noqa: N801 - as websockets
+    """Connect to a WebSocket server: await it, enter it, or iterate over it to connect again and again.
+
+    Arguments are those of ``websockets.asyncio.client.connect``; :class:`wirespeed.connect` explains most of them.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        # WebSocket
+        origin: Origin | None = None,
+        extensions: Sequence[Any] | None = None,
+        subprotocols: Sequence[Subprotocol] | None = None,
+        compression: str | None = "deflate",
+        # HTTP
+        additional_headers: Any = None,
+        user_agent_header: str | None = USER_AGENT,
+        proxy: str | Literal[True] | None = True,
+        process_exception: Callable[[Exception], Exception | None] = process_exception,
+        # Timeouts
+        open_timeout: float | None = 10,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        reconnect_delays: Callable[[], Generator[float, None, None]] = backoff,
+        # Limits
+        max_size: int | tuple[int | None, int | None] | None = 2**20,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+        write_limit: int | tuple[int, int | None] = 2**15,
+        # Logging
+        logger: LoggerLike | None = None,
+        # Escape hatches
+        create_connection: Callable[..., ClientConnection] | None = None,
+        # As of loop.create_connection
+        **kwargs: Any,
+    ) -> None:
+        self.uri = uri
+        self.ws_uri = heads.websocket_uri(uri)
+        if not self.ws_uri.secure and kwargs.get("ssl") is not None:
+            raise ValueError("ssl argument is incompatible with a ws:// URI")
+        check_subprotocols(subprotocols)
+        if logger is None:
+            logger = logging.getLogger("websockets.client")
+        if isinstance(create_connection, type):
+            overridden(create_connection)
+        self.additional_headers = additional_headers
+        self.user_agent_header = user_agent_header
+        self.proxy = proxy
+        self.process_exception = process_exception
+        self.open_timeout = open_timeout
+        self.reconnect_delays = reconnect_delays
+        self.logger = logger
+        self.create_connection_kwargs = kwargs
+        self._create_connection: Any = create_connection or ClientConnection
+        self._max_size = max_size
+        self._told: dict[str, Any] = {
+            "ping_interval": ping_interval,
+            "ping_timeout": ping_timeout,
+            "close_timeout": close_timeout,
+            "max_queue": max_queue,
+            "write_limit": write_limit,
+        }
+        self._options: dict[str, Any] = {
+            "origin": origin,
+            "subprotocols": subprotocols,
+            "compression": deflate_of(extensions, compression),
+            "max_size": max_size,
+            "max_fragments": MAX_FRAGMENTS,
+            "logger": logger,
+            **self._told,
+        }
+        if max_queue is None:
+            self._options["max_queue_bytes"] = None
+
+    def _make_options(self) -> AsyncClientOptions:
+        headers = additional(self.additional_headers)
+        named = headers is not None and "User-Agent" in headers
+        return AsyncClientOptions(
+            user_agent_header=None if named else self.user_agent_header,
+            open_timeout=self.open_timeout,
+            **self._options,
+        )
+
+    def _make(self, opened: Any, **native: Any) -> Any:
+        return self._create_connection(ProtocolView(opened, native, True, self._max_size), **self._told)
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Tell where a failure to connect redirects to. Subclasses may override it, to follow no redirects for example.
+
+        Args:
+            exc: The failure.
+
+        Returns:
+            The URI to go on with, or the exception to raise.
+        """
+        return self._chain().redirect(exc)
+
+    def _chain(self) -> Chain:
+        kwargs = self.create_connection_kwargs
+        return Chain(
+            self,
+            sock=kwargs.get("sock") is not None,
+            unix=kwargs.get("unix", False),
+            address=kwargs.get("host") is not None or kwargs.get("port") is not None,
+        )
+
+    async def connect(self) -> ClientConnection:
+        """Connect once."""
+        network = await client_network(self.ws_uri, self.proxy, self.create_connection_kwargs)
+        chain = self._chain()
+
+        class Redirecting(Network):
+            def chain(self, uri: str, headers: Any) -> RedirectChain:
+                return chain
+
+        opening = _connect.__new__(_connect)
+        try:
+            opening._set_up(
+                self.uri,
+                chain.headers,
+                Redirecting(**network),
+                self._make_options(),
+                Policy(),
+                self._make,
+            )
+            return await opening  # type: ignore[return-value]
+        except asyncio.TimeoutError as exc:
+            raise TimeoutError("timed out during opening handshake") from exc
+        except Exception as exc:
+            heads.adapt(exc)
+            raise
+
+    def __await__(self) -> Generator[Any, None, ClientConnection]:
+        return self.connect().__await__()
+
+    async def __aenter__(self) -> ClientConnection:
+        if hasattr(self, "connection"):
+            raise RuntimeError("connect() isn't reentrant")
+        self.connection = await self
+        return await self.connection.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.connection.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            del self.connection
+
+    async def __aiter__(self) -> AsyncIterator[ClientConnection]:
+        delays: Any = None
+        while True:
+            try:
+                async with self as connection:
+                    yield connection
+                delays = None
+            except Exception as exc:
+                # It is to return an exception. One that raises it means the same.
+                try:
+                    fatal = self.process_exception(exc)
+                except Exception as raised:
+                    fatal = raised
+                if fatal is exc:
+                    raise
+                if fatal is not None:
+                    raise fatal from exc
+                if delays is None:
+                    delays = self.reconnect_delays()
+                delay = next(delays)
+                self.logger.info(
+                    "connect failed; reconnecting in %.1f seconds: %s",
+                    delay,
+                    traceback.format_exception_only(type(exc), exc)[0].strip(),
+                )
+                await asyncio.sleep(delay)
+
+
+def unix_connect(path: PathLike | None = None, uri: str | None = None, **kwargs: Any) -> connect:
+    """Connect to a WebSocket server that listens on a Unix socket.
+
+    Args:
+        path: Path of the socket.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
+        **kwargs: As for :class:`connect`.
+    """
+    if uri is None:
+        uri = "ws://localhost/" if kwargs.get("ssl") is None else "wss://localhost/"
+    return connect(uri=uri, unix=True, path=path, **kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    return private("asyncio.client", name)

@@ -1,0 +1,132 @@
+"""Connections with the attributes that those of websockets have. Their methods are native, or ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...._native import broadcast as _broadcast
+from ....asyncio.broadcasting import _report
+from ....asyncio.connection import Connection as _Connection
+from ....typing import BytesLike, DataLike
+from .. import heads
+from .. import protocol as protocols
+from ..installed import private
+from ..settings import adapter
+from ..views import ProtocolView, TransportView
+
+__all__ = ["Connection"]
+
+
+class Connection(_Connection):
+    """A WebSocket connection; see :class:`wirespeed.asyncio.Connection`.
+
+    Attributes:
+        protocol: What the connection tells of itself, by the names of a protocol without I/O.
+        loop: The event loop.
+        ping_interval: The argument of ``connect`` or ``serve``.
+        ping_timeout: The argument of ``connect`` or ``serve``.
+        close_timeout: The argument of ``connect`` or ``serve``.
+    """
+
+    protocol: Any
+    loop: Any
+
+    def __new__(cls, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """Make the connection of what its protocol carries."""
+        if not isinstance(protocol, ProtocolView):
+            raise TypeError(f"protocol must be what connect() or serve() passes, not {type(protocol).__name__}")
+        opened, native = protocol._take()
+        loop = native["loop"]
+        connection = super().__new__(cls, opened, **native)
+        protocol._bind(connection)
+        connection.protocol = protocol
+        connection.loop = loop
+        return connection
+
+    def __init__(
+        self,
+        protocol: Any,
+        *,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+        write_limit: int | tuple[int, int | None] = 2**15,
+    ) -> None:
+        # They were used before there was a connection: here they are only told.
+        self.ping_interval = ping_interval
+        self.ping_timeout = ping_timeout
+        self.close_timeout = close_timeout
+
+    @property
+    def state(self) -> Any:
+        """State of the connection."""
+        return protocols.State(self._state)
+
+    @property
+    def transport(self) -> TransportView:
+        """What a transport would tell of the connection."""
+        return TransportView(self)
+
+    @property
+    def logger(self) -> Any:
+        """Logger whose records have the connection as ``websocket``."""
+        return adapter(super().logger, self)
+
+    @property
+    def debug(self) -> bool:
+        """Whether the logger takes debugging lines."""
+        return bool(super().logger.isEnabledFor(10))
+
+    @property
+    def request(self) -> Any:
+        """The request of the opening handshake."""
+        return self._head("_request", heads.request, super().request)
+
+    @property
+    def response(self) -> Any:
+        """The response of the opening handshake; ``None`` before there is one."""
+        return self._head("_response", heads.response, super().response)
+
+    def _head(self, name: str, adapt: Any, head: Any) -> Any:
+        if head is None:
+            return None
+        known = self.__dict__.get(name)
+        if known is None or known[0] is not head:
+            known = self.__dict__[name] = (head, adapt(head))
+        return known[1]
+
+
+def broadcast(
+    connections: Iterable[Connection],
+    message: DataLike,
+    *,
+    text: bool | None = None,
+    raise_exceptions: bool = False,
+) -> None:
+    """Send a message to many connections, without waiting for any and without a limit on what waits to be sent.
+
+    It is encoded once. Connections that are not open are passed over.
+
+    Args:
+        connections: The connections.
+        message: ``str`` for a text message, bytes-like for a binary message.
+        text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
+        raise_exceptions: Whether to raise an ``ExceptionGroup`` if connections did not get the message.
+
+    Raises:
+        TypeError: The message has another type.
+    """
+    if not isinstance(message, (str, BytesLike)):
+        raise TypeError("data must be str or bytes")
+    _, missed = _broadcast(connections, message, text, "buffer")
+    if missed:
+        _report(missed, raise_exceptions)
+
+
+broadcast.__module__ = "wirespeed.compat.websockets.asyncio.server"
+
+
+def __getattr__(name: str) -> Any:
+    return private("asyncio.connection", name)

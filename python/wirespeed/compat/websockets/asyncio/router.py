@@ -1,0 +1,68 @@
+"""Routing connections by their paths, by the rules of werkzeug."""
+
+from __future__ import annotations
+
+import ssl as ssl_module
+from collections.abc import Awaitable
+from typing import Any, Literal
+
+from ....asyncio.router import Router as _Router
+from ....routing import scheme_of
+from ....typing import PathLike
+from ..installed import private
+from .server import Server, ServerConnection, serve
+
+__all__ = ["route", "unix_route", "Router"]
+
+
+class Router(_Router):
+    """Finds the handler of a connection; :func:`route` uses it. Subclasses may change how."""
+
+
+def route(
+    url_map: Any,
+    *args: Any,
+    server_name: str | None = None,
+    ssl: ssl_module.SSLContext | Literal[True] | None = None,
+    create_router: type[Router] | None = None,
+    **kwargs: Any,
+) -> Server:
+    """Serve connections with a handler for each pattern of paths. Needs werkzeug.
+
+    Args:
+        url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
+        *args: As for :func:`serve`.
+        server_name: Name of the server as clients see it; by default that of their Host header.
+        ssl: As for :func:`serve`; ``True`` if a proxy in front makes TLS.
+        create_router: Class of the router.
+        **kwargs: As for :func:`serve`.
+    """
+    if ssl is not None and ssl is not True:
+        kwargs["ssl"] = ssl
+    router = (create_router or Router)(url_map, server_name, scheme_of(ssl))
+    first = kwargs.pop("process_request", None)
+    process_request: Any = router.route_request
+    if first is not None:
+
+        async def process_request(connection: ServerConnection, request: Any) -> Any:
+            response = first(connection, request)
+            if isinstance(response, Awaitable):
+                response = await response
+            return router.route_request(connection, request) if response is None else response
+
+    return serve(router.handler, *args, process_request=process_request, **kwargs)
+
+
+def unix_route(url_map: Any, path: PathLike | None = None, **kwargs: Any) -> Server:
+    """Serve connections on a Unix socket as :func:`route` does.
+
+    Args:
+        url_map: As for :func:`route`.
+        path: Path of the socket.
+        **kwargs: As for :func:`route`.
+    """
+    return route(url_map, unix=True, path=path, **kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    return private("asyncio.router", name)

@@ -1,0 +1,203 @@
+"""The asyncio server of websockets, on ours."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from ....asyncio.basic_auth import basic_auth as _basic_auth
+from ....asyncio.serve import serve as _serve
+from ....asyncio.serve import unix_serve as _unix_serve
+from ....asyncio.server import Server as _Server
+from ....asyncio.server import ServerConnection as _ServerConnection
+from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
+from .. import heads, hooks
+from ..credentials import pairs
+from ..extensions.permessage_deflate import deflate_of
+from ..http11 import SERVER
+from ..installed import private
+from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
+from ..views import ProtocolView
+from .connection import Connection, broadcast
+from .network import check_limits
+
+__all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]
+
+
+class ServerConnection(Connection, _ServerConnection):
+    """The connection of a server; see :class:`wirespeed.ServerConnection`."""
+
+    def __init__(
+        self,
+        protocol: Any,
+        server: Any,
+        *,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+        write_limit: int | tuple[int, int | None] = 2**15,
+    ) -> None:
+        super().__init__(protocol, ping_interval=ping_interval, ping_timeout=ping_timeout, close_timeout=close_timeout)
+
+    def respond(self, status: StatusLike, text: str) -> Any:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return heads.response(super().respond(status, text))
+
+
+class Server(_Server):
+    """A WebSocket server, made by :func:`serve`; see :class:`wirespeed.Server`."""
+
+    @property
+    def all_connections(self) -> set[Any]:
+        """The connections whose handlers run."""
+        return set(self._connections)
+
+    @property
+    def handler_tasks(self) -> set[Any]:
+        """The tasks of connections."""
+        return set(self._tasks)
+
+    @property
+    def handler(self) -> Any:
+        """The handler given to ``serve``."""
+        return self._handler
+
+
+def serve(
+    handler: Callable[[ServerConnection], Awaitable[None]],
+    host: str | None = None,
+    port: int | None = None,
+    *,
+    # WebSocket
+    origins: Sequence[Origin | re.Pattern[str] | None] | None = None,
+    extensions: Sequence[Any] | None = None,
+    subprotocols: Sequence[Subprotocol] | None = None,
+    select_subprotocol: Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | None] | None = None,
+    compression: str | None = "deflate",
+    # HTTP
+    process_request: Callable[..., Any] | None = None,
+    process_response: Callable[..., Any] | None = None,
+    server_header: str | None = SERVER,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    write_limit: int | tuple[int, int | None] = 2**15,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: Callable[..., ServerConnection] | None = None,
+    # As of loop.create_server
+    **kwargs: Any,
+) -> Server:
+    """Serve WebSocket connections: await the result, or enter it.
+
+    Arguments are those of ``websockets.asyncio.server.serve``; :func:`wirespeed.serve` explains most of them.
+    """
+    check_subprotocols(subprotocols)
+    if isinstance(create_connection, type):
+        overridden(create_connection)
+    make = create_connection or ServerConnection
+    unix, path = kwargs.pop("unix", False), kwargs.pop("path", None)
+    check_limits(kwargs)
+    run: Any = handler
+    told: dict[str, Any] = {
+        "ping_interval": ping_interval,
+        "ping_timeout": ping_timeout,
+        "close_timeout": close_timeout,
+        "max_queue": max_queue,
+        "write_limit": write_limit,
+    }
+    options: dict[str, Any] = {
+        "origins": None if origins is None else list(origins),
+        "subprotocols": subprotocols,
+        "select_subprotocol": hooks.select_subprotocol(select_subprotocol),
+        "compression": deflate_of(extensions, compression),
+        "process_request": hooks.process_request(process_request),
+        "process_response": hooks.process_response(process_response),
+        "server_header": server_header,
+        "open_timeout": open_timeout,
+        "max_size": max_size,
+        "max_fragments": MAX_FRAGMENTS,
+        "logger": logging.getLogger("websockets.server") if logger is None else logger,
+        **told,
+    }
+    if max_queue is None:
+        options["max_queue_bytes"] = None
+    for name in ("ssl", "sock", "start_serving"):
+        if name in kwargs:
+            options[name] = kwargs.pop(name)
+    if kwargs.get("backlog") is not None:
+        options["backlog"] = kwargs.pop("backlog")
+    kwargs.pop("backlog", None)
+
+    def connection(opened: Any, **native: Any) -> Any:
+        return make(ProtocolView(opened, native, False, max_size), server, **told)
+
+    options["create_connection"] = connection
+    if unix:
+        # Sockets of ours always go when the server does; as Python 3.13 has it.
+        kwargs.pop("cleanup_socket", None)
+        reject(kwargs, "unix_serve")
+        server = _unix_serve(run, path, **options)
+    else:
+        _keep_alive(kwargs, options.get("sock"))
+        network: dict[str, Any] = {name: kwargs.pop(name) for name in ("reuse_address", "reuse_port") if name in kwargs}
+        network |= {name: kwargs.pop(name) for name in ("family", "flags") if kwargs.get(name) is not None}
+        for name in ("family", "flags"):
+            kwargs.pop(name, None)
+        reject(kwargs, "serve")
+        server = _serve(run, host, port, **options, **network)
+    # It has no state beyond that of its base.
+    server.__class__ = Server
+    made: Server = server  # type: ignore[assignment]
+    return made
+
+
+def _keep_alive(kwargs: dict[str, Any], _sock: Any) -> None:
+    if kwargs.pop("keep_alive", None):
+        raise NotImplementedError("wirespeed has no keep_alive; ping_interval finds dead connections sooner")
+
+
+def unix_serve(
+    handler: Callable[[ServerConnection], Awaitable[None]], path: PathLike | None = None, **kwargs: Any
+) -> Server:
+    """Serve WebSocket connections on a Unix socket.
+
+    Args:
+        handler: As for :func:`serve`.
+        path: Path of the socket.
+        **kwargs: As for :func:`serve`.
+    """
+    return serve(handler, unix=True, path=path, **kwargs)
+
+
+def basic_auth(
+    realm: str = "",
+    credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
+    check_credentials: Callable[[str, str], Awaitable[bool] | bool] | None = None,
+) -> Callable[[ServerConnection, Any], Awaitable[Any]]:
+    """Return a ``process_request`` that asks for HTTP Basic authentication; see :func:`wirespeed.basic_auth`.
+
+    Args:
+        realm: Name of what is protected.
+        credentials: Username and password, or pairs of them.
+        check_credentials: Function or coroutine function that receives both and returns whether they are right.
+    """
+    return _basic_auth(realm, pairs(credentials), check_credentials)
+
+
+def __getattr__(name: str) -> Any:
+    return private("asyncio.server", name)

@@ -1,0 +1,81 @@
+"""Functions that applications pass to servers, wrapped: they see and return objects of the installed package.
+
+Applications may return responses and raise exceptions of either package; the server behind knows ours only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ... import exceptions
+from . import exceptions as theirs
+from . import heads
+
+__all__ = ["process_request", "process_response", "select_subprotocol"]
+
+
+def _response(value: Any) -> Any:
+    return heads.response(value) if hasattr(value, "status_code") and hasattr(value, "headers") else value
+
+
+async def _later(value: Awaitable[Any], default: Any) -> Any:
+    result = await value
+    return default if result is None else _response(result)
+
+
+def _result(value: Any, default: Any) -> Any:
+    if isinstance(value, Awaitable):
+        return _later(value, default)
+    return default if value is None else _response(value)
+
+
+def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Wrap a ``process_request``.
+
+    Args:
+        function: What the application passed.
+    """
+    if function is None:
+        return None
+
+    def wrapped(connection: Any, request: Any) -> Any:
+        return _result(function(connection, heads.request(request)), None)
+
+    return wrapped
+
+
+def process_response(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Wrap a ``process_response``, which may change the response that it receives.
+
+    Args:
+        function: What the application passed.
+    """
+    if function is None:
+        return None
+
+    def wrapped(connection: Any, request: Any, response: Any) -> Any:
+        shown = heads.response(response)
+        return _result(function(connection, heads.request(request), shown), shown)
+
+    return wrapped
+
+
+def select_subprotocol(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Wrap a ``select_subprotocol``.
+
+    Args:
+        function: What the application passed.
+    """
+    if function is None:
+        return None
+
+    def wrapped(connection: Any, offered: Any) -> Any:
+        try:
+            return function(connection, offered)
+        except theirs.NegotiationError as exc:
+            if isinstance(exc, exceptions.NegotiationError):
+                raise
+            raise exceptions.NegotiationError(*exc.args) from exc
+
+    return wrapped

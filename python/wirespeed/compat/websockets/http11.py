@@ -1,0 +1,30 @@
+"""Requests and responses of the opening handshake, and what each end says of itself in them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ... import version
+from ...datastructures import Request as _Request
+from ...datastructures import Response as _Response
+from .installed import Names
+
+_names = Names(
+    "http11",
+    {
+        "SERVER": os.environ.get("WEBSOCKETS_SERVER", version.SERVER),
+        "USER_AGENT": os.environ.get("WEBSOCKETS_USER_AGENT", version.USER_AGENT),
+        "Request": _Request,
+        "Response": _Response,
+    },
+)
+__all__ = _names.public
+
+
+def __getattr__(name: str) -> Any:
+    return _names.get(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

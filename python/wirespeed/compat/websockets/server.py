@@ -1,0 +1,18 @@
+"""The protocol of a server without I/O, which is that of the installed package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .installed import Names
+
+_names = Names("server", {})
+__all__ = _names.public
+
+
+def __getattr__(name: str) -> Any:
+    return _names.get(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

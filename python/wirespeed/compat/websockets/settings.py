@@ -1,0 +1,115 @@
+"""Keyword arguments of websockets, and what they are in ours. Shared by clients and servers of both kinds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...datastructures import Headers
+
+__all__ = [
+    "additional",
+    "MAX_FRAGMENTS",
+    "MAX_REDIRECTS",
+    "UNSUPPORTED",
+    "adapter",
+    "check_subprotocols",
+    "overridden",
+    "reject",
+]
+
+MAX_FRAGMENTS = int(os.environ.get("WEBSOCKETS_MAX_FRAGMENTS", "4096"))
+MAX_REDIRECTS = int(os.environ.get("WEBSOCKETS_MAX_REDIRECTS", "10"))
+
+# Methods of connections that websockets calls with frames or bytes, which do not pass through Python here.
+UNSUPPORTED = (
+    "acknowledge_pings",
+    "connection_lost",
+    "connection_made",
+    "data_received",
+    "drain",
+    "eof_received",
+    "handshake",
+    "keepalive",
+    "pause_writing",
+    "process_event",
+    "recv_events",
+    "resume_writing",
+    "send_context",
+    "send_data",
+    "start_keepalive",
+    "terminate_pending_pings",
+)
+
+
+def adapter(logger: Any, connection: Any) -> Any:
+    """Return a logger whose records have the connection as ``websocket``.
+
+    Args:
+        logger: The logger.
+        connection: The connection.
+    """
+    return logging.LoggerAdapter(logger, {"websocket": weakref.proxy(connection)})
+
+
+def additional(headers: Any) -> Headers | None:
+    """Return headers to add to a request, whatever their values are.
+
+    Args:
+        headers: What the user passed.
+
+    Raises:
+        InvalidHeader: A name or a value cannot be sent.
+    """
+    if headers is None:
+        return None
+    if hasattr(headers, "raw_items"):
+        pairs = list(headers.raw_items())
+    elif hasattr(headers, "keys"):
+        pairs = [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it need not be iterable
+    else:
+        pairs = list(headers)
+    return Headers([(name, str(value)) for name, value in pairs])
+
+
+def check_subprotocols(subprotocols: Any) -> None:
+    """Raise TypeError for what is no list of subprotocols.
+
+    Args:
+        subprotocols: What the user passed.
+    """
+    if isinstance(subprotocols, str):
+        raise TypeError("subprotocols must be a list, not a str")
+    if subprotocols is not None and not isinstance(subprotocols, Iterable):
+        raise TypeError("subprotocols must be a list")
+
+
+def overridden(kind: type) -> None:
+    """Raise NotImplementedError for a class of connections with methods that would never be called.
+
+    Args:
+        kind: The class.
+    """
+    for base in kind.__mro__:
+        if base.__module__.startswith("wirespeed."):
+            break
+        for name in UNSUPPORTED:
+            if name in vars(base):
+                raise NotImplementedError(
+                    f"wirespeed does not call {base.__name__}.{name}: frames do not pass through Python; "
+                    "override recv, send or close instead"
+                )
+
+
+def reject(options: Mapping[str, Any], function: str) -> None:
+    """Raise TypeError for keyword arguments that nobody has taken.
+
+    Args:
+        options: What is left.
+        function: Who should have taken them.
+    """
+    for name in options:
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")

@@ -1,0 +1,339 @@
+"""The blocking client of websockets, on ours."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl as ssl_module
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from ....client_options import ClientOptions, Network
+from ....redirects import RedirectChain
+from ....sync.client import _connect
+from ....sync.connection import ClientConnection as _ClientConnection
+from ....sync.dial import dial
+from ....typing import LoggerLike, Origin, PathLike, Subprotocol
+from .. import heads
+from ..client import backoff, process_exception
+from ..extensions.permessage_deflate import deflate_of
+from ..http11 import USER_AGENT
+from ..installed import private
+from ..redirecting import Chain
+from ..settings import MAX_FRAGMENTS, additional, check_subprotocols, overridden, reject
+from ..views import ProtocolView
+from .connection import Connection
+
+__all__ = ["connect", "unix_connect", "reconnect", "unix_reconnect", "ClientConnection"]
+
+
+class ClientConnection(Connection, _ClientConnection):
+    """The connection of a client; see :class:`wirespeed.sync.ClientConnection`."""
+
+
+class reconnect:  # noqa: N801 - as websockets
+    """Connect to a WebSocket server: enter it, or iterate over it to connect again and again.
+
+    Arguments are those of ``websockets.sync.client.reconnect``; :func:`wirespeed.sync.connect` explains most of them.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        # TCP and TLS
+        sock: socket.socket | None = None,
+        ssl: ssl_module.SSLContext | None = None,
+        server_hostname: str | None = None,
+        # WebSocket
+        origin: Origin | None = None,
+        extensions: Sequence[Any] | None = None,
+        subprotocols: Sequence[Subprotocol] | None = None,
+        compression: str | None = "deflate",
+        # HTTP
+        additional_headers: Any = None,
+        user_agent_header: str | None = USER_AGENT,
+        proxy: str | Literal[True] | None = True,
+        proxy_ssl: ssl_module.SSLContext | None = None,
+        proxy_server_hostname: str | None = None,
+        process_exception: Callable[[Exception], Exception | None] = process_exception,
+        # Timeouts
+        open_timeout: float | None = 10,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        reconnect_delays: Callable[[], Generator[float, None, None]] = backoff,
+        # Limits
+        max_size: int | tuple[int | None, int | None] | None = 2**20,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+        # Logging
+        logger: LoggerLike | None = None,
+        # Escape hatch
+        create_connection: Callable[..., ClientConnection] | None = None,
+        # As of socket.create_connection
+        **kwargs: Any,
+    ) -> None:
+        if ssl is None and "ssl_context" in kwargs:
+            ssl = kwargs.pop("ssl_context")
+            warnings.warn("ssl_context was renamed to ssl", DeprecationWarning, stacklevel=2)
+        self.uri = uri
+        self.ws_uri = heads.websocket_uri(uri)
+        if not self.ws_uri.secure and ssl is not None:
+            raise ValueError("ssl argument is incompatible with a ws:// URI")
+        check_subprotocols(subprotocols)
+        if logger is None:
+            logger = logging.getLogger("websockets.client")
+        if isinstance(create_connection, type):
+            overridden(create_connection)
+        self.sock = sock
+        self.ssl = ssl
+        self.server_hostname = server_hostname
+        self.additional_headers = additional_headers
+        self.user_agent_header = user_agent_header
+        self.proxy = proxy
+        self.proxy_ssl = proxy_ssl
+        self.proxy_server_hostname = proxy_server_hostname
+        self.process_exception = process_exception
+        self.open_timeout = open_timeout
+        self.reconnect_delays = reconnect_delays
+        self.logger = logger
+        self.create_connection: Any = create_connection or ClientConnection
+        self.open_socket_kwargs = kwargs
+        self.connection_kwargs: dict[str, Any] = {
+            "ping_interval": ping_interval,
+            "ping_timeout": ping_timeout,
+            "close_timeout": close_timeout,
+            "max_queue": max_queue,
+        }
+        self._max_size = max_size
+        self._options: dict[str, Any] = {
+            "origin": origin,
+            "subprotocols": subprotocols,
+            "compression": deflate_of(extensions, compression),
+            "max_size": max_size,
+            "max_fragments": MAX_FRAGMENTS,
+            "logger": logger,
+            **self.connection_kwargs,
+        }
+
+    def _make_options(self) -> ClientOptions:
+        headers = additional(self.additional_headers)
+        named = headers is not None and "User-Agent" in headers
+        return ClientOptions(
+            user_agent_header=None if named else self.user_agent_header,
+            open_timeout=self.open_timeout,
+            **self._options,
+        )
+
+    def _make(self, opened: Any, **native: Any) -> Any:
+        view = ProtocolView(opened, native, True, self._max_size)
+        return self.create_connection(None, view, **self.connection_kwargs)
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Tell where a failure to connect redirects to. Subclasses may override it, to follow no redirects for example.
+
+        Args:
+            exc: The failure.
+
+        Returns:
+            The URI to go on with, or the exception to raise.
+        """
+        return self._chain().redirect(exc)
+
+    def _chain(self) -> Chain:
+        kwargs = self.open_socket_kwargs
+        return Chain(
+            self,
+            sock=self.sock is not None,
+            unix=kwargs.get("unix", False),
+            address=kwargs.get("address") is not None,
+        )
+
+    def _network(self) -> dict[str, Any]:
+        kwargs = dict(self.open_socket_kwargs)
+        unix, path, address = kwargs.pop("unix", False), kwargs.pop("path", None), kwargs.pop("address", None)
+        source, limit = kwargs.pop("source_address", None), kwargs.pop("timeout", None)
+        if kwargs.pop("all_errors", False):
+            raise NotImplementedError("wirespeed raises one exception for all addresses, which names them")
+        reject(kwargs, "connect")
+        network: dict[str, Any] = {"sock": self.sock, "ssl": self.ssl, "server_hostname": self.server_hostname}
+        if unix:
+            return {"unix": True, "path": path, **network}
+        network |= {"proxy_ssl": self.proxy_ssl, "proxy_server_hostname": self.proxy_server_hostname}
+        if self.sock is not None:
+            return network
+        if limit is not None and self.proxy is None:
+            to = (self.ws_uri.host, self.ws_uri.port) if address is None else address
+            local: Any = None if source is None else tuple(source)
+            network["sock"] = dial(*to, deadline=time.monotonic() + limit, local_addr=local)
+            return network
+        if address is not None:
+            network["host"], network["port"] = address
+        return {"proxy": self.proxy, "local_addr": None if source is None else tuple(source), **network}
+
+    def connect(self) -> ClientConnection:
+        """Connect once."""
+        network = self._network()
+        chain = self._chain()
+
+        class Redirecting(Network):
+            def chain(self, uri: str, headers: Any) -> RedirectChain:
+                return chain
+
+        try:
+            connection: ClientConnection = _connect(  # type: ignore[assignment]
+                self.uri, chain.headers, Redirecting(**network), self._make_options(), self._make
+            )
+        except Exception as exc:
+            heads.adapt(exc)
+            raise
+        return connection
+
+    def __enter__(self) -> ClientConnection:
+        if hasattr(self, "connection"):
+            raise RuntimeError("connect() isn't reentrant")
+        self.connection = self.connect()
+        return self.connection.__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.connection.__exit__(exc_type, exc_value, traceback)
+        finally:
+            del self.connection
+
+    def __iter__(self) -> Iterator[ClientConnection]:
+        delays: Any = None
+        while True:
+            try:
+                with self as connection:
+                    yield connection
+                delays = None
+            except Exception as exc:
+                # It is to return an exception. One that raises it means the same.
+                try:
+                    fatal = self.process_exception(exc)
+                except Exception as raised:
+                    fatal = raised
+                if fatal is exc:
+                    raise
+                if fatal is not None:
+                    raise fatal from exc
+                if delays is None:
+                    delays = self.reconnect_delays()
+                delay = next(delays)
+                self.logger.info(
+                    "connect failed; reconnecting in %.1f seconds: %s",
+                    delay,
+                    traceback.format_exception_only(type(exc), exc)[0].strip(),
+                )
+                time.sleep(delay)
+
+
+def connect(
+    uri: str,
+    *,
+    # TCP and TLS
+    sock: socket.socket | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    server_hostname: str | None = None,
+    # WebSocket
+    origin: Origin | None = None,
+    extensions: Sequence[Any] | None = None,
+    subprotocols: Sequence[Subprotocol] | None = None,
+    compression: str | None = "deflate",
+    # HTTP
+    additional_headers: Any = None,
+    user_agent_header: str | None = USER_AGENT,
+    proxy: str | Literal[True] | None = True,
+    proxy_ssl: ssl_module.SSLContext | None = None,
+    proxy_server_hostname: str | None = None,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: Callable[..., ClientConnection] | None = None,
+    # What comes later in websockets
+    legacy: bool | None = None,
+    # As of socket.create_connection
+    **kwargs: Any,
+) -> ClientConnection | reconnect:
+    """Connect to a WebSocket server.
+
+    Arguments are those of ``websockets.sync.client.connect``; :func:`wirespeed.sync.connect` explains most of them.
+    """
+    connecting = reconnect(
+        uri,
+        sock=sock,
+        ssl=ssl,
+        server_hostname=server_hostname,
+        origin=origin,
+        extensions=extensions,
+        subprotocols=subprotocols,
+        compression=compression,
+        additional_headers=additional_headers,
+        user_agent_header=user_agent_header,
+        proxy=proxy,
+        proxy_ssl=proxy_ssl,
+        proxy_server_hostname=proxy_server_hostname,
+        open_timeout=open_timeout,
+        ping_interval=ping_interval,
+        ping_timeout=ping_timeout,
+        close_timeout=close_timeout,
+        max_size=max_size,
+        max_queue=max_queue,
+        logger=logger,
+        create_connection=create_connection,
+        **kwargs,
+    )
+    return connecting if legacy is False else connecting.connect()
+
+
+def unix_reconnect(path: PathLike | None = None, uri: str | None = None, **kwargs: Any) -> reconnect:
+    """Connect to a WebSocket server that listens on a Unix socket, as :class:`reconnect` does.
+
+    Args:
+        path: Path of the socket.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
+        **kwargs: As for :class:`reconnect`.
+    """
+    return reconnect(_local(uri, kwargs), unix=True, path=path, **kwargs)
+
+
+def unix_connect(
+    path: PathLike | None = None, uri: str | None = None, *, legacy: bool | None = None, **kwargs: Any
+) -> ClientConnection | reconnect:
+    """Connect to a WebSocket server that listens on a Unix socket.
+
+    Args:
+        path: Path of the socket.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
+        legacy: As for :func:`connect`.
+        **kwargs: As for :func:`connect`.
+    """
+    return connect(_local(uri, kwargs), unix=True, path=path, legacy=legacy, **kwargs)
+
+
+def _local(uri: str | None, kwargs: dict[str, Any]) -> str:
+    if uri is not None:
+        return uri
+    return "ws://localhost/" if kwargs.get("ssl") is None else "wss://localhost/"
+
+
+def __getattr__(name: str) -> Any:
+    return private("sync.client", name)

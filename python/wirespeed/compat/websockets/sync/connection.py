@@ -1,0 +1,238 @@
+"""Connections with the attributes that those of websockets have. Their methods are native, or ours."""
+
+from __future__ import annotations
+
+import builtins
+import concurrent.futures
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from .... import exceptions
+from ....sync.connection import Connection as _Connection
+from ....typing import BytesLike, DataLike
+from .. import heads
+from .. import protocol as protocols
+from ..installed import private
+from ..settings import adapter
+from ..views import ProtocolView, SocketView
+
+__all__ = ["Connection"]
+
+# Between looks at a connection that nobody receives from.
+_INTERVAL = 0.2
+
+
+class Pong(threading.Event):
+    """The event that a pong sets. Who waits for it receives meanwhile, as there is no thread that would.
+
+    Args:
+        ping: The ping.
+        ack_on_close: Whether the end of the connection sets it too.
+    """
+
+    def __init__(self, ping: Any, ack_on_close: bool) -> None:
+        super().__init__()
+        self._ping = ping
+        self._ack_on_close = ack_on_close
+
+    def is_set(self) -> bool:
+        """Return whether the pong has arrived."""
+        if not super().is_set() and self._ping.is_set():
+            self.set()
+        return super().is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the pong.
+
+        Args:
+            timeout: Seconds to wait, ``None`` for no limit.
+
+        Returns:
+            Whether it has arrived.
+        """
+        if self.is_set():
+            return True
+        try:
+            self._ping.wait(timeout)
+        except TimeoutError:
+            return False
+        except exceptions.ConnectionClosed:
+            if not self._ack_on_close:
+                # It will never arrive: waiting for ever helps nobody.
+                return False
+        self.set()
+        return True
+
+
+class Connection(_Connection):
+    """A WebSocket connection; see :class:`wirespeed.sync.ClientConnection`.
+
+    Attributes:
+        protocol: What the connection tells of itself, by the names of a protocol without I/O.
+        ping_interval: The argument of ``connect`` or ``serve``.
+        ping_timeout: The argument of ``connect`` or ``serve``.
+        close_timeout: The argument of ``connect`` or ``serve``.
+    """
+
+    protocol: Any
+
+    def __new__(cls, _sock: Any, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """Make the connection of what its protocol carries."""
+        if not isinstance(protocol, ProtocolView):
+            raise TypeError(f"protocol must be what connect() or serve() passes, not {type(protocol).__name__}")
+        opened, native = protocol._take()
+        connection = super().__new__(cls, opened)
+        _Connection.__init__(connection, opened, **native)
+        connection.logger = adapter(connection.logger, connection)
+        protocol._bind(connection)
+        connection.protocol = protocol
+        return connection
+
+    def __init__(
+        self,
+        sock: Any,
+        protocol: Any,
+        *,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+    ) -> None:
+        # They were used before there was a connection: here they are only told.
+        self.ping_interval = ping_interval
+        self.ping_timeout = ping_timeout
+        self.close_timeout = close_timeout
+
+    @property
+    def state(self) -> Any:
+        """State of the connection."""
+        return protocols.State(self._state)
+
+    @property
+    def socket(self) -> SocketView:
+        """What the socket tells of itself."""
+        return SocketView(self)
+
+    @property
+    def debug(self) -> bool:
+        """Whether the logger takes debugging lines."""
+        return bool(self.logger.isEnabledFor(10))
+
+    @property
+    def request(self) -> Any:
+        """The request of the opening handshake."""
+        return self._head("_request", heads.request, super().request)
+
+    @property
+    def response(self) -> Any:
+        """The response of the opening handshake; ``None`` before there is one."""
+        return self._head("_response", heads.response, super().response)
+
+    def _head(self, name: str, adapt: Any, head: Any) -> Any:
+        if head is None:
+            return None
+        known = self.__dict__.get(name)
+        if known is None or known[0] is not head:
+            known = self.__dict__[name] = (head, adapt(head))
+        return known[1]
+
+    def ping(self, data: DataLike | None = None, *, ack_on_close: bool = False) -> Any:  # type: ignore[override]
+        """Send a ping.
+
+        Args:
+            data: Payload, 125 bytes at most; ``None`` for a random one.
+            ack_on_close: Whether the end of the connection sets the event too.
+
+        Returns:
+            An event that the pong sets; waiting for it receives, if no other thread does.
+        """
+        return Pong(super().ping(data), ack_on_close)
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the connection is closed. Messages that arrive meanwhile are kept, as many as there is room for.
+
+        Args:
+            timeout: Seconds to wait, ``None`` for no limit.
+
+        Returns:
+            Whether it is closed.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.state is not protocols.State.CLOSED:
+            left = _INTERVAL if end is None else min(_INTERVAL, end - time.monotonic())
+            if left <= 0:
+                return False
+            try:
+                # There is no thread that receives: a ping is what one can wait for without taking messages.
+                super().ping().wait(left)
+                time.sleep(left)
+            except TimeoutError:
+                pass
+            except exceptions.ConcurrencyError:  # messages fill the queue
+                time.sleep(left)
+            except exceptions.ConnectionClosed:
+                break
+        return True
+
+
+def broadcast(
+    connections: Iterable[Connection],
+    message: DataLike,
+    *,
+    raise_exceptions: bool = False,
+    text: bool | None = None,
+    **kwargs: Any,
+) -> None:
+    """Send a message to many connections, from a pool of threads. Connections that are not open are passed over.
+
+    Args:
+        connections: The connections.
+        message: ``str`` for a text message, bytes-like for a binary message.
+        raise_exceptions: Whether to raise an ``ExceptionGroup`` if connections did not get the message.
+        text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
+        **kwargs: As for ``concurrent.futures.ThreadPoolExecutor``.
+
+    Raises:
+        TypeError: The message has another type.
+    """
+    if not isinstance(message, (str, BytesLike)):
+        raise TypeError("data must be str or bytes")
+    failures: list[Exception] = []
+
+    def send(connection: Connection) -> None:
+        if connection.state is not protocols.State.OPEN:
+            return
+        failure: type[Exception]
+        cause: Exception | None
+        try:
+            connection.send(message, text=text)
+        except exceptions.ConcurrencyError:
+            reason, cause, failure = "sending a fragmented message", None, exceptions.ConcurrencyError
+        except Exception as exc:
+            reason, cause, failure = "failed to write message", exc, RuntimeError
+        else:
+            return
+        if raise_exceptions:
+            failures.append(failure(reason))
+            failures[-1].__cause__ = cause
+        else:
+            if cause is not None:
+                reason += f": {traceback.format_exception_only(type(cause), cause)[0].strip()}"
+            connection.logger.warning("skipped broadcast: %s", reason)
+
+    with concurrent.futures.ThreadPoolExecutor(**kwargs) as executor:
+        list(executor.map(send, connections))
+    if failures:
+        # Python 3.10 has no groups: there, the first stands for all.
+        group = getattr(builtins, "ExceptionGroup", None)
+        raise failures[0] if group is None else group("skipped broadcast", failures)
+
+
+broadcast.__module__ = "wirespeed.compat.websockets.sync.server"
+
+
+def __getattr__(name: str) -> Any:
+    return private("sync.connection", name)

@@ -1,0 +1,216 @@
+"""The blocking server of websockets, on ours."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import ssl as ssl_module
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ....protocol_state import State
+from ....sync.basic_auth import basic_auth as _basic_auth
+from ....sync.serve import serve as _serve
+from ....sync.serve import unix_serve as _unix_serve
+from ....sync.server import Server as _Server
+from ....sync.server import ServerConnection as _ServerConnection
+from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
+from .. import heads, hooks
+from ..credentials import pairs
+from ..extensions.permessage_deflate import deflate_of
+from ..http11 import SERVER
+from ..installed import private
+from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
+from ..views import ProtocolView
+from .connection import Connection, broadcast
+
+__all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]
+
+
+class ServerConnection(Connection, _ServerConnection):
+    """The connection of a server; see :class:`wirespeed.sync.ServerConnection`."""
+
+    server: Any
+
+    def __init__(
+        self,
+        sock: Any,
+        protocol: Any,
+        server: Any,
+        *,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+    ) -> None:
+        super().__init__(
+            sock, protocol, ping_interval=ping_interval, ping_timeout=ping_timeout, close_timeout=close_timeout
+        )
+        self.server = server
+
+    def respond(self, status: StatusLike, text: str) -> Any:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return heads.response(super().respond(status, text))
+
+
+class Server(_Server):
+    """A WebSocket server, made by :func:`serve`; see :class:`wirespeed.sync.Server`."""
+
+    @property
+    def connections(self) -> set[Any]:
+        """The connections that are open, in a new set."""
+        return {connection for connection in self.all_connections if connection._state == State.OPEN}
+
+    @property
+    def all_connections(self) -> set[Any]:
+        """The connections whose handlers run."""
+        with self._changed:
+            return set(self._connections)
+
+    @property
+    def handler_threads(self) -> set[Any]:
+        """The threads of connections."""
+        with self._changed:
+            return set(self._threads)
+
+    @property
+    def handler(self) -> Any:
+        """The handler given to ``serve``."""
+        return self._handler
+
+
+def serve(
+    handler: Callable[[ServerConnection], None],
+    host: str | None = None,
+    port: int | None = None,
+    *,
+    # TCP and TLS
+    sock: socket.socket | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    # WebSocket
+    origins: Sequence[Origin | re.Pattern[str] | None] | None = None,
+    extensions: Sequence[Any] | None = None,
+    subprotocols: Sequence[Subprotocol] | None = None,
+    select_subprotocol: Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | None] | None = None,
+    compression: str | None = "deflate",
+    # HTTP
+    process_request: Callable[..., Any] | None = None,
+    process_response: Callable[..., Any] | None = None,
+    server_header: str | None = SERVER,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: Callable[..., ServerConnection] | None = None,
+    # As of socket.create_server
+    **kwargs: Any,
+) -> Server:
+    """Serve WebSocket connections: enter the result, and call its ``serve_forever``.
+
+    Arguments are those of ``websockets.sync.server.serve``; :func:`wirespeed.sync.serve` explains most of them.
+    """
+    if ssl is None and "ssl_context" in kwargs:
+        ssl = kwargs.pop("ssl_context")
+        warnings.warn("ssl_context was renamed to ssl", DeprecationWarning, stacklevel=2)
+    check_subprotocols(subprotocols)
+    if isinstance(create_connection, type):
+        overridden(create_connection)
+    make = create_connection or ServerConnection
+    unix, path = kwargs.pop("unix", False), kwargs.pop("path", None)
+    if sock is not None:
+        for name, value in (("host", host), ("port", port), ("path", path)):
+            if value is not None:
+                raise ValueError(f"{name} is incompatible with sock")
+    elif unix and path is None:
+        raise ValueError("missing path argument")
+    run: Any = handler
+    told: dict[str, Any] = {
+        "ping_interval": ping_interval,
+        "ping_timeout": ping_timeout,
+        "close_timeout": close_timeout,
+        "max_queue": max_queue,
+    }
+    options: dict[str, Any] = {
+        "sock": sock,
+        "ssl": ssl,
+        "origins": None if origins is None else list(origins),
+        "subprotocols": subprotocols,
+        "select_subprotocol": hooks.select_subprotocol(select_subprotocol),
+        "compression": deflate_of(extensions, compression),
+        "process_request": hooks.process_request(process_request),
+        "process_response": hooks.process_response(process_response),
+        "server_header": server_header,
+        "open_timeout": open_timeout,
+        "max_size": max_size,
+        "max_fragments": MAX_FRAGMENTS,
+        "logger": logging.getLogger("websockets.server") if logger is None else logger,
+        **told,
+    }
+    backlog = kwargs.pop("backlog", None)
+    if backlog is not None:
+        options["backlog"] = backlog
+
+    def connection(opened: Any, **native: Any) -> Any:
+        return make(None, ProtocolView(opened, native, False, max_size), server, **told)
+
+    options["create_connection"] = connection
+    if kwargs.pop("dualstack_ipv6", False):
+        raise NotImplementedError("wirespeed listens on one socket for each family; pass two hosts, or sock=")
+    if unix:
+        kwargs.pop("family", None)
+        reject(kwargs, "unix_serve")
+        server = _unix_serve(run, path, **options)
+    else:
+        # As of socket.create_server.
+        options["family"] = kwargs.pop("family", socket.AF_INET if sock is None else 0)
+        options["reuse_port"] = kwargs.pop("reuse_port", None)
+        reject(kwargs, "serve")
+        server = _serve(run, host, port, **options)
+    # It has no state beyond that of its base.
+    server.__class__ = Server
+    made: Server = server  # type: ignore[assignment]
+    return made
+
+
+def unix_serve(handler: Callable[[ServerConnection], None], path: PathLike | None = None, **kwargs: Any) -> Server:
+    """Serve WebSocket connections on a Unix socket.
+
+    Args:
+        handler: As for :func:`serve`.
+        path: Path of the socket.
+        **kwargs: As for :func:`serve`.
+    """
+    return serve(handler, unix=True, path=path, **kwargs)
+
+
+def basic_auth(
+    realm: str = "",
+    credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
+    check_credentials: Callable[[str, str], bool] | None = None,
+) -> Callable[[ServerConnection, Any], Any]:
+    """Return a ``process_request`` that asks for HTTP Basic authentication; see :func:`wirespeed.sync.basic_auth`.
+
+    Args:
+        realm: Name of what is protected.
+        credentials: Username and password, or pairs of them.
+        check_credentials: Function that receives both and returns whether they are right.
+    """
+    return _basic_auth(realm, pairs(credentials), check_credentials)
+
+
+def __getattr__(name: str) -> Any:
+    return private("sync.server", name)

@@ -1,0 +1,487 @@
+"""The blocking server: a thread for every connection, which runs the handler."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import selectors
+import socket as socket_module
+import ssl as ssl_module
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..binding import RETRY_DELAY, file_of, remove_file
+from ..close_codes import CloseCode
+from ..datastructures import Response
+from ..exceptions import ConnectionClosed
+from ..negotiation import LINGER, address_text, is_peers_fault, refuse
+from ..protocol_state import State
+from ..responses import plain_response
+from ..server_options import ServerOptions, ServerSSL, check_farewell
+from ..tls import TLS
+from ..typing import PathLike, StatusLike
+from .connection import Connection
+from .serving import negotiate, receive_request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Handler", "Server", "ServerConnection"]
+
+Handler = Callable[["ServerConnection"], None]
+
+# What accept() says of the listening socket itself.
+_BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+
+# Linux passes on what the network says of the connection: https://man7.org/linux/man-pages/man2/accept.2.html
+_LOST = (errno.ECONNABORTED, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOPROTOOPT, errno.EPROTO)
+
+
+class ServerConnection(Connection):
+    """The connection of a server, which its handler receives.
+
+    While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
+    ``CONNECTING``, and nothing can be sent or received.
+
+    Attributes:
+        server: The server.
+        username: Set by :func:`basic_auth`.
+        handler: Set by :func:`route`.
+        handler_kwargs: Set by :func:`route`.
+    """
+
+    server: Server
+    username: str
+    handler: Callable[..., None]
+    handler_kwargs: Mapping[str, Any]
+
+    def respond(self, status: StatusLike, text: str) -> Response:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return plain_response(status, text)
+
+
+class Server:
+    """A WebSocket server, made by :func:`wirespeed.sync.serve`. It listens, and accepts in :meth:`serve_forever`.
+
+    It is a context manager that shuts it down.
+
+    Attributes:
+        logger: The logger given to ``serve``.
+        socket: The first of the listening sockets.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[socket_module.socket],
+        handler: Handler,
+        options: ServerOptions,
+        *,
+        ssl: ServerSSL,
+        create_connection: Callable[..., ServerConnection] | None,
+        path: PathLike | None = None,
+    ) -> None:
+        self.logger = options.effective_logger
+        self.socket = sockets[0]
+        self._sockets = tuple(sockets)
+        self._handler = handler
+        self._options = options
+        self._settings = options.native()
+        self._ssl = ssl
+        self._create_connection = create_connection or ServerConnection
+        self._path = path
+        self._file = None if path is None else file_of(path)
+        # Wakes the thread in serve_forever.
+        self._woken, self._waker = socket_module.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        # Of all that follows. A signal handler may run while its own thread has it.
+        self._changed = threading.Condition(threading.RLock())
+        self._acceptor: threading.Thread | None = None
+        self._paused = False
+        self._starting: threading.Thread | None = None
+        self._pending = 0
+        self._threads: set[threading.Thread] = set()
+        self._connections: set[ServerConnection] = set()
+        # Until when they may take to read why, once the server shuts down.
+        self._refused: dict[ServerConnection, float] = {}
+        self._closing = False
+        self._farewell: tuple[int, str] | None = None
+        self._waiting: set[threading.Thread] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    # What it is.
+
+    @property
+    def sockets(self) -> tuple[socket_module.socket, ...]:
+        """The listening sockets; none once it is shut down."""
+        return () if self._closing else self._sockets
+
+    @property
+    def connections(self) -> set[ServerConnection]:
+        """The connections that are open, in a new set."""
+        with self._changed:
+            connections = list(self._connections)
+        return {connection for connection in connections if connection._state == State.OPEN}
+
+    def fileno(self) -> int:
+        """Return the number of the first listening socket's descriptor, -1 once it is closed."""
+        return self.socket.fileno()
+
+    # Accepting.
+
+    def serve_forever(self) -> None:
+        """Accept connections until :meth:`shutdown` is called, by another thread or a signal handler.
+
+        After an exception, such as ``KeyboardInterrupt``, it may be called again.
+
+        Raises:
+            OSError: A listening socket failed.
+            RuntimeError: Another thread is in this method.
+        """
+        with self._changed:
+            if self._acceptor is not None:
+                raise RuntimeError("serve_forever is running in another place already")
+            if self._closing:
+                return
+            self._acceptor = threading.current_thread()
+        try:
+            for sock in self._sockets:
+                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+            with selectors.DefaultSelector() as selector:
+                self._accept_all(selector)
+        except (OSError, ValueError):
+            # A signal handler has closed the sockets.
+            if not self._closing:
+                raise
+        finally:
+            with self._changed:
+                self._acceptor = None
+                self._paused = False
+                if self._closing:
+                    self._close_sockets()
+                self._changed.notify_all()
+
+    def _accept_all(self, selector: selectors.BaseSelector) -> None:
+        selector.register(self._woken, selectors.EVENT_READ)
+        watching = False
+        exhausted = told = False
+        while True:
+            with self._changed:
+                if self._closing:
+                    return
+                # Who comes meanwhile waits in the system's queue. The deadline of those who are in the opening
+                # handshake sees to it that this ends.
+                self._paused = exhausted or self._pending >= self._options.max_pending
+                watch = not self._paused
+            if watch != watching:
+                watching = watch
+                for sock in self._sockets:
+                    if watch:
+                        selector.register(sock, selectors.EVENT_READ)
+                    else:
+                        selector.unregister(sock)
+            ready = [key.fileobj for key, _ in selector.select(RETRY_DELAY if exhausted else None)]
+            exhausted = False
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+            for sock in self._sockets:
+                if sock not in ready or self._closing or self._pending >= self._options.max_pending:
+                    continue
+                if problem := self._accept(sock):
+                    if not told:
+                        self.logger.error("cannot accept connections for now: %s", problem)
+                    exhausted = told = True
+                    break
+                told = False
+
+    def _accept(self, listening: socket_module.socket) -> str | None:
+        """Accept a connection and start its thread; return what keeps from doing so, if it may pass."""
+        try:
+            sock, remote = listening.accept()
+        except BlockingIOError:
+            return None
+        except OSError as exc:
+            if exc.errno in _BROKEN:
+                raise
+            return None if exc.errno in _LOST else str(exc)
+        thread = threading.Thread(target=self._serve, args=(sock, remote))
+        try:
+            with self._changed:
+                if self._closing:
+                    sock.close()
+                    return None
+                self._pending += 1
+                self._threads.add(thread)
+                self._starting = thread
+            thread.start()
+        except BaseException as exc:
+            # Interrupted, it may have started all the same.
+            with self._changed:
+                is_new = isinstance(exc, RuntimeError) or not self._changed.wait_for(
+                    lambda: self._starting is not thread, RETRY_DELAY
+                )
+                if is_new:
+                    self._starting = None
+                    self._pending -= 1
+                    self._threads.discard(thread)
+                    self._changed.notify_all()
+                    sock.close()
+            if isinstance(exc, RuntimeError):
+                return str(exc)
+            raise
+        return None
+
+    def _wake(self) -> None:
+        # If there is no room for a byte, it will wake anyway; if it is closed, nobody sleeps.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    # Shutting down.
+
+    def shutdown(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Shut the server down, and wait until all handlers have returned.
+
+        Nothing more is accepted, who is in the opening handshake is refused with 503, and open connections are closed.
+        It may be called more than once, and by any thread; called by a handler, it does not wait for this one, nor for
+        others that call it.
+
+        Args:
+            close_connections: Whether to close the connections that are open; they are waited for if not.
+            code: Close code for them.
+            reason: Close reason for them.
+
+        Raises:
+            ProtocolError: ``code`` or ``reason`` must not be sent.
+        """
+        check_farewell(code, reason)
+        me = threading.current_thread()
+        with self._changed:
+            first = not self._closing
+            if first:
+                self.logger.info("server closing")
+            self._closing = True
+            if close_connections and self._farewell is None:
+                self._farewell = (code, reason)
+            self._wake()
+            if self._acceptor is not me:
+                # Interrupted by a signal handler which shuts down too, it accepts nothing either.
+                self._changed.wait_for(lambda: self._acceptor is None or self._acceptor in self._waiting)
+            self._close_sockets()
+        if close_connections:
+            # Those that open from now on see the farewell.
+            self._close_all(self.connections, code, reason)
+        self._wait_for_handlers(me)
+        if first:
+            self.logger.info("server closed")
+
+    def _close_sockets(self) -> None:
+        if self._path is not None:
+            remove_file(self._path, self._file)
+            self._path = None
+        for sock in self._sockets:
+            sock.close()
+        # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be woken.
+        if self._acceptor is None:
+            self._woken.close()
+            self._waker.close()
+
+    def _close_all(self, connections: set[ServerConnection], code: int, reason: str) -> None:
+        """Close connections at the same time, each within its ``close_timeout``."""
+
+        def close(connection: ServerConnection) -> None:
+            try:
+                connection.close(code, reason)
+            except Exception:
+                connection.logger.error("closing a connection failed", exc_info=True)
+
+        closers = []
+        for number, connection in enumerate(connections, 1):
+            closer = threading.Thread(target=close, args=(connection,))
+            try:
+                if number == len(connections):
+                    close(connection)
+                    break
+                closer.start()
+            except RuntimeError:  # there are too many threads, or the interpreter ends
+                close(connection)
+            else:
+                closers.append(closer)
+        for closer in closers:
+            closer.join()
+
+    def _wait_for_handlers(self, me: threading.Thread) -> None:
+        seen: set[threading.Thread] = set()
+
+        def is_over() -> bool:
+            left = set(self._threads)
+            if me in left:
+                # Two handlers that wait for each other would do so for ever.
+                left -= self._waiting
+            if me is self._acceptor and self._starting is not None:
+                left.discard(self._starting)  # this is a signal handler: it starts later
+            seen.update(left)
+            return not left
+
+        with self._changed:
+            self._waiting.add(me)
+            self._changed.notify_all()
+            try:
+                while not is_over():
+                    self._changed.wait(self._drop_refused())
+            finally:
+                self._waiting.discard(me)
+            over = seen - self._threads
+        for thread in over:
+            thread.join()
+
+    def _drop_refused(self) -> float | None:
+        """Do not wait longer for those that were refused; return the seconds until the next is due."""
+        now = time.monotonic()
+        for connection in [connection for connection, until in self._refused.items() if until <= now]:
+            del self._refused[connection]
+            connection.abort()
+        return min(self._refused.values()) - now if self._refused else None
+
+    # TLS.
+
+    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
+        """Use other certificates for the connections that are accepted from now on.
+
+        Args:
+            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+
+        Raises:
+            OSError: A file cannot be read. The old settings stay in use.
+            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
+                ``load_cert_chain``.
+            ValueError: The settings are wrong. The old ones stay in use.
+        """
+        self._ssl.reload(ssl)
+
+    # Connections: each in its own thread.
+
+    def _serve(self, sock: socket_module.socket, remote: Any) -> None:
+        me = threading.current_thread()
+        try:
+            with self._changed:
+                if self._starting is me:
+                    self._starting = None
+                    self._changed.notify_all()
+            try:
+                connection = self._open(sock, remote)
+            finally:
+                with self._changed:
+                    self._pending -= 1
+                    if self._paused:
+                        self._wake()
+            if connection is not None:
+                self._handle(connection)
+        finally:
+            with self._changed:
+                self._threads.discard(me)
+                self._changed.notify_all()
+                if self._paused:
+                    self._wake()
+
+    def _handle(self, connection: ServerConnection) -> None:
+        with self._changed:
+            self._connections.add(connection)
+            farewell = self._farewell
+        try:
+            if farewell is not None:
+                connection.close(*farewell)
+                return
+            with connection:
+                self._handler(connection)
+        except ConnectionClosed:
+            # It ended while the handler used it: its business.
+            connection.logger.debug("connection %s: handler ended by its end", connection.id, exc_info=True)
+        except Exception:
+            connection.logger.error("connection handler failed", exc_info=True)
+        finally:
+            with self._changed:
+                self._connections.discard(connection)
+
+    def _open(self, sock: socket_module.socket, remote: Any) -> ServerConnection | None:
+        """Make the opening handshake; ``None`` if it failed, which was logged."""
+        connection: ServerConnection | None = None
+        options = self._options
+        limit = options.open_timeout
+        try:
+            with sock:
+                if sock.family != getattr(socket_module, "AF_UNIX", None):
+                    sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
+                local = sock.getsockname()
+                deadline = None if limit is None else time.monotonic() + limit
+                opened = receive_request(
+                    sock, self._settings, self._ssl.native, deadline, options.server_header, self.logger
+                )
+                sock.settimeout(None)
+                opened._adopt(sock.detach())
+            addresses = {"local_address": local, "remote_address": remote}
+            try:
+                made = self._create_connection(opened, logger=self.logger, **addresses)
+                if not isinstance(made, ServerConnection):
+                    if isinstance(made, Connection):
+                        made.abort()
+                    raise TypeError(f"create_connection must return a ServerConnection, not {type(made).__name__}")
+            except Exception:
+                # If it did not take over what was opened, there is still somebody to be told.
+                with contextlib.suppress(RuntimeError):
+                    connection = ServerConnection(opened, logger=self.logger, **addresses)
+                    refuse(connection)
+                    self._let_read(connection)
+                raise
+            connection = made
+            connection.server = self
+            error = negotiate(connection, options, self._is_closing)
+            if error is None:
+                if self.logger.isEnabledFor(logging.DEBUG):
+                    self.logger.debug("connection %s open: %r", connection.id, connection.request)
+                return connection
+            self.logger.info("connection from %s refused: %s", address_text(remote), error)
+            self._let_read(connection)
+        except Exception as exc:
+            level, trace = (logging.INFO, False) if is_peers_fault(exc) else (logging.ERROR, True)
+            self.logger.log(level, "opening handshake failed: %s", exc or type(exc).__name__, exc_info=trace)
+            if connection is not None:
+                connection.abort()
+        except BaseException:
+            if connection is not None:
+                connection.abort()
+            raise
+        return None
+
+    def _let_read(self, connection: ServerConnection) -> None:
+        """Send the response that refuses, and wait for the client to read it."""
+        with self._changed:
+            self._refused[connection] = time.monotonic() + LINGER
+            self._changed.notify_all()
+        try:
+            connection.close()
+        finally:
+            with self._changed:
+                self._refused.pop(connection, None)
+
+    def _is_closing(self) -> bool:
+        return self._closing

@@ -1,0 +1,264 @@
+"""Wrong arguments of ``serve`` and its relatives: each is told by the call that got it, by name."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import SETTINGS as ALL
+from interop.asyncio_tools import Setting
+from interop.certificates import Certificates
+from interop.serving import Raw, echo, idle
+from interop.serving import serve as start
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import TLS, Listener, broadcast, serve, unix_serve
+
+SETTINGS = ALL[:1]
+
+Run = Callable[..., Any]
+
+
+def _name(value: Any) -> str:
+    """A name that is the same in every process."""
+    name = getattr(value, "__name__", None) or ascii(value)
+    return "object" if " at 0x" in name else str(name)
+
+
+WRONG: list[Any] = [
+    ("origins", "http://a", TypeError),
+    ("origins", b"http://a", TypeError),
+    ("origins", 1, TypeError),
+    ("origins", ["http://a", 1], TypeError),
+    ("origins", [b"http://a"], TypeError),
+    ("origins", [re.compile(b"http://a")], TypeError),
+    ("subprotocols", "chat", TypeError),
+    ("subprotocols", [1], TypeError),
+    ("subprotocols", ["a b"], ValueError),
+    ("subprotocols", [""], ValueError),
+    ("select_subprotocol", "chat", TypeError),
+    ("compression", "gzip", ValueError),
+    ("compression", True, TypeError),
+    ("compression", 9, TypeError),
+    ("process_request", "no", TypeError),
+    ("process_response", 1, TypeError),
+    ("server_header", 1, TypeError),
+    ("server_header", b"x", TypeError),
+    ("server_header", "a\r\nb: c", ValueError),
+    ("server_header", "\u2028", ValueError),
+    ("open_timeout", "1", TypeError),
+    ("open_timeout", -1, ValueError),
+    ("open_timeout", float("nan"), ValueError),
+    ("ping_interval", 0, ValueError),
+    ("ping_interval", True, TypeError),
+    ("ping_timeout", -0.5, ValueError),
+    ("close_timeout", [], TypeError),
+    ("max_size", "1", TypeError),
+    ("max_size", -1, ValueError),
+    ("max_size", (1, "2"), TypeError),
+    ("max_fragments", 0, ValueError),
+    ("max_queue", 1.5, TypeError),
+    ("max_queue", (1, 2), ValueError),
+    ("max_queue_bytes", -1, ValueError),
+    ("write_limit", None, TypeError),
+    ("write_limit", (1, 2), ValueError),
+    ("write_limit", "1", TypeError),
+    ("yield_after", 0, ValueError),
+    ("yield_after", None, TypeError),
+    ("max_pending", 0, ValueError),
+    ("max_pending", -1, ValueError),
+    ("max_pending", "1", TypeError),
+    ("max_pending", 1.0, TypeError),
+    ("max_pending", True, TypeError),
+    ("max_pending", None, ValueError),
+    ("io_port", "tcp", ValueError),
+    ("io_port", 1, ValueError),
+    ("zero_copy", 1, TypeError),
+    ("zero_copy", True, ValueError),
+    ("listener", "Listener", TypeError),
+    ("logger", "wirespeed", TypeError),
+    ("ssl", True, TypeError),
+    ("ssl", "cert.pem", TypeError),
+    ("create_connection", "class", TypeError),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "exception"), WRONG, ids=_name)
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_wrong(name: str, value: Any, exception: type[Exception], unix: bool, tmp_path: Any) -> None:
+    """Without a loop, without an attempt to listen."""
+    with pytest.raises(exception, match=name):
+        if unix:
+            unix_serve(echo, str(tmp_path / "socket"), **{name: value})
+        else:
+            serve(echo, "127.0.0.1", 0, **{name: value})
+
+
+SERVER_ONLY: list[tuple[str, Any]] = [
+    ("backlog", "1"),
+    ("backlog", None),
+]
+TCP_ONLY: list[tuple[str, Any]] = [
+    ("host", 1),
+    ("host", b"localhost"),
+    ("host", ["localhost", 1]),
+    ("port", "8765"),
+    ("port", -1),
+    ("port", 65536),
+    ("port", 1.5),
+    ("family", "inet"),
+    ("flags", "x"),
+    ("sock", "socket"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SERVER_ONLY + TCP_ONLY, ids=str)
+def test_wrong_address(name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {"host": "127.0.0.1", "port": 0, name: value}
+    if name == "sock":
+        del arguments["host"], arguments["port"]
+    with pytest.raises((TypeError, ValueError), match=name):
+        serve(echo, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exception", "words"),
+    [
+        ({"handler": None}, TypeError, "handler"),
+        ({"handler": "echo"}, TypeError, "handler"),
+        ({"handler": echo, "listener": lambda: None}, ValueError, "handler and listener"),
+        ({"handler": echo, "nonsense": 1}, TypeError, "nonsense"),
+        ({"handler": echo, "zero_copy": True}, ValueError, "zero_copy"),
+    ],
+    ids=lambda value: None,
+)
+def test_handler(arguments: dict[str, Any], exception: type[Exception], words: str) -> None:
+    handler = arguments.pop("handler")
+    with pytest.raises(exception, match=words):
+        serve(handler, "127.0.0.1", 0, **arguments)
+    with pytest.raises(exception, match=words):
+        unix_serve(handler, "/nowhere", **arguments)
+
+
+def test_listener_object_is_no_factory() -> None:
+    """One for all connections is not what is meant."""
+    with pytest.raises(TypeError, match="listener"):
+        serve(None, "127.0.0.1", 0, listener=Listener())  # type: ignore[arg-type]
+
+
+def test_sock_excludes_addresses() -> None:
+    with socket.socket() as sock:
+        for arguments in ({"host": "127.0.0.1"}, {"port": 0}, {"host": "", "port": 0}):
+            with pytest.raises(ValueError, match="sock excludes host and port"):
+                serve(echo, sock=sock, **arguments)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="path and sock"):
+            unix_serve(echo, "/nowhere", sock=sock)
+    with pytest.raises(ValueError, match="path"):
+        unix_serve(echo)
+
+
+@pytest.mark.parametrize("name", ["host", "port", "family", "flags", "reuse_address", "reuse_port"])
+def test_unix_has_no_arguments_of_tcp(name: str) -> None:
+    with pytest.raises(TypeError, match=f"unix_serve.*{name}"):
+        unix_serve(echo, "/nowhere", **{name: 1})
+
+
+def test_ssl_without_certificate(certificates: Certificates) -> None:
+    with pytest.raises(ValueError, match="certificate"):
+        serve(echo, "127.0.0.1", 0, ssl=TLS())
+    with pytest.raises(ValueError, match="certificate"):
+        unix_serve(echo, "/nowhere", ssl=TLS(ca=certificates.ca_file))
+
+
+def test_ssl_with_another_key(certificates: Certificates) -> None:
+    """Seen by the call, not by the first client."""
+    cert, _ = certificates.server_files()
+    with pytest.raises((ValueError, ssl.SSLError)):
+        serve(echo, "127.0.0.1", 0, ssl=TLS(cert=cert, key=certificates.client_key))
+
+
+def test_context_of_a_client(certificates: Certificates) -> None:
+    with pytest.raises(ValueError, match="ssl"):
+        serve(echo, "127.0.0.1", 0, ssl=certificates.client_context())
+
+
+def test_not_started() -> None:
+    """What needs the loop says so."""
+    server = serve(echo, "127.0.0.1", 0)
+    assert not server.is_serving()
+    assert server.sockets == ()
+    assert server.connections == set()
+    with pytest.raises(RuntimeError, match="await"):
+        server.get_loop()
+    with pytest.raises(RuntimeError, match="await"):
+        server.close_on_signals()
+    server.close()
+
+
+def test_not_started_serving(run: Run) -> None:
+    async def main() -> None:
+        server = serve(echo, "127.0.0.1", 0)
+        with pytest.raises(RuntimeError, match="await"):
+            await server.start_serving()
+        with pytest.raises(RuntimeError, match="await"):
+            await server.serve_forever()
+        server.close()
+        await server.wait_closed()
+
+    run(main)
+
+
+# Methods of what is there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exception"),
+    [
+        ({"code": 999}, Exception),
+        ({"code": 1006}, Exception),
+        ({"code": "1000"}, TypeError),
+        ({"reason": "x" * 124}, Exception),
+        ({"reason": 1}, TypeError),
+    ],
+    ids=str,
+)
+def test_close(setting: Setting, run: Run, arguments: dict[str, Any], exception: type[Exception]) -> None:
+    async def main() -> None:
+        async with start(setting, idle) as server:
+            with await Raw.open(server):
+                with pytest.raises(exception):
+                    server.close(**arguments)
+                assert server.is_serving()
+
+    run(main, timeout=1)
+
+
+@pytest.mark.parametrize("slow", ["wait", None, 1, b"skip", "buffer"])
+def test_broadcast_slow(slow: Any) -> None:
+    with pytest.raises(ValueError, match="slow"):
+        broadcast([], "x", slow=slow)
+
+
+@pytest.mark.parametrize("message", [None, 1, ["x"], {"x": 1}, object()], ids=_name)
+def test_broadcast_message(message: Any) -> None:
+    with pytest.raises(TypeError, match="message"):
+        broadcast([], message)
+
+
+@pytest.mark.parametrize("connections", [None, 1, [None], ["x"], "abc", [object()]], ids=_name)
+def test_broadcast_connections(connections: Any) -> None:
+    with pytest.raises(TypeError, match=r"connections|iterable"):
+        broadcast(connections, "x")
+
+
+def test_broadcast_text_of_wrong_bytes() -> None:
+    with pytest.raises(UnicodeDecodeError):
+        broadcast([], b"\xff", text=True)

@@ -1,0 +1,223 @@
+"""Broadcast to connections whose peers do not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, soon
+from interop.checks import no_leaks, within
+from interop.frames import Close
+from interop.serving import Raw, idle, logged, serve, small_sends
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import broadcast
+
+Run = Callable[..., Any]
+
+BLOCK = bytes(60_000)
+ROUNDS = 300
+
+
+async def pair(server: Any) -> tuple[Raw, Any, Raw, Any]:
+    """A client that is not to read, and one that is; each with its connection."""
+    deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
+    quick = await Raw.open(server, "/quick")
+    by_path = {ws.request.path: ws for ws in server.connections}
+    return deaf, by_path["/deaf"], quick, by_path["/quick"]
+
+
+async def flood(connections: list[Any], quick: Raw, **options: Any) -> int:
+    """Broadcast until a message is left out; return how many messages everybody has got."""
+    for number in range(ROUNDS):
+        if broadcast(connections, BLOCK, **options) < len(connections):
+            assert (await quick.frame()).payload == BLOCK
+            return number
+        assert (await quick.frame()).payload == BLOCK
+    raise AssertionError("it takes everything")
+
+
+def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The message is left out for it, and it goes on when it reads again; what is kept for it does not grow."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            taken = await flood([slow, fast], quick)
+            kept = slow.stats()
+            for _ in range(50):
+                assert broadcast([slow, fast], BLOCK) == 1
+                assert (await quick.frame()).payload == BLOCK
+            assert slow.stats() == kept
+            assert slow.state.name == "OPEN"
+            for _ in range(taken):
+                assert (await deaf.frame()).payload == BLOCK
+            await soon(lambda: broadcast([slow], b"again") == 1)
+            assert (await deaf.frame()).payload == b"again"
+            deaf.close()
+            quick.close()
+
+    with no_leaks():
+        run(main)
+    texts = logged(caplog)
+    assert len(texts) >= 51
+    assert all("skipped broadcast" in text and "does not read" in text for text in texts)
+
+
+def test_drop(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, idle, compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            await flood([slow, fast], quick, slow="drop")
+            assert slow.state.name == "CLOSED"
+            assert slow.close_code == 1006
+            await soon(lambda: server.connections == {fast})
+            assert broadcast([slow, fast], b"x", slow="drop", raise_exceptions=True) == 1
+            assert (await quick.frame()).payload == b"x"
+            # Without what is left of the queue, which would take its time.
+            with within(3):
+                assert (await deaf.until_close())[1] is None
+            deaf.close()
+            quick.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_close(setting: Setting, run: Run) -> None:
+    """The close frame comes behind what was sent before."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None, close_timeout=5) as server:
+            deaf, slow, quick, fast = await pair(server)
+            taken = await flood([slow, fast], quick, slow="close")
+            assert slow.state.name == "CLOSING"
+            assert broadcast([slow, fast], b"x", slow="close", raise_exceptions=True) == 1
+            frames, end = await deaf.until_close()
+            assert [frame.payload for frame in frames] == [BLOCK] * taken
+            assert end is not None
+            assert end.code == 1013
+            deaf.close()
+            quick.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_close_of_whom_never_reads(setting: Setting, run: Run) -> None:
+    """Within ``close_timeout``, although nobody waits for it."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None, close_timeout=0.2) as server:
+            deaf, slow, quick, fast = await pair(server)
+            await flood([slow, fast], quick, slow="close")
+            with within(3):
+                await slow.wait_closed()
+            assert slow.state.name == "CLOSED"
+            deaf.close()
+            quick.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """One exception for each connection, after all have been served."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            await flood([slow, fast], quick)
+            caplog.clear()
+            with pytest.raises(Exception) as raised:
+                broadcast([slow, fast, slow], b"x", raise_exceptions=True)
+            errors = getattr(raised.value, "exceptions", [raised.value])
+            if hasattr(raised.value, "exceptions"):
+                assert type(raised.value).__name__ == "ExceptionGroup"
+                assert len(errors) == 2
+            assert {type(error) for error in errors} == {BlockingIOError}
+            assert "does not read" in str(errors[0])
+            assert (await quick.frame()).payload == b"x"
+            deaf.close()
+            quick.close()
+
+    with no_leaks():
+        run(main)
+    assert logged(caplog) == []
+
+
+def test_inside_a_large_message(setting: Setting, run: Run) -> None:
+    """While ``send`` waits in the middle of one, nothing can come between its bytes."""
+    large = bytes(range(256)) * 2000
+
+    async def handler(ws: Any) -> None:
+        if ws.request.path == "/deaf":
+            await ws.send(large)
+        await ws.wait_closed()
+
+    async def main() -> None:
+        async with serve(setting, handler, None, None, sock=small_sends(), compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            await asyncio.sleep(0.02)
+            assert broadcast([slow, fast], b"x") == 1
+            assert (await deaf.frame()).payload == large
+            await soon(lambda: broadcast([slow, fast], b"y") == 2)
+            assert (await deaf.frame()).payload == b"y"
+            assert (await quick.frame()).payload == b"x"
+            deaf.close()
+            quick.close()
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.parametrize("limit", [0, 2**17])
+def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
+    """It decides who is slow."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None, write_limit=limit) as server:
+            with await Raw.open(server, receive_buffer=4096) as raw:
+                [ws] = server.connections
+                taken = 0
+                while broadcast([ws], bytes(1000)):
+                    taken += 1
+                    if taken % 50 == 0:
+                        await asyncio.sleep(0)
+                kept = ws.stats()["send_queue_bytes"]
+                assert limit <= kept <= limit + 2**15
+                for _ in range(taken):
+                    assert len((await raw.frame()).payload) == 1000
+
+    with no_leaks():
+        run(main)
+
+
+def test_sending_after_skipping(setting: Setting, run: Run) -> None:
+    """``send`` waits as ever, ``close`` is clean."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            taken = await flood([slow, fast], quick)
+            sending = asyncio.ensure_future(slow.send(b"mine"))
+            await asyncio.sleep(0.01)
+            assert not sending.done()
+            for _ in range(taken):
+                await deaf.frame()
+            await sending
+            assert (await deaf.frame()).payload == b"mine"
+            closing = asyncio.ensure_future(slow.close())
+            assert (await deaf.until_close()) == ([], Close(1000))
+            deaf.close()
+            quick.close()
+            await closing
+
+    with no_leaks():
+        run(main)

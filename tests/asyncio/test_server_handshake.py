@@ -1,0 +1,407 @@
+"""Opening handshakes that end early, take long, or are too many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop import serving
+from interop.asyncio_tools import Setting, soon, spin
+from interop.certificates import Certificates
+from interop.checks import no_leaks, within
+from interop.frames import TEXT, Frame
+from interop.serving import LOGGER, Raw, dial, idle, logged, masked, serve, uri
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import TLS
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+REQUEST = serving.request("/", "Origin: http://a")
+
+
+def client_hello() -> bytes:
+    """What a TLS client says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+@pytest.fixture(params=["native", "context"])
+def server_tls(request: pytest.FixtureRequest, certificates: Certificates) -> Any:
+    if request.param == "context":
+        return certificates.server_context()
+    cert, key = certificates.server_files()
+    return TLS(cert=cert, key=key)
+
+
+async def works(server: Any) -> None:
+    with await Raw.open(server) as raw:
+        await raw.send(masked(TEXT, b"still there"))
+        assert await raw.frame() == Frame(TEXT, b"still there", masked=False)
+
+
+# The client goes away
+
+
+@pytest.mark.parametrize(("how", "hooks"), [("eof", False), ("half", False), ("reset", False), ("reset", True)])
+def test_client_leaves_at_every_byte(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
+) -> None:
+    """Nothing is left, nothing is reported, and the server goes on."""
+
+    async def nothing(ws: Any, request: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        options = {"process_request": nothing} if hooks else {}
+        async with serve(setting, **options) as server:
+            for offset in range(len(REQUEST) + 1):
+                raw = await Raw.connect(server)
+                await raw.send(REQUEST[:offset])
+                if offset % 3 == 0:
+                    await spin(3)
+                if how == "reset":
+                    raw.reset()
+                elif how == "eof":
+                    raw.close()
+                else:
+                    raw.sock.shutdown(socket.SHUT_WR)
+                    if offset < len(REQUEST):
+                        assert await raw.rest() == b""
+                    raw.close()
+            await soon(lambda: not server._tasks)
+            assert server.connections == set()
+            await works(server)
+
+    with no_leaks(), within(8):
+        run(main)
+    assert logged(caplog) == []
+
+
+@pytest.mark.parametrize("how", ["eof", "reset"])
+def test_client_leaves_inside_tls(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, server_tls: Any, how: str
+) -> None:
+    hello = client_hello()
+
+    async def main() -> None:
+        async with serve(setting, ssl=server_tls) as server:
+            for offset in [*range(12), *range(12, len(hello), 41), len(hello)]:
+                raw = await Raw.connect(server)
+                await raw.send(hello[:offset])
+                await spin(3)
+                if how == "reset":
+                    raw.reset()
+                else:
+                    raw.close()
+            await soon(lambda: not server._tasks)
+
+    with no_leaks(), within(8):
+        run(main)
+    assert logged(caplog) == []
+
+
+def test_client_leaves_before_it_is_accepted(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serve(setting) as server:
+            address = server.sockets[0].getsockname()
+            for how in (Raw.close, Raw.reset) * 5:
+                # Without a turn of the loop in between.
+                sock = socket.create_connection(address)
+                how(Raw(sock))
+            await works(server)
+            await soon(lambda: not server._tasks)
+
+    with no_leaks(), within(5):
+        run(main)
+    assert logged(caplog) == []
+
+
+# Slow clients
+
+
+def test_byte_by_byte(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting) as server:
+            with await Raw.connect(server) as raw:
+                raw.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for index in range(len(REQUEST)):
+                    await raw.send(REQUEST[index : index + 1])
+                    await spin(2)
+                assert (await raw.head()).status == 101
+                for byte in masked(TEXT, b"hello"):
+                    await raw.send(bytes([byte]))
+                    await spin(2)
+                assert await raw.frame() == Frame(TEXT, b"hello", masked=False)
+
+    run(main)
+
+
+@pytest.mark.parametrize("part", ["nothing", "half", "drip"])
+def test_open_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, part: str) -> None:
+    """It counts from the beginning: bytes that come do not prolong it."""
+
+    async def drip(raw: Raw) -> None:
+        for index in range(len(REQUEST)):
+            await raw.send(REQUEST[index : index + 1])
+            await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        async with serve(setting, open_timeout=0.2) as server:
+            with await Raw.connect(server) as raw:
+                start = time.monotonic()
+                if part == "half":
+                    await raw.send(REQUEST[:50])
+                dripping = asyncio.ensure_future(drip(raw) if part == "drip" else spin())
+                try:
+                    assert b" 101 " not in await raw.rest()
+                except ConnectionResetError:
+                    assert part == "drip"
+                assert 0.15 < time.monotonic() - start < 3
+                dripping.cancel()
+                await asyncio.wait([dripping])
+                if not dripping.cancelled():
+                    dripping.exception()
+            await works(server)
+
+    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
+        run(main)
+    assert len([text for text in logged(caplog, logging.INFO) if "open_timeout" in text]) == 1
+    assert logged(caplog) == []
+
+
+def test_open_timeout_of_tls(setting: Setting, run: Run, server_tls: Any) -> None:
+    """A handshake of TLS that is never finished, or never begun."""
+    hello = client_hello()
+
+    async def main() -> None:
+        async with serve(setting, ssl=server_tls, open_timeout=0.2) as server:
+            raws = [await Raw.connect(server) for _ in range(4)]
+            for raw, size in zip(raws, (0, 5, 100, len(hello)), strict=True):
+                await raw.send(hello[:size])
+            with within(3, at_least=0.1):
+                for raw in raws:
+                    await raw.rest()
+                    raw.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_open_timeout_is_over_when_it_is_open(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, open_timeout=0.1) as server:
+            with await Raw.open(server) as raw:
+                await asyncio.sleep(0.25)
+                await raw.send(masked(TEXT, b"x"))
+                assert await raw.frame() == Frame(TEXT, b"x", masked=False)
+
+    run(main)
+
+
+def test_no_open_timeout(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, open_timeout=None) as server:
+            with await Raw.connect(server) as raw:
+                await asyncio.sleep(0.05)
+                await raw.send(REQUEST)
+                assert (await raw.head()).status == 101
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("data", "close_timeout"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0.2, id="refused"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", None, id="refused-no-limit"),
+        pytest.param(b"garbage\r\n\r\n", None, id="garbage"),
+    ],
+)
+def test_refused_client_stays(setting: Setting, run: Run, data: bytes, close_timeout: float | None) -> None:
+    """It was told that this is the end; it does not keep its place, which ``max_pending`` counts, for ever."""
+
+    async def main() -> None:
+        async with serve(setting, close_timeout=close_timeout, open_timeout=0.5) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(data)
+                assert (await raw.reply()).status in (400, 426)
+                await soon(lambda: server._pending == 0, 2.5)
+
+    with no_leaks():
+        run(main)
+
+
+def test_refused_client_does_not_read(setting: Setting, run: Run) -> None:
+    """The rest of a large response is dropped in time."""
+
+    def process(ws: Any, request: Any) -> Any:
+        return ws.respond(404, "x" * 20_000_000)
+
+    async def main() -> None:
+        async with serve(setting, process_request=process, close_timeout=0.2) as server:
+            with await Raw.connect(server, receive_buffer=4096) as raw:
+                await raw.send(REQUEST)
+                assert (await raw.head()).status == 404
+                with within(4):
+                    await soon(lambda: server._pending == 0, 4)
+
+    with no_leaks():
+        run(main)
+
+
+# Many at once
+
+
+def test_max_pending(setting: Setting, run: Run) -> None:
+    """Further clients wait, and are served when one of the silent ones is gone."""
+
+    async def main() -> None:
+        async with serve(setting, max_pending=3, open_timeout=5) as server:
+            silent = [await Raw.connect(server) for _ in range(3)]
+            await soon(lambda: server._pending == 3)
+            waiting = [await Raw.connect(server) for _ in range(2)]
+            for raw in waiting:
+                await raw.send(REQUEST)
+            await asyncio.sleep(0.05)
+            assert server._pending == 3
+            assert len(server.connections) == 0
+            silent[0].close()
+            for raw in waiting:
+                assert (await raw.head()).status == 101
+            # Those that are open do not count.
+            await works(server)
+            for raw in silent[1:]:
+                await raw.send(REQUEST)
+                assert (await raw.head()).status == 101
+            assert server._pending == 0
+            for raw in silent + waiting:
+                raw.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_max_pending_and_open_timeout(setting: Setting, run: Run, connect: Connect) -> None:
+    """Silent clients cannot shut others out for longer than that."""
+
+    async def main() -> None:
+        async with serve(setting, max_pending=2, open_timeout=0.2) as server:
+            silent = [await Raw.connect(server) for _ in range(6)]
+            with within(5, at_least=0.3):
+                async with connect(uri(server)) as ws:
+                    await ws.send("x")
+                    assert await ws.recv() == "x"
+            for raw in silent:
+                raw.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_storm(setting: Setting, run: Run) -> None:
+    """More clients at once than may be pending: all are served."""
+
+    async def use(server: Any) -> None:
+        async with dial(uri(server)) as ws:
+            await ws.send("x")
+            assert await ws.recv() == "x"
+
+    async def main() -> None:
+        async with serve(setting, max_pending=2) as server:
+            await asyncio.gather(*[use(server) for _ in range(50)])
+
+    with no_leaks():
+        run(main)
+
+
+class FailingSocket(socket.socket):
+    """A listening socket whose ``accept`` fails at first, as when there are no descriptors left."""
+
+    failures: list[int] = []  # noqa: RUF012 - one for all
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            raise OSError(self.failures.pop(), "mine")
+        return super().accept()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.EINTR])
+def test_accept_fails_for_now(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    from wirespeed.asyncio import listening
+
+    monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
+    listener = FailingSocket()
+    listener.bind(("127.0.0.1", 0))
+    listener.failures.append(number)
+
+    async def main() -> None:
+        async with serve(setting, idle, None, None, sock=listener) as server:
+            with await Raw.connect(server) as raw, within(3):
+                await raw.send(REQUEST)
+                assert (await raw.head()).status == 101
+
+    with no_leaks():
+        run(main)
+    assert listener.failures == []
+    exhausted = number in (errno.EMFILE, errno.ENFILE)
+    assert logged(caplog) == (["cannot accept connections for now: mine"] if exhausted else [])
+
+
+def test_closing_while_accepting_waits(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer that would try again is forgotten."""
+    from wirespeed.asyncio import listening
+
+    monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
+    listener = FailingSocket()
+    listener.bind(("127.0.0.1", 0))
+    listener.failures.append(errno.EMFILE)
+
+    async def main() -> None:
+        async with serve(setting, idle, None, None, sock=listener) as server:
+            raw = await Raw.connect(server)
+            await soon(lambda: not listener.failures)
+        await asyncio.sleep(0.15)
+        raw.close()
+
+    with no_leaks():
+        run(main)
+    assert logged(caplog) == ["cannot accept connections for now: mine"]
+
+
+def test_settings_of_accepted_sockets(setting: Setting, run: Run) -> None:
+    """No delay of small packets, RFC 6455 says nothing about it and users suffer from it."""
+    seen: list[int] = []
+
+    async def handler(ws: Any) -> None:
+        sock = socket.socket(fileno=os.dup(ws.fileno()))
+        with sock:
+            seen.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            with await Raw.open(server) as raw:
+                await raw.until_close()
+
+    run(main)
+    assert seen == [1]

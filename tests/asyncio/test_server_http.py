@@ -1,0 +1,316 @@
+"""What the server answers to who does not ask for a WebSocket, or asks badly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop import serving
+from interop.asyncio_tools import Setting, soon
+from interop.certificates import Certificates
+from interop.checks import no_leaks, within
+from interop.frames import TEXT, Frame
+from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, Reply, idle, logged, masked, serve, uri
+from interop.subject import IS_WIRESPEED
+from interop.tls_settings import Settings
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import TLS
+
+SETTINGS = ONE_OF_EACH_PORT
+
+Run = Callable[..., Any]
+
+PLAIN = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+MANY = "".join(f"X-{number}: y\r\n" for number in range(129)).encode()
+
+
+async def answer(server: Any, data: bytes) -> Reply:
+    with await Raw.connect(server) as raw:
+        await raw.send(data)
+        return await raw.reply()
+
+
+def check(reply: Reply) -> None:
+    """A person can read why."""
+    assert reply["Content-Type"] == "text/plain; charset=utf-8"
+    assert reply["Connection"] in ("close", "close, Upgrade")
+    assert reply["Content-Length"] == str(len(reply.body))
+    text = reply.body.decode()
+    assert text.endswith("\n")
+    assert len(text) > 10
+
+
+# Requests that are HTTP
+
+REFUSED: list[tuple[str, bytes, int, str]] = [
+    ("plain", PLAIN, 426, "WebSocket"),
+    ("post", serving.request(start="POST / HTTP/1.1"), 405, "POST"),
+    ("http-1.0", serving.request(start="GET / HTTP/1.0"), 505, "1.0"),
+    ("no-host", serving.request(without=("Host",)), 400, "Host"),
+    ("two-hosts", serving.request("/", "Host: a", "Host: b"), 400, "Host"),
+    ("bad-host", serving.request("/", "Host: a b"), 400, "Host"),
+    ("no-connection", serving.request(without=("Connection",)), 426, "Connection"),
+    ("no-upgrade", serving.request(without=("Upgrade",)), 426, "Upgrade"),
+    ("other-upgrade", serving.request("/", "Upgrade: h2c"), 426, "h2c"),
+    ("no-key", serving.request(without=("Sec-WebSocket-Key",)), 400, "Sec-WebSocket-Key"),
+    ("short-key", serving.request("/", "Sec-WebSocket-Key: YQ=="), 400, "Sec-WebSocket-Key"),
+    ("two-keys", serving.request("/", *[f"Sec-WebSocket-Key: {serving.KEY}"] * 2), 400, "Key"),
+    ("version-8", serving.request("/", "Sec-WebSocket-Version: 8"), 426, "8"),
+    ("no-version", serving.request(without=("Sec-WebSocket-Version",)), 426, "Sec-WebSocket-Version"),
+    ("body", serving.request("/", "Content-Length: 5") + b"hello", 400, "body"),
+    ("chunked", serving.request("/", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 400, "body"),
+    ("bad-protocol", serving.request("/", "Sec-WebSocket-Protocol: a b"), 400, "Sec-WebSocket-Protocol"),
+    ("bad-extension", serving.request("/", "Sec-WebSocket-Extensions: ;"), 400, "Sec-WebSocket-Extensions"),
+    ("asterisk", serving.request(start="GET * HTTP/1.1"), 400, "*"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "status", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_refused(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, status: int, words: str
+) -> None:
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            reply = await answer(server, data)
+            assert reply.status == status, reply
+            check(reply)
+            assert words.lower() in reply.body.decode().lower()
+            assert reply["Date"] is not None
+            assert reply["Server"] is not None
+            assert server.connections == set()
+
+    with caplog.at_level(logging.INFO, LOGGER), no_leaks(), within(4):
+        run(main)
+    assert sum("refused" in text or "failed" in text for text in logged(caplog, logging.INFO)) == 1
+    assert logged(caplog) == []
+
+
+def test_hint_for_browsers(setting: Setting, run: Run) -> None:
+    """Who opens the address in a browser reads what it is; a client reads which version it should speak."""
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            reply = await answer(server, PLAIN)
+            assert reply["Upgrade"] == "websocket"
+            assert reply["Connection"] == "close, Upgrade"
+            assert b"ebSocket" in reply.body
+            reply = await answer(server, serving.request("/", "Sec-WebSocket-Version: 7"))
+            assert reply["Sec-WebSocket-Version"] == "13"
+
+    run(main)
+
+
+def test_head(setting: Setting, run: Run) -> None:
+    """No body, but the length of the one of GET."""
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            reply = await answer(server, b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert reply.status == 405
+            assert reply.body == b""
+            assert int(reply["Content-Length"] or "") > 0
+
+    with no_leaks():
+        run(main)
+
+
+def test_keys_in_any_case(setting: Setting, run: Run) -> None:
+    """Names of fields, and the tokens of Upgrade and Connection; more tokens may be there."""
+    data = (
+        b"GET / HTTP/1.1\r\nHOST: x\r\nupgrade: foo, WebSocket\r\nConnection: keep-alive\r\nCONNECTION: UPGRADE\r\n"
+        b"sec-websocket-key: %s\r\nsec-WEBSOCKET-version: 13\r\n\r\n" % serving.KEY.encode()
+    )
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(data)
+                reply = await raw.head()
+                assert reply.status == 101
+                assert reply["Sec-WebSocket-Accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+                await raw.send(masked(TEXT, b"x"))
+                assert await raw.frame() == Frame(TEXT, b"x", masked=False)
+
+    run(main)
+
+
+# Bytes that are not HTTP, or too many
+
+GARBAGE: list[tuple[str, bytes, int]] = [
+    ("bytes", b"\x00\xff\x01\xfe" * 10 + b"\r\n\r\n", 400),
+    ("text", b"hello, are you there?\r\n\r\n", 400),
+    ("redis", b"*1\r\n$4\r\nPING\r\n\r\n", 400),
+    ("ssh", b"SSH-2.0-OpenSSH_9.9\r\n", 400),
+    ("http2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    ("http3", b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+    ("bare-lf", b"GET / HTTP/1.1\nHost: x\n\n", 400),
+    ("folded", serving.request("/", "X: a\r\n b"), 400),
+    ("space-before-colon", serving.request("/", "X : a"), 400),
+    ("no-colon", serving.request("/", "X"), 400),
+    ("nul", serving.request("/", "X: a\x00b"), 400),
+    ("long-target", b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", 414),
+    ("long-field", serving.request("/", "X: " + "a" * 20_000), 431),
+    ("endless", b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 3, 0),
+    ("many-fields", PLAIN[:-2] + MANY + b"\r\n", 431),
+]
+
+
+@pytest.mark.parametrize(("data", "status"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
+def test_garbage(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, status: int) -> None:
+    """Answered as soon as it is seen to be wrong, although the client keeps the connection open."""
+
+    async def main() -> None:
+        async with serve(setting, idle, open_timeout=0.2 if status == 0 else 5) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(data)
+                if status == 0:
+                    assert await raw.rest() == b""
+                    return
+                reply = await raw.reply()
+                assert reply.status == status, reply
+                check(reply)
+
+    with caplog.at_level(logging.INFO, LOGGER), no_leaks(), within(5):
+        run(main)
+    assert len([text for text in logged(caplog, logging.INFO) if "handshake failed" in text]) == 1
+    assert logged(caplog) == []
+
+
+@pytest.mark.parametrize("name", ["Date", "Server"])
+def test_fields_of_refused_garbage(setting: Setting, run: Run, name: str) -> None:
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            assert (await answer(server, b"garbage\r\n\r\n"))[name] is not None
+
+    run(main)
+
+
+def test_flood_instead_of_a_head(setting: Setting, run: Run) -> None:
+    """A client that never stops is not read for long."""
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            with await Raw.connect(server) as raw, pytest.raises(ConnectionError):
+                while True:
+                    await raw.send(b"a" * 65536)
+                    await asyncio.sleep(0.01)
+            await soon(lambda: not server._tasks)
+
+    with no_leaks(), within(6):
+        run(main)
+
+
+def test_flood_behind_a_refused_request(setting: Setting, run: Run) -> None:
+    """The client reads why, although it has sent more than was wanted."""
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(PLAIN + b"a" * 500_000)
+                reply = await raw.reply()
+                assert reply.status == 426
+                check(reply)
+
+    with no_leaks(), within(8):
+        run(main)
+
+
+def test_garbage_with_a_tail(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(b"garbage\r\n\r\n" + b"a" * 500_000)
+                reply = await raw.reply()
+                assert reply.status == 400
+                check(reply)
+
+    with no_leaks(), within(8):
+        run(main)
+
+
+# The wrong port
+
+
+def test_tls_to_a_plain_port(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            host, port = server.sockets[0].getsockname()
+            with pytest.raises((ssl.SSLError, OSError)):
+                await asyncio.wait_for(asyncio.open_connection(host, port, ssl=ssl.create_default_context()), 5)
+            await soon(lambda: not server._tasks)
+
+    with no_leaks(), within(8):
+        run(main)
+    [text] = logged(caplog)
+    assert "TLS" in text
+    assert "ws://" in text
+    assert "ssl=" in text
+
+
+@pytest.mark.parametrize("data", [PLAIN, serving.request(), b"HEAD / HTTP/1.0\r\n\r\n"], ids=["get", "ws", "head"])
+@pytest.mark.parametrize("kind", ["native", "context"])
+def test_plain_http_to_a_tls_port(
+    setting: Setting,
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+    certificates: Certificates,
+    kind: str,
+    data: bytes,
+) -> None:
+    cert, key = certificates.server_files()
+    tls: Any = TLS(cert=cert, key=key) if kind == "native" else certificates.server_context()
+
+    async def main() -> None:
+        async with serve(setting, idle, ssl=tls) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(data)
+                assert b"HTTP/1.1 101" not in await raw.rest()
+            await soon(lambda: not server._tasks)
+
+    with no_leaks(), within(5):
+        run(main)
+    [text] = logged(caplog)
+    assert "plain HTTP" in text
+    assert "wss://" in text
+
+
+def test_no_hint_for_garbage(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, certificates: Certificates
+) -> None:
+    cert, key = certificates.server_files()
+
+    async def main() -> None:
+        async with serve(setting, idle, ssl=TLS(cert=cert, key=key)) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(b"\x00garbage\r\n\r\n")
+                await raw.rest()
+
+    run(main)
+    assert logged(caplog) == []
+
+
+def test_plain_http_over_tls(setting: Setting, run: Run, tls: Settings, certificates: Certificates) -> None:
+    cert, key = certificates.server_files()
+    tls_of_server: Any = TLS(cert=cert, key=key) if tls.kind == "native" else certificates.server_context()
+
+    async def main() -> None:
+        async with serve(setting, idle, ssl=tls_of_server) as server:
+            host, port = server.sockets[0].getsockname()
+            context = certificates.client_context()
+            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
+            writer.write(PLAIN)
+            data = await asyncio.wait_for(reader.read(), 5)
+            assert data.startswith(b"HTTP/1.1 426 ")
+            writer.close()
+            assert uri(server).startswith("ws://")
+
+    with no_leaks(), within(5):
+        run(main)

@@ -1,0 +1,428 @@
+"""Where the server listens: addresses, ports, sockets of others, Unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.addresses import Resolve
+from interop.asyncio_tools import Setting, one_loop, soon
+from interop.checks import no_leaks
+from interop.frames import TEXT, Frame
+from interop.serving import Raw, echo, idle, masked, serve, uri
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    pass
+
+SETTINGS = one_loop()
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+async def works(server: Any) -> None:
+    with await Raw.open(server) as raw:
+        await raw.send(masked(TEXT, b"x"))
+        assert await raw.frame() == Frame(TEXT, b"x", masked=False)
+
+
+async def works_at(connect: Connect, where: str, **options: Any) -> None:
+    async with connect(where, **options) as ws:
+        await ws.send("x")
+        assert await ws.recv() == "x"
+
+
+def can_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not can_ipv6(), reason="IPv6 is switched off here")
+
+
+# TCP
+
+
+@pytest.mark.parametrize("port", [0, None])
+def test_port_of_the_system(setting: Setting, run: Run, port: int | None) -> None:
+    async def main() -> None:
+        async with serve(setting, port=port) as server:
+            assert len(server.sockets) == 1
+            assert server.sockets[0].getsockname()[1] > 0
+            await works(server)
+        assert server.sockets == ()
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.parametrize("host", [None, "", "0.0.0.0", ["127.0.0.1"], ("127.0.0.1", "127.0.0.1")], ids=str)
+def test_hosts(setting: Setting, run: Run, connect: Connect, host: Any) -> None:
+    async def main() -> None:
+        async with serve(setting, host=host) as server:
+            ports = {sock.getsockname()[1] for sock in server.sockets}
+            assert len(ports) == 1, "clients know one port"
+            await works_at(connect, f"ws://127.0.0.1:{ports.pop()}")
+            if isinstance(host, tuple):
+                assert len(server.sockets) == 1
+
+    with no_leaks():
+        run(main)
+
+
+def test_several_hosts(setting: Setting, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with serve(setting, host=iter(["127.0.0.1", "127.0.0.2"])) as server:
+            names = [sock.getsockname() for sock in server.sockets]
+            assert [name[0] for name in names] == ["127.0.0.1", "127.0.0.2"]
+            assert names[0][1] == names[1][1]
+            for host, port in names:
+                await works_at(connect, f"ws://{host}:{port}")
+        with pytest.raises(OSError):
+            await connect(f"ws://{names[1][0]}:{names[1][1]}")
+
+    with no_leaks():
+        run(main)
+
+
+@needs_ipv6
+def test_both_families(setting: Setting, run: Run, connect: Connect, resolve: Resolve) -> None:
+    resolve(("127.0.0.1", 0), ("::1", 0))
+
+    async def main() -> None:
+        async with serve(setting, host="somewhere") as server:
+            assert {sock.family for sock in server.sockets} == {socket.AF_INET, socket.AF_INET6}
+            [port] = {sock.getsockname()[1] for sock in server.sockets}
+            for sock in server.sockets:
+                with socket.socket(sock.family) as client:
+                    client.setblocking(False)
+                    await asyncio.get_running_loop().sock_connect(client, sock.getsockname())
+            assert port
+
+    with no_leaks():
+        run(main)
+
+
+@needs_ipv6
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_family(setting: Setting, run: Run, family: int) -> None:
+    async def main() -> None:
+        async with serve(setting, host=None, family=family) as server:
+            assert {sock.family for sock in server.sockets} == {family}
+
+    run(main)
+
+
+@needs_ipv6
+def test_ipv6(setting: Setting, run: Run, connect: Connect) -> None:
+    addresses: list[Any] = []
+
+    async def handler(ws: Any) -> None:
+        addresses.extend([ws.local_address, ws.remote_address])
+        await echo(ws)
+
+    async def main() -> None:
+        async with serve(setting, handler, host="::1") as server:
+            name = server.sockets[0].getsockname()
+            await works_at(connect, f"ws://[::1]:{name[1]}")
+            assert addresses[0] == name
+            assert addresses[1][0] == "::1"
+
+    run(main)
+
+
+def test_address_in_use(setting: Setting, run: Run) -> None:
+    """The error names the address; sockets that were bound before are closed."""
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port}"):
+                await serve(setting, host=["127.0.0.2", "127.0.0.1"], port=port)
+            await works(server)
+
+    with no_leaks():
+        run(main)
+
+
+def test_closing_what_did_not_start(setting: Setting, run: Run) -> None:
+    """There is nothing to wait for."""
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            other = serve(setting, port=server.sockets[0].getsockname()[1])
+            with pytest.raises(OSError, match="cannot listen"):
+                await other
+            other.close()
+            await asyncio.wait_for(other.wait_closed(), 0.2)
+
+    run(main)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid"])
+def test_address_of_others(setting: Setting, run: Run, host: str) -> None:
+    async def main() -> None:
+        with pytest.raises(OSError) as raised:
+            await serve(setting, host=host)
+        if host == "192.0.2.1":
+            assert host in str(raised.value)
+
+    with no_leaks():
+        run(main)
+
+
+def test_address_that_is_not_there_beside_others(setting: Setting, run: Run, resolve: Resolve) -> None:
+    """As ::1 of localhost, where IPv6 is switched off."""
+    resolve(("192.0.2.1", 0), ("127.0.0.1", 0))
+
+    async def main() -> None:
+        async with serve(setting, host="localhost") as server:
+            assert [sock.getsockname()[0] for sock in server.sockets] == ["127.0.0.1"]
+
+    with no_leaks():
+        run(main)
+
+
+def test_same_port_again_at_once(setting: Setting, run: Run) -> None:
+    """Although connections of the first server are not forgotten by the system."""
+
+    async def main() -> None:
+        port = 0
+        for _ in range(2):
+            async with serve(setting, idle, port=port) as server:
+                port = server.sockets[0].getsockname()[1]
+                raw = await Raw.open(server)
+                assert server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+                server.close()
+                await raw.until_close()
+                raw.close()
+
+    run(main)
+
+
+def test_reuse_address_off(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, reuse_address=False) as server:
+            assert not server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+
+    run(main)
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="needs SO_REUSEPORT")
+def test_reuse_port(setting: Setting, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with serve(setting, reuse_port=True) as first:
+            port = first.sockets[0].getsockname()[1]
+            async with serve(setting, port=port, reuse_port=True):
+                for _ in range(8):
+                    await works_at(connect, f"ws://127.0.0.1:{port}")
+            with pytest.raises(OSError, match="cannot listen"):
+                await serve(setting, port=port)
+
+    with no_leaks():
+        run(main)
+
+
+class Listening(socket.socket):
+    """A socket that keeps what ``listen`` was called with, and may fail."""
+
+    calls: tuple[Any, ...] = ()
+    error: OSError | None = None
+
+    def listen(self, *arguments: Any) -> None:
+        self.calls += arguments
+        if self.error is not None:
+            raise self.error
+        super().listen(*arguments)
+
+
+@pytest.mark.parametrize("backlog", [None, 7])
+def test_backlog(setting: Setting, run: Run, backlog: int | None) -> None:
+    async def main() -> None:
+        with Listening() as sock:
+            sock.bind(("127.0.0.1", 0))
+            options = {} if backlog is None else {"backlog": backlog}
+            async with serve(setting, echo, None, None, sock=sock, **options) as server:
+                assert sock.calls == (backlog or 1024,)
+                await works(server)
+
+    run(main)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_sock(setting: Setting, run: Run, blocking: bool) -> None:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.setblocking(blocking)
+
+    async def main() -> None:
+        async with serve(setting, echo, None, None, sock=sock) as server:
+            assert server.sockets == (sock,)
+            await works(server)
+        assert sock.fileno() == -1
+
+    run(main)
+
+
+def test_sock_is_closed(setting: Setting, run: Run) -> None:
+    sock = socket.socket()
+    sock.close()
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="sock"):
+            await serve(setting, echo, None, None, sock=sock)
+
+    run(main)
+
+
+# Starting
+
+
+def test_start_serving_later(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, start_serving=False) as server:
+            assert not server.is_serving()
+            assert len(server.sockets) == 1
+            with pytest.raises(ConnectionRefusedError):
+                await Raw.connect(server)
+            for _ in range(2):
+                await server.start_serving()
+                assert server.is_serving()
+            await works(server)
+
+    with no_leaks():
+        run(main)
+
+
+def test_never_started_serving(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, start_serving=False):
+            pass
+
+    with no_leaks():
+        run(main)
+
+
+def test_listening_fails(setting: Setting, run: Run) -> None:
+    """The port was free when it was bound, and is not when it is listened on."""
+
+    async def main() -> None:
+        with Listening() as sock:
+            sock.bind(("127.0.0.1", 0))
+            sock.error = OSError("mine")
+            with pytest.raises(OSError, match="mine"):
+                await serve(setting, echo, None, None, sock=sock)
+            assert sock.fileno() == -1
+
+    with no_leaks():
+        run(main)
+
+
+def test_listening_fails_later(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        with Listening() as sock:
+            sock.bind(("127.0.0.1", 0))
+            async with serve(setting, echo, None, None, sock=sock, start_serving=False) as server:
+                sock.error = OSError("mine")
+                with pytest.raises(OSError, match="mine"):
+                    await server.start_serving()
+                assert not server.is_serving()
+                sock.error = None
+                await server.start_serving()
+                await works(server)
+
+    with no_leaks():
+        run(main)
+
+
+def test_await_twice(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        opening = serve(setting)
+        server = await opening
+        assert await server is server
+        async with server as again:
+            assert again is server
+            assert len(server.sockets) == 1
+            await works(server)
+        assert not server.is_serving()
+
+    with no_leaks():
+        run(main)
+
+
+def test_starting_is_cancelled(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While names are looked up: nothing is left."""
+    release = asyncio.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.getaddrinfo
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            await release.wait()
+            return await real(*arguments, **options)
+
+        monkeypatch.setattr(type(loop), "getaddrinfo", lambda self, *a, **k: slow(*a, **k))
+        task = asyncio.ensure_future(_start(serve(setting)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with no_leaks():
+        run(main)
+
+
+async def _start(server: Any) -> Any:
+    return await server
+
+
+def test_closing_while_it_starts(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not begin to listen afterwards."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.getaddrinfo
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(0.02)
+            return await real(*arguments, **options)
+
+        monkeypatch.setattr(type(loop), "getaddrinfo", lambda self, *a, **k: slow(*a, **k))
+        server = serve(setting)
+        task = asyncio.ensure_future(_start(server))
+        await asyncio.sleep(0)
+        server.close()
+        await asyncio.wait([task])
+        await asyncio.wait_for(server.wait_closed(), 2)
+        left = server.sockets
+        for sock in left:
+            sock.close()
+        assert left == ()
+        assert not server.is_serving()
+
+    with no_leaks():
+        run(main)
+
+
+def test_uri_of_helpers(setting: Setting, run: Run, connect: Connect) -> None:
+    """By name, as users write it."""
+
+    async def main() -> None:
+        async with serve(setting, host="localhost") as server:
+            await works_at(connect, uri(server, host="localhost"))
+            await soon(lambda: not server.connections)
+
+    with no_leaks():
+        run(main)

@@ -1,0 +1,198 @@
+"""The server on Unix sockets, and what becomes of their files."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, one_loop
+from interop.certificates import Certificates
+from interop.checks import no_leaks
+from interop.frames import TEXT, Close, Frame
+from interop.serving import Raw, echo, masked
+from interop.subject import IS_WIRESPEED
+
+pytestmark = [
+    pytest.mark.wirespeed_only("the server is ours"),
+    pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets"),
+]
+
+if IS_WIRESPEED:
+    import wirespeed
+    from wirespeed import TLS
+
+SETTINGS = one_loop()
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+async def works(server: Any) -> None:
+    with await Raw.open(server) as raw:
+        await raw.send(masked(TEXT, b"x"))
+        assert await raw.frame() == Frame(TEXT, b"x", masked=False)
+
+
+def unix(setting: Setting, path: Any = None, handler: Any = echo, **options: Any) -> Any:
+    return wirespeed.unix_serve(handler, path, io_port=setting.port, **options)
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode])
+def test_unix(setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path, kind: Any) -> None:
+    """The file is there as long as the server."""
+    path = tmp_path / "socket"
+    seen: list[Any] = []
+
+    async def handler(ws: Any) -> None:
+        seen.append((os.fsdecode(ws.local_address), ws.remote_address))
+        await echo(ws)
+
+    async def main() -> None:
+        async with unix(setting, kind(path), handler) as server:
+            assert stat.S_ISSOCK(path.stat().st_mode)
+            assert server.sockets[0].family == socket.AF_UNIX
+            async with unix_connect(str(path)) as ws:
+                await ws.send("x")
+                assert await ws.recv() == "x"
+        assert not path.exists()
+
+    with no_leaks():
+        run(main)
+    assert seen == [(str(path), "")]
+
+
+def test_unix_options(setting: Setting, run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with unix(setting, tmp_path / "socket", subprotocols=["a"], server_header="mine") as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                reply = await raw.reply()
+                assert (reply.status, reply["Server"]) == (426, "mine")
+
+    run(main)
+
+
+def test_unix_tls(
+    setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path, certificates: Certificates
+) -> None:
+    cert, key = certificates.server_files()
+
+    async def main() -> None:
+        path = str(tmp_path / "socket")
+        async with unix(setting, path, ssl=TLS(cert=cert, key=key)):
+            client = TLS(ca=certificates.ca_file)
+            async with unix_connect(path, "wss://localhost/", ssl=client) as ws:
+                await ws.send("x")
+                assert await ws.recv() == "x"
+
+    run(main)
+
+
+def test_unix_path_of_the_last_run(setting: Setting, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(path))
+
+    async def main() -> None:
+        async with unix(setting, path) as server:
+            await works(server)
+        assert not path.exists()
+
+    with no_leaks():
+        run(main)
+
+
+def test_unix_path_is_a_file_of_somebody(setting: Setting, run: Run, tmp_path: Path) -> None:
+    """It is no socket: it stays."""
+    path = tmp_path / "precious"
+    path.write_text("data")
+
+    async def main() -> None:
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            await unix(setting, path)
+
+    with no_leaks():
+        run(main)
+    assert path.read_text() == "data"
+
+
+def test_unix_path_was_taken_over(setting: Setting, run: Run, tmp_path: Path) -> None:
+    """The file that another server has put there meanwhile stays."""
+    path = tmp_path / "socket"
+
+    async def main() -> None:
+        async with unix(setting, path):
+            async with unix(setting, path) as second:
+                pass
+            assert not path.exists()
+        first = await unix(setting, path)
+        second = await unix(setting, path)
+        first.close()
+        await first.wait_closed()
+        assert path.exists()
+        await works(second)
+        second.close()
+        await second.wait_closed()
+        assert not path.exists()
+
+    with no_leaks():
+        run(main)
+
+
+def test_unix_path_was_removed(setting: Setting, run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with unix(setting, tmp_path / "socket"):
+            (tmp_path / "socket").unlink()
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.parametrize("length", [20, 300])
+def test_unix_path_cannot_be(setting: Setting, run: Run, tmp_path: Path, length: int) -> None:
+    path = str(tmp_path / "missing" / ("x" * length))
+
+    async def main() -> None:
+        with pytest.raises(OSError):
+            await unix(setting, path)
+
+    with no_leaks():
+        run(main)
+
+
+def test_unix_sock(setting: Setting, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+
+    async def main() -> None:
+        async with unix(setting, None, sock=sock) as server:
+            await works(server)
+        assert sock.fileno() == -1
+
+    run(main)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the abstract namespace is Linux's")
+@pytest.mark.parametrize("kind", [str, os.fsencode])
+def test_unix_abstract(setting: Setting, run: Run, kind: Any) -> None:
+    name = f"\0wirespeed-{os.getpid()}-{setting}"
+
+    async def main() -> None:
+        async with unix(setting, kind(name)) as server:
+            assert not server.sockets[0].getsockname().decode().strip("\0").startswith("/")
+            await works(server)
+            with await Raw.open(server) as raw:
+                server.close()
+                assert (await raw.until_close())[1] == Close(1001)
+
+    with no_leaks():
+        run(main)

@@ -1,0 +1,577 @@
+"""The end of the blocking server, and what keeps it from accepting meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from interop.checks import no_leaks, within
+from interop.frames import TEXT, Close
+from interop.serving import LOGGER, logged, masked, request
+from interop.subject import IS_WIRESPEED, connect, exceptions
+from interop.threads import Raw, dial, echo, idle, no_threads_left, serving, uri, wait_until
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed.sync import serve
+
+Client = Callable[..., Any]
+
+
+@pytest.fixture(params=["wirespeed", "websockets"])
+def client(request: pytest.FixtureRequest) -> Client:
+    return connect if request.param == "wirespeed" else dial
+
+
+@contextlib.contextmanager
+def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=function, args=arguments, kwargs=options)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def clients(client: Client, server: Any, count: int) -> Iterator[list[Any]]:
+    """That many, which receive until the end; what they end with is in the list."""
+    ends: list[Any] = []
+
+    def use() -> None:
+        with client(uri(server)) as ws:
+            try:
+                while True:
+                    ws.recv(timeout=10)
+            except Exception as exc:
+                ends.append(exc)
+
+    threads = [threading.Thread(target=use) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(server.connections) == count)
+    yield ends
+    for thread in threads:
+        thread.join(10)
+
+
+# With open connections
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [({}, Close(1001)), ({"code": 1012, "reason": "again"}, Close(1012, "again"))], ids=str
+)
+def test_connections_are_closed(client: Client, arguments: dict[str, Any], expected: Close) -> None:
+    ended: list[Any] = []
+
+    def handler(ws: Any) -> None:
+        try:
+            ws.recv()
+        except exceptions.ConnectionClosed as exc:
+            ended.append(exc.sent.code)
+
+    with serving(handler) as server, clients(client, server, 5) as ends:
+        with within(5):
+            server.shutdown(**arguments)
+        assert ended == [expected.code] * 5
+        assert server.connections == set()
+        assert server.sockets == ()
+        assert server.fileno() == -1
+    assert [Close(int(end.rcvd.code), end.rcvd.reason) for end in ends] == [expected] * 5
+
+
+def test_nobody_can_connect_afterwards() -> None:
+    with serving() as server:
+        address = uri(server)
+        server.shutdown()
+        with pytest.raises(ConnectionRefusedError):
+            connect(address)
+
+
+def test_clients_that_do_not_answer_are_closed_at_the_same_time() -> None:
+    with serving(idle, close_timeout=0.5) as server, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(Raw.open(server)) for _ in range(10)]
+        wait_until(lambda: len(server.connections) == 10)
+        with within(3, at_least=0.45):
+            server.shutdown()
+        assert [raw.until_close() for raw in raws] == [([], Close(1001))] * 10
+
+
+def test_connections_are_waited_for() -> None:
+    with serving() as server, Raw.open(server) as raw, in_thread(server.shutdown, close_connections=False) as thread:
+        wait_until(lambda: not server.sockets)
+        raw.send(masked(TEXT, b"x"))
+        assert raw.frame().payload == b"x"
+        assert thread.is_alive()
+        raw.send(masked(8, b"\x03\xe8"))
+        assert raw.until_close() == ([], Close(1000))
+
+
+def test_second_shutdown_closes_after_all() -> None:
+    """One that waits does not keep another one from closing."""
+    with serving(idle, close_timeout=0.1) as server, Raw.open(server) as raw:
+        wait_until(lambda: server.connections)
+        with in_thread(server.shutdown, close_connections=False):
+            wait_until(lambda: not server.sockets)
+            server.shutdown(code=1012)
+            assert raw.until_close() == ([], Close(1012))
+
+
+def test_no_thread_is_left_when_it_returns() -> None:
+    for _ in range(20):
+        with serving() as server, clients(connect, server, 3):
+            server.shutdown()
+            assert [thread.name for thread in threading.enumerate() if thread.name.endswith("(_serve)")] == []
+
+
+def test_handlers_are_waited_for() -> None:
+    steps: list[str] = []
+
+    def handler(ws: Any) -> None:
+        idle(ws)
+        time.sleep(0.2)
+        steps.append("handler")
+
+    def shut_down() -> None:
+        server.shutdown()
+        steps.append("shutdown")
+
+    waiting = within(3, at_least=0.15)
+    with serving(handler) as server, clients(connect, server, 1), waiting, in_thread(shut_down), in_thread(shut_down):
+        pass
+    assert steps == ["handler", "shutdown", "shutdown"]
+
+
+# With opening handshakes
+
+
+@pytest.mark.parametrize("hooks", [{}, {"process_response": lambda *_: None}], ids=["bare", "hooks"])
+def test_opening_handshake_is_refused(hooks: Any) -> None:
+    handled: list[Any] = []
+    with serving(handled.append, **hooks) as server, Raw(server) as raw:
+        raw.send(request()[:20])
+        time.sleep(0.05)
+        with in_thread(server.shutdown) as thread:
+            wait_until(lambda: not server.sockets)
+            time.sleep(0.05)
+            assert thread.is_alive()
+            raw.send(request()[20:])
+            reply = raw.reply()
+            assert (reply.status, reply.body) == (503, b"Server is shutting down.\n")
+            assert reply["Server"] is not None
+            raw.close()
+    assert handled == []
+
+
+def test_shutdown_during_process_request() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def process(*_: Any) -> None:
+        entered.set()
+        leave.wait(10)
+
+    with serving(process_request=process) as server, Raw(server) as raw:
+        raw.send(request())
+        assert entered.wait(5)
+        with in_thread(server.shutdown):
+            wait_until(lambda: not server.sockets)
+            leave.set()
+            assert raw.reply().status == 503
+            raw.close()
+
+
+def test_connection_that_opens_at_the_last_moment() -> None:
+    """Its client has been accepted when the server shuts down; no handler has begun."""
+    handled: list[Any] = []
+    threads: list[threading.Thread] = []
+
+    def meanwhile(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.DEBUG and " open: " in record.getMessage():
+            threads.append(threading.Thread(target=server.shutdown))
+            threads[0].start()
+            wait_until(lambda: not server.sockets)
+            time.sleep(0.1)
+        return False
+
+    logger = logging.Logger("meanwhile", logging.DEBUG)
+    logger.addFilter(meanwhile)
+
+    def handler(ws: Any) -> None:
+        handled.append(ws)
+        idle(ws)
+
+    with serving(handler, logger=logger, close_timeout=0.1) as server, Raw(server) as raw:
+        raw.send(request())
+        assert raw.head().status == 101
+        raw.sock.settimeout(3)
+        assert raw.until_close() == ([], Close(1001))
+        threads[0].join(5)
+        assert not threads[0].is_alive()
+    assert handled == []
+
+
+def test_refused_client_that_does_not_leave() -> None:
+    """It has some time to read why, and no more."""
+    with serving(process_request=lambda ws, _: ws.respond(403, "no")) as server, Raw(server) as raw:
+        raw.send(request())
+        assert raw.reply().status == 403
+        with within(4, at_least=1):
+            server.shutdown()
+
+
+def test_silent_client_is_waited_for_until_its_timeout() -> None:
+    with serving(open_timeout=0.5) as server, Raw(server) as raw:
+        time.sleep(0.1)
+        with within(3, at_least=0.2):
+            server.shutdown()
+        assert raw.rest() == b""
+
+
+def test_clients_that_come_all_the_time(client: Client) -> None:
+    """Each gets in, is refused, or finds nobody; none hangs, and the server ends."""
+    stop = threading.Event()
+    outcomes: list[str] = []
+
+    def use() -> None:
+        while not stop.is_set():
+            try:
+                with client(uri_) as ws:
+                    ws.send("x")
+                    ws.recv(timeout=5)
+            except Exception as exc:
+                outcomes.append(type(exc).__name__)
+            else:
+                outcomes.append("served")
+
+    with serving() as server:
+        uri_ = uri(server)
+        threads = [threading.Thread(target=use) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: outcomes.count("served") > 20)
+        with within(8):
+            server.shutdown()
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+    assert "TimeoutError" not in outcomes
+
+
+# Who calls it, how often, and when
+
+
+def test_twice(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, LOGGER), serving() as server, within(2):
+        server.shutdown()
+        server.shutdown()
+    entries = [text for text in logged(caplog, logging.INFO) if "listening" not in text]
+    assert entries == ["server closing", "server closed"]
+
+
+def test_by_a_handler() -> None:
+    ended: list[Any] = []
+
+    def handler(ws: Any) -> None:
+        if ws.recv() == "stop":
+            ws.server.shutdown()
+            ended.append(ws.close_code)
+
+    with serving(handler) as server, connect(uri(server)) as other, connect(uri(server)) as ws, within(5):
+        ws.send("stop")
+        with in_thread(idle, other):
+            assert list(ws) == []
+        assert (ws.close_code, other.close_code) == (1001, 1001)
+        server.shutdown()
+    assert ended == [1001]
+
+
+def test_by_two_handlers() -> None:
+    """They do not wait for each other."""
+    together = threading.Barrier(2)
+
+    def handler(ws: Any) -> None:
+        together.wait(5)
+        ws.server.shutdown()
+
+    with serving(handler) as server, connect(uri(server)) as one, connect(uri(server)) as other, within(5):
+        with in_thread(idle, other):
+            assert list(one) == []
+        server.shutdown()
+
+
+def test_by_process_request() -> None:
+    with serving(process_request=lambda ws, _: ws.server.shutdown()) as server, Raw(server) as raw, within(5):
+        raw.send(request())
+        assert raw.reply().status == 503
+
+
+def test_before_serve_forever() -> None:
+    with no_leaks(), no_threads_left(), within(2):
+        server = serve(echo, "127.0.0.1", 0)
+        server.shutdown()
+        server.serve_forever()
+        server.shutdown()
+        with serve(echo, "127.0.0.1", 0):
+            pass
+
+
+def test_serve_forever_twice_at_the_same_time() -> None:
+    with serving() as server:
+        with connect(uri(server)):
+            pass  # it runs
+        with pytest.raises(RuntimeError, match="serve_forever is running"):
+            server.serve_forever()
+
+
+def test_at_once() -> None:
+    """A shutdown that meets serve_forever in any of its steps."""
+    for turn in range(30):
+        with serving():
+            time.sleep(turn % 10 / 10_000)
+
+
+# Signals
+
+
+class Stop(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def alarm(handler: Callable[[], Any], after: float) -> Iterator[None]:
+    """Call this in the main thread, by a signal."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        handler()
+
+    previous = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def stop() -> None:
+    raise Stop
+
+
+def test_exception_ends_serve_forever_and_it_goes_on_later() -> None:
+    with no_leaks(), no_threads_left(), serve(idle, "127.0.0.1", 0, close_timeout=0.1) as server:
+        with alarm(stop, 0.1), within(3, at_least=0.09), pytest.raises(Stop):
+            server.serve_forever()
+        with Raw(server) as raw, alarm(stop, 0.3):
+            raw.send(request())
+            with pytest.raises(Stop):
+                server.serve_forever()
+            assert raw.head().status == 101
+
+
+def test_shutdown_by_a_signal_handler() -> None:
+    """It interrupts the very thread that accepts."""
+
+    def use() -> None:
+        with connect(uri(server)) as ws:
+            closed.extend(ws)
+            closed.append(ws.close_code)
+
+    closed: list[Any] = []
+    with no_leaks(), no_threads_left():
+        server = serve(idle, "127.0.0.1", 0)
+        with in_thread(use), alarm(server.shutdown, 0.3), within(5, at_least=0.29):
+            server.serve_forever()
+    assert closed == [1001]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_processes_end(number: signal.Signals) -> None:
+    """By Ctrl-C, with an exception; by a handler of SIGTERM that shuts down, without."""
+    script = """
+        import signal
+        from wirespeed.sync import serve
+
+        def echo(ws):
+            for message in ws:
+                ws.send(message)
+
+        with serve(echo, "127.0.0.1", 0) as server:
+            signal.signal(signal.SIGTERM, lambda *_: server.shutdown())
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+            print(server.socket.getsockname()[1], flush=True)
+            server.serve_forever()
+        print("over", flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with child:
+        try:
+            assert child.stdout is not None
+            port = int(child.stdout.readline())
+            with connect(f"ws://127.0.0.1:{port}") as ws, within(8):
+                ws.send("x")
+                assert ws.recv(timeout=5) == "x"
+                child.send_signal(number)
+                with pytest.raises(exceptions.ConnectionClosedOK):
+                    ws.recv(timeout=5)
+                assert ws.close_code == 1001
+                output, errors = child.communicate(timeout=5)
+        finally:
+            child.kill()
+    if number == signal.SIGINT:
+        assert (output, errors.splitlines()[-1]) == ("", "KeyboardInterrupt")
+    else:
+        assert (output, errors, child.returncode) == ("over\n", "", 0)
+
+
+# What keeps it from accepting
+
+
+def test_max_pending() -> None:
+    with serving(max_pending=2) as server, Raw(server) as one, Raw(server) as two, Raw(server) as three:
+        three.send(request())
+        three.sock.settimeout(0.3)
+        used = time.process_time()
+        with pytest.raises(TimeoutError):
+            three.head()
+        assert time.process_time() - used < 0.15  # it sleeps meanwhile
+        three.sock.settimeout(5)
+        one.send(request())
+        assert one.head().status == 101
+        with within(2):
+            assert three.head().status == 101
+        two.send(b"garbage\r\n\r\n")
+        assert two.reply().status == 400
+        for raw in (one, three):
+            raw.send(masked(8))
+            raw.until_close()
+
+
+def test_max_pending_of_several_sockets() -> None:
+    """Of clients that come to both at the same time, too."""
+    with (
+        no_leaks(),
+        no_threads_left(),
+        serve(idle, ["127.0.0.1", "127.0.0.2"], 0, max_pending=1) as server,
+        Raw(server) as one,
+        socket.create_connection(server.sockets[1].getsockname(), timeout=0.3) as other,
+    ):
+        other.sendall(request())
+        with in_thread(server.serve_forever):
+            with pytest.raises(TimeoutError):
+                other.recv(1)
+            one.send(b"garbage\r\n\r\n")
+            assert one.reply().status == 400
+            one.close()
+            other.settimeout(5)
+            assert other.recv(4096).startswith(b"HTTP/1.1 101 ")
+            other.sendall(masked(8))
+            server.shutdown()
+
+
+def test_max_pending_does_not_bound_open_connections(client: Client) -> None:
+    with serving(max_pending=1) as server, contextlib.ExitStack() as stack:
+        for ws in [stack.enter_context(client(uri(server))) for _ in range(10)]:
+            ws.send("x")
+            assert ws.recv(timeout=5) == "x"
+
+
+def test_shutdown_while_paused() -> None:
+    with serving(max_pending=1, open_timeout=0.3) as server, Raw(server), within(3):
+        time.sleep(0.05)
+        server.shutdown()
+
+
+def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """One client is lost, and the next is served when the system has recovered."""
+    start = threading.Thread.start
+    failures = 2
+
+    def fail(thread: threading.Thread) -> None:
+        nonlocal failures
+        if thread.name.endswith("(_serve)") and failures:
+            failures -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with serving(max_pending=1) as server:
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        used = time.process_time()
+        for _ in range(2):
+            with Raw(server) as raw, contextlib.suppress(ConnectionError):
+                assert raw.rest() == b""
+        with connect(uri(server)) as ws:
+            ws.send("x")
+            assert ws.recv(timeout=5) == "x"
+        assert time.process_time() - used < 0.5
+    assert logged(caplog) == ["cannot accept connections for now: can't start new thread"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+def test_no_more_descriptors() -> None:
+    """Clients wait, the server does not spin, says so once, and goes on when there are some."""
+    script = """
+        import logging, os, resource, sys, threading, time
+        from wirespeed.sync import serve
+
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+
+        def echo(ws):
+            for message in ws:
+                ws.send(message)
+
+        with serve(echo, "127.0.0.1", 0) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            time.sleep(0.2)
+            used = len(os.listdir("/proc/self/fd")) - 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, used + 3))
+            print(server.socket.getsockname()[1], flush=True)
+            sys.stdin.readline()
+            before = time.process_time()
+            time.sleep(1.5)
+            print("used", time.process_time() - before, flush=True)
+            sys.stdin.readline()
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child, contextlib.ExitStack() as stack:
+        try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            where = f"ws://127.0.0.1:{int(child.stdout.readline())}"
+            served = [stack.enter_context(connect(where)) for _ in range(3)]
+            waiting: list[Any] = []
+            with in_thread(lambda: waiting.append(stack.enter_context(connect(where)))):
+                assert "cannot accept connections for now" in child.stdout.readline()
+                print(file=child.stdin, flush=True)
+                word, used = child.stdout.readline().split()
+                assert (word, waiting) == ("used", [])
+                assert float(used) < 0.3
+                served[0].close()
+                with within(4):
+                    wait_until(lambda: waiting)
+            waiting[0].send("x")
+            assert waiting[0].recv(timeout=5) == "x"
+            with in_thread(stack.close):
+                print(file=child.stdin, flush=True)
+                assert child.stdout.read() == ""
+        finally:
+            child.kill()
