@@ -84,9 +84,8 @@ impl AsyncConnection {
 
     // ---- what the loop calls ----
 
-    /// The socket is readable; `asked`: or we have asked for a look, because of what was read before.
     #[inline]
-    pub(super) fn on_readable(this: &Bound<'_, Self>, asked: bool) -> PyResult<()> {
+    pub(super) fn on_readable(this: &Bound<'_, Self>) -> PyResult<()> {
         let conn = this.get();
         conn.loop_state.get().begin_iteration();
         {
@@ -97,9 +96,6 @@ impl AsyncConnection {
             }
             // What was read before is parsed before anything else is read.
             if state.unparsed == Unparsed::Postponed {
-                if !asked {
-                    return Ok(()); // in its turn: both would ask for another, and so have ever more in each iteration
-                }
                 state.unparsed = Unparsed::Due;
             } else if !left || !state.conn.peer.link.state().can_receive() {
                 state.unparsed = Unparsed::New;
@@ -120,7 +116,7 @@ impl AsyncConnection {
         // What is left of the registration; also of that for writing.
         conn.event_loop.call_method1(py, "remove_reader", (fd,))?;
         conn.reader.store(0, Ordering::Relaxed);
-        Self::on_readable(this, true)?;
+        Self::on_readable(this)?;
         let (over, paused, blocked) = {
             let state = conn.lock(py);
             (state.conn.is_over(), state.paused, state.blocked)
