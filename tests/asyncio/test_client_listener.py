@@ -242,7 +242,7 @@ def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: C
             ticks += 1
         assert ws.stats()["messages_received"] == 400_000
         # The transports of libuv read up to 32 times in one turn.
-        assert ticks > (20 if (setting.loop, setting.port) != ("uvloop", "transport") else 2)
+        assert ticks > (8 if (setting.loop, setting.port) != ("uvloop", "transport") else 2)
 
     run(main)
 
