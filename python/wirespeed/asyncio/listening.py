@@ -19,7 +19,7 @@ __all__ = ["Acceptor", "bind_tcp"]
 
 async def bind_tcp(
     hosts: Iterable[str | None],
-    port: int | None,
+    port: int,
     *,
     family: int = 0,
     flags: int = socket.AI_PASSIVE,
@@ -30,7 +30,7 @@ async def bind_tcp(
 
     Args:
         hosts: Names and addresses; ``None`` for all interfaces.
-        port: Port; ``None`` or 0 for one that the system chooses, the same for all addresses.
+        port: Port; 0 for one that the system chooses, the same for all addresses.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only these addresses.
         flags: As for ``socket.getaddrinfo``.
         reuse_address: Whether to set SO_REUSEADDR; ``None`` to do so on POSIX.
@@ -42,9 +42,9 @@ async def bind_tcp(
     loop = asyncio.get_running_loop()
     infos: list[Any] = []
     for name in hosts:
-        found = await loop.getaddrinfo(name, port or 0, family=family, type=socket.SOCK_STREAM, flags=flags)
+        found = await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
         infos.extend(info for info in found if info not in infos)
-    return bind_addresses(infos, port=port or 0, reuse_address=reuse_address, reuse_port=reuse_port)
+    return bind_addresses(infos, port=port, reuse_address=reuse_address, reuse_port=reuse_port)
 
 
 class Acceptor:

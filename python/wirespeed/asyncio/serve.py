@@ -9,8 +9,7 @@ import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from ..binding import bind_unix, hosts_of
-from ..client_options import Network
+from ..binding import bind_unix, check_socket, hosts_of, port_of
 from ..compression import Deflate
 from ..connection_options import QUEUE_BYTES, check_type
 from ..datastructures import Request, Response
@@ -159,17 +158,19 @@ def serve(
         zero_copy=zero_copy,
         logger=logger,
     )
-    hosts = hosts_of(host)
-    Network(sock=sock, port=port, family=family)  # raises what is wrong with these
-    check_type("flags", flags, int, "an int")
-    if sock is not None and (host is not None or port is not None):
-        raise ValueError("sock excludes host and port")
+    hosts, number = hosts_of(host), port_of(port)
+    for name, value in (("family", family), ("flags", flags)):
+        check_type(name, value, int, "an int")
+    if sock is not None:
+        check_socket(sock)
+        if host is not None or port is not None:
+            raise ValueError("sock excludes host and port")
 
     async def bind() -> list[socket_module.socket]:
         if sock is not None:
             return [_own(sock)]
         return await bind_tcp(
-            hosts, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
+            hosts, number, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
         )
 
     return _make(handler, options, bind, ssl, backlog, start_serving, create_connection)
@@ -209,6 +210,8 @@ def unix_serve(
         if name not in known:
             raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
     checked = AsyncServerOptions(server_header=server_header, **options)
+    if sock is not None:
+        check_socket(sock)
     if (path is None) == (sock is None):
         raise ValueError("path is missing" if path is None else "path and sock exclude each other")
 
