@@ -191,7 +191,8 @@ def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
                     if taken % 50 == 0:
                         await asyncio.sleep(0)
                 kept = ws.stats()["send_queue_bytes"]
-                assert limit <= kept <= limit + 2**15
+                # A transport says that it is full once it has got what was sent in one turn.
+                assert limit <= kept <= limit + 50 * 1004
                 for _ in range(taken):
                     assert len((await raw.frame()).payload) == 1000
 

@@ -84,20 +84,26 @@ impl AsyncConnection {
 
     // ---- what the loop calls ----
 
+    /// The socket is readable; `asked`: or we have asked for a look, because of what was read before.
     #[inline]
-    pub(super) fn on_readable(this: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn on_readable(this: &Bound<'_, Self>, asked: bool) -> PyResult<()> {
         let conn = this.get();
         conn.loop_state.get().begin_iteration();
         {
             let mut state = conn.lock(this.py());
+            let postponed = state.unparsed == Unparsed::Postponed;
+            if postponed && !asked {
+                return Ok(()); // in its turn: both would ask for another, and so have ever more in each iteration
+            }
+            if postponed {
+                state.unparsed = Unparsed::Due;
+            }
             let left = state.conn.peer.has_input();
             if left && state.turn_pending {
                 return Ok(()); // the task that comes back takes it
             }
             // What was read before is parsed before anything else is read.
-            if state.unparsed == Unparsed::Postponed {
-                state.unparsed = Unparsed::Due;
-            } else if !left || !state.conn.peer.link.state().can_receive() {
+            if !postponed && (!left || !state.conn.peer.link.state().can_receive()) {
                 state.unparsed = Unparsed::New;
                 let wanted = conn.listens() || !state.receivers.is_empty();
                 if !state.conn.read(wanted) && state.queue.is_empty() {
@@ -116,7 +122,7 @@ impl AsyncConnection {
         // What is left of the registration; also of that for writing.
         conn.event_loop.call_method1(py, "remove_reader", (fd,))?;
         conn.reader.store(0, Ordering::Relaxed);
-        Self::on_readable(this)?;
+        Self::on_readable(this, true)?;
         let (over, paused, blocked) = {
             let state = conn.lock(py);
             (state.conn.is_over(), state.paused, state.blocked)

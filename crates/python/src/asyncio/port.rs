@@ -50,7 +50,7 @@ impl Port {
 
     pub(super) fn readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_readable(&connection)
+        AsyncConnection::on_readable(&connection, false)
     }
 
     pub(super) fn writable(slf: &Bound<'_, Self>) -> PyResult<()> {
@@ -68,7 +68,8 @@ impl Port {
 impl Port {
     /// Somebody wants the connection to look.
     fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
-        Self::readable(slf)
+        let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
+        AsyncConnection::on_readable(&connection, true)
     }
 
     /// The loop does not watch the descriptor any more, and nobody has asked it to stop.
