@@ -20,9 +20,11 @@ from .exceptions import ConnectionClosed
 from .typing import LoggerLike, Subprotocol
 
 __all__ = [
+    "Answer",
     "AsyncConnection",
     "BlockingConnection",
     "ClientTLS",
+    "Handshake",
     "NativeSelector",
     "Opened",
     "Opening",
@@ -38,6 +40,10 @@ __all__ = [
 ]
 
 __version__: str
+
+@final
+class Answer:
+    """The answer of a server to an opening handshake, for its connection to send."""
 
 @final
 class ClientTLS:
@@ -142,6 +148,23 @@ class Transport:
 
     def close(self) -> None:
         """Close the socket, unless a connection has taken it over."""
+
+@final
+class Handshake:
+    """The opening handshake as a connection knows it, at either end; at a server's, up to its answer."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def response(self) -> Response: ...
+    @property
+    def subprotocol(self) -> Subprotocol | None: ...
+    def offered_subprotocols(self) -> list[Subprotocol]: ...
+    def draft(
+        self, choose: bool, subprotocol: str | None, fields: Sequence[tuple[str, str]]
+    ) -> tuple[Response, Exception | None]: ...
+    def answer(self, fields: Sequence[tuple[str, str]]) -> Answer: ...
+    def respond(self, response: Response) -> Answer: ...
 
 @final
 class Opened:
@@ -377,18 +400,6 @@ class BlockingConnection:
         """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
 
     @property
-    def subprotocol(self) -> Subprotocol | None:
-        """Subprotocol that was agreed on, ``None`` if there is none."""
-
-    @property
-    def request(self) -> Request:
-        """The request of the opening handshake, in a new object."""
-
-    @property
-    def response(self) -> Response:
-        """The response of the opening handshake, in a new object."""
-
-    @property
     def latency(self) -> float:
         """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
 
@@ -406,12 +417,9 @@ class BlockingConnection:
     def _tls(self) -> tuple[str | None, str | None] | None: ...
     def _recv_fragment(self, timeout: float | None = None) -> tuple[bytes, bool, bool]: ...
     def _discard_message(self) -> None: ...
-    def _answer(self, fields: Sequence[tuple[str, str]]) -> Exception | None: ...
-    def _draft(
-        self, choose: bool, subprotocol: str | None, fields: Sequence[tuple[str, str]]
-    ) -> tuple[Response, Exception | None]: ...
-    def _respond(self, response: Response) -> None: ...
-    def _offered_subprotocols(self) -> list[Subprotocol]: ...
+    @property
+    def _handshake(self) -> Handshake: ...
+    def _give(self, answer: Answer) -> Exception | None: ...
     def _closed_error(self) -> ConnectionClosed: ...
 
 @disjoint_base
@@ -586,18 +594,6 @@ class AsyncConnection:
         """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
 
     @property
-    def subprotocol(self) -> Subprotocol | None:
-        """Subprotocol that was agreed on, ``None`` if there is none."""
-
-    @property
-    def request(self) -> Request:
-        """The request of the opening handshake, in a new object."""
-
-    @property
-    def response(self) -> Response:
-        """The response of the opening handshake, in a new object."""
-
-    @property
     def latency(self) -> float:
         """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
 
@@ -636,12 +632,9 @@ class AsyncConnection:
     def _pong(self, data: str | Buffer) -> None: ...
     def _begin_close(self, code: int, reason: str, *, keep: bool = False) -> None: ...
     def _closed_future(self) -> asyncio.Future[None] | None: ...
-    def _answer(self, fields: Sequence[tuple[str, str]]) -> Exception | None: ...
-    def _draft(
-        self, choose: bool, subprotocol: str | None, fields: Sequence[tuple[str, str]]
-    ) -> tuple[Response, Exception | None]: ...
-    def _respond(self, response: Response) -> None: ...
-    def _offered_subprotocols(self) -> list[Subprotocol]: ...
+    @property
+    def _handshake(self) -> Handshake: ...
+    def _give(self, answer: Answer) -> Exception | None: ...
     def _closed_error(self) -> ConnectionClosed: ...
     def _fileno(self) -> int: ...
 

@@ -9,6 +9,10 @@ from .protocol_state import State
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from ._native import Handshake
+    from .datastructures import Request, Response
+    from .typing import Subprotocol
+
 __all__ = ["ConnectionStatus"]
 
 
@@ -21,6 +25,8 @@ class ConnectionStatus:
     if TYPE_CHECKING:
         id: UUID
 
+        @property
+        def _handshake(self) -> Handshake: ...
         @property
         def _state(self) -> int: ...
         @property
@@ -50,3 +56,18 @@ class ConnectionStatus:
         RFC 6455, section 7.1.6.
         """
         return None if self._close is None else self._close[1]
+
+    @property
+    def request(self) -> Request:
+        """The request of the opening handshake, in a new object."""
+        return self._handshake.request
+
+    @property
+    def response(self) -> Response:
+        """The response of the opening handshake, in a new object."""
+        return self._handshake.response
+
+    @property
+    def subprotocol(self) -> Subprotocol | None:
+        """Subprotocol that was agreed on, ``None`` if there is none."""
+        return self._handshake.subprotocol

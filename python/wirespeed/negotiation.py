@@ -11,6 +11,7 @@ import socket as socket_module
 from collections.abc import Callable, Generator
 from typing import Any
 
+from ._native import Handshake
 from .datastructures import Response
 from .exceptions import ConnectionClosed, InvalidHandshake, InvalidOrigin, NegotiationError
 from .protocol_state import State
@@ -45,10 +46,11 @@ def negotiation(
     Returns:
         Why the connection was refused, if it was.
     """
+    handshake: Handshake = connection._handshake
     if not options.has_hooks and not is_closing():
-        error: Exception | None = connection._answer(common_fields(options.server_header))
+        error: Exception | None = connection._give(handshake.answer(common_fields(options.server_header)))
         return error
-    request = connection.request
+    request = handshake.request
     response: Response | None = None
     error = None
     if options.process_request is not None:
@@ -64,10 +66,11 @@ def negotiation(
         response = plain_response(503, "Server is shutting down.\n")
         _add_server(response, options)
     try:
-        connection._respond(response)
+        connection._give(handshake.respond(response))
     except InvalidHandshake as exc:
         # An application that accepts what is no request for a WebSocket.
-        connection._respond(connection._draft(True, None, common_fields(options.server_header))[0])
+        response = handshake.draft(True, None, common_fields(options.server_header))[0]
+        connection._give(handshake.respond(response))
         return exc
     except Exception as exc:
         if connection._state != State.CONNECTING:
@@ -87,7 +90,7 @@ def refuse(connection: Any) -> None:
     Args:
         connection: A server's connection.
     """
-    connection._respond(plain_response(500, _FAILED))
+    connection._give(connection._handshake.respond(plain_response(500, _FAILED)))
 
 
 def _add_server(response: Response, options: ServerOptions) -> None:
@@ -111,13 +114,14 @@ def _ask(
 def _draft(connection: Any, options: ServerOptions) -> tuple[Response, Exception | None]:
     """Return the response that a request deserves."""
     fields = common_fields(None)
+    handshake: Handshake = connection._handshake
     try:
-        options.check_origin(connection.request.headers)
+        options.check_origin(handshake.request.headers)
         if options.select_subprotocol is None:
-            response, error = connection._draft(True, None, fields)
+            response, error = handshake.draft(True, None, fields)
         else:
-            chosen = options.select_subprotocol(connection, connection._offered_subprotocols())
-            response, error = connection._draft(False, chosen, fields)
+            chosen = options.select_subprotocol(connection, handshake.offered_subprotocols())
+            response, error = handshake.draft(False, chosen, fields)
             if isinstance(error, ValueError):
                 raise error  # it chose what was not offered
     except InvalidOrigin as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .datastructures import Request, Response
@@ -12,16 +13,7 @@ if TYPE_CHECKING:
     # werkzeug's own types are not needed to check this package.
     Map = Any
 
-__all__ = ["RouterBase", "scheme_of"]
-
-
-def scheme_of(ssl: object) -> str:
-    """Return the scheme of the URIs of a server.
-
-    Args:
-        ssl: As for ``route``.
-    """
-    return "ws" if ssl is None else "wss"
+__all__ = ["RouterBase"]
 
 
 class RouterBase:
@@ -48,6 +40,44 @@ class RouterBase:
         self.url_scheme = url_scheme
         for rule in url_map.iter_rules():
             rule.websocket = True
+
+    @classmethod
+    def arrange(
+        cls, url_map: Map, server_name: str | None, ssl: object, kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the handler and the keyword arguments of ``serve`` that make of it what ``route`` is.
+
+        Args:
+            url_map: As for ``route``.
+            server_name: As for ``route``.
+            ssl: As for ``route``.
+            kwargs: Other keyword arguments of ``route``.
+        """
+        router = cls(url_map, server_name, "ws" if ssl is None else "wss")
+        first = kwargs.pop("process_request", None)
+        process_request = router.route_request if first is None else router._after(first)
+        return router.handler, {
+            **kwargs,
+            "ssl": None if ssl is True else ssl,
+            "process_request": process_request,
+        }
+
+    def handler(self, connection: Any) -> Any:
+        """Run the handler that was chosen.
+
+        Args:
+            connection: The connection.
+        """
+        return connection.handler(connection, **connection.handler_kwargs)
+
+    def _after(self, first: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a ``process_request`` that chooses a handler if another one has no answer."""
+
+        def process_request(connection: Any, request: Request) -> Response | None:
+            response: Response | None = first(connection, request)
+            return self.route_request(connection, request) if response is None else response
+
+        return process_request
 
     def get_server_name(self, connection: Any, request: Request) -> str:
         """Return the name of the server.

@@ -5,14 +5,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use wirespeed_driver::Peer;
 use wirespeed_driver::protocol::handshake::{
-    Accepted, HandshakeError, HeaderList, Request, Response, ServerHandshake, Version, extension,
+    Accepted, HandshakeError, HeaderList, Request, Response, ServerHandshake, extension,
 };
 
 use crate::errors;
 use crate::headers::{self, Heads};
+use crate::payload::PyPayload;
 
 /// See the module.
+#[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Handshake {
     heads: Heads,
     subprotocol: OnceLock<Box<str>>,
@@ -27,15 +30,36 @@ struct Pending {
     request: Option<Py<PyAny>>,
 }
 
-/// The answer of a server, to be sent.
+/// The answer of a server, for its connection to send.
+#[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Answer {
-    pub(crate) head: Vec<u8>,
+    head: Vec<u8>,
     /// It accepts.
-    pub(crate) opens: bool,
+    opens: bool,
     /// It grants compression, if that was to be granted.
-    pub(crate) compresses: bool,
+    compresses: bool,
     /// Why it does not, if that is the client's fault.
-    pub(crate) error: Option<PyErr>,
+    error: Option<Py<PyAny>>,
+}
+
+impl Answer {
+    pub(crate) const fn opens(&self) -> bool {
+        self.opens
+    }
+
+    pub(crate) fn error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.error.as_ref().map(|error| error.clone_ref(py))
+    }
+
+    /// Queues it, and makes of the peer what it says.
+    pub(crate) fn queue(&self, peer: &mut Peer<PyPayload>) {
+        peer.link.send_head(&self.head);
+        if !self.opens {
+            peer.refuse();
+        } else if !self.compresses {
+            peer.forgo_deflate();
+        }
+    }
 }
 
 impl Handshake {
@@ -47,20 +71,11 @@ impl Handshake {
         Self { heads, subprotocol, pending: Mutex::new(None) }
     }
 
-    /// Of a server: the request is complete.
-    pub(crate) fn server(handshake: ServerHandshake) -> Self {
-        let none = Request {
-            method: String::new(),
-            target: String::new(),
-            version: Version::Http11,
-            headers: HeaderList::default(),
-        };
-        let heads = Heads::new(handshake.request().unwrap_or(&none));
-        Self {
-            heads,
-            subprotocol: OnceLock::new(),
-            pending: Mutex::new(Some(Box::new(Pending { handshake, request: None }))),
-        }
+    /// Of a server; `None` if the request is not complete.
+    pub(crate) fn server(handshake: ServerHandshake) -> Option<Self> {
+        let heads = Heads::new(handshake.request()?);
+        let pending = Mutex::new(Some(Box::new(Pending { handshake, request: None })));
+        Some(Self { heads, subprotocol: OnceLock::new(), pending })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Box<Pending>>> {
@@ -71,8 +86,13 @@ impl Handshake {
     pub(crate) fn is_pending(&self) -> bool {
         self.lock().is_some()
     }
+}
 
-    pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+#[pymethods]
+impl Handshake {
+    /// The opening request.
+    #[getter]
+    fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if let Some(request) = self.lock().as_ref().and_then(|pending| pending.request.as_ref()) {
             return Ok(request.clone_ref(py));
         }
@@ -83,16 +103,20 @@ impl Handshake {
         Ok(request)
     }
 
-    pub(crate) fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+    /// Its response, once there is one.
+    #[getter]
+    fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.heads.response(py)
     }
 
-    pub(crate) fn subprotocol(&self) -> Option<&str> {
+    /// The subprotocol in use.
+    #[getter]
+    fn subprotocol(&self) -> Option<&str> {
         self.subprotocol.get().map(|name| &**name)
     }
 
-    /// The subprotocols that the client offers.
-    pub(crate) fn offered_subprotocols(&self) -> Vec<String> {
+    /// The subprotocols that the client offers; empty once it was answered.
+    fn offered_subprotocols(&self) -> Vec<String> {
         let pending = self.lock();
         pending
             .as_ref()
@@ -101,27 +125,28 @@ impl Handshake {
 
     /// The answer that the request deserves, for the application to look at: a `Response`, and why it refuses if it does. `choose`: whether the
     /// subprotocol is chosen by the configuration; `subprotocol` is used if it is not.
-    pub(crate) fn draft(
+    #[pyo3(signature = (choose, subprotocol, fields))]
+    fn draft(
         &self,
         py: Python<'_>,
         choose: bool,
         subprotocol: Option<&str>,
         fields: Vec<(String, String)>,
-    ) -> PyResult<(Py<PyAny>, Option<PyErr>)> {
+    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
         let additional = headers::from_python(py, fields)?;
         let pending = self.lock();
         let handshake = &pending.as_ref().ok_or_else(answered)?.handshake;
         let subprotocol = if choose { handshake.select_subprotocol() } else { subprotocol };
         let (response, error) = match handshake.accept(subprotocol, &additional) {
             Ok(accepted) => (accepted.response, None),
-            Err(error) => (reject(handshake, &error, &additional), Some(errors::server_handshake(py, &error))),
+            Err(error) => (reject(handshake, &error, &additional), Some(exception(py, &error))),
         };
         drop(pending);
         Ok((headers::response(py, &response)?.unbind(), error))
     }
 
-    /// Answers as the request deserves.
-    pub(crate) fn answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Answer> {
+    /// The answer that the request deserves, with further fields.
+    fn answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Answer> {
         let additional = headers::from_python(py, fields)?;
         let handshake = self.lock().take().ok_or_else(answered)?.handshake;
         match handshake.accept(handshake.select_subprotocol(), &additional) {
@@ -140,14 +165,14 @@ impl Handshake {
                     head: response.to_bytes(),
                     opens: false,
                     compresses: false,
-                    error: Some(errors::server_handshake(py, &error)),
+                    error: Some(exception(py, &error)),
                 })
             }
         }
     }
 
-    /// Answers with a `Response`.
-    pub(crate) fn respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<Answer> {
+    /// The answer that a `Response` of the application's is.
+    fn respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<Answer> {
         let mut made = headers::response_from_python(response)?;
         if !(100..=999).contains(&made.status) {
             return Err(PyValueError::new_err(format!("status_code must be from 100 to 999, not {}", made.status)));
@@ -183,7 +208,7 @@ impl Handshake {
         Ok(Answer { head: made.to_bytes(), opens, compresses, error: None })
     }
 
-    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
         let Ok(pending) = self.pending.try_lock() else { return Ok(()) };
         pending.as_ref().map_or(Ok(()), |pending| visit.call(&pending.request))
@@ -195,6 +220,10 @@ pub(crate) fn reject(handshake: &ServerHandshake, error: &HandshakeError, additi
     let mut response = handshake.reject_error(error);
     response.headers.extend(additional);
     response
+}
+
+fn exception(py: Python<'_>, error: &HandshakeError) -> Py<PyAny> {
+    errors::server_handshake(py, error).into_value(py).into_any()
 }
 
 fn answered() -> PyErr {

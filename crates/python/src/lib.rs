@@ -34,6 +34,8 @@ mod _native {
     #[pymodule_export]
     use crate::blocking::ping::Ping;
     #[pymodule_export]
+    use crate::handshake::{Answer, Handshake};
+    #[pymodule_export]
     use crate::opening::{Opened, check_request};
     #[pymodule_export]
     use crate::serving::{ServerOpening, ServerSettings};

@@ -10,7 +10,7 @@ use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::opening::Early;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{
-    self, HandshakeError, HeaderList, Progress, ServerConfig, ServerHandshake,
+    self, HandshakeError, Progress, ServerConfig, ServerHandshake,
 };
 use wirespeed_driver::protocol::{Config, Connection, Limits, Side};
 use wirespeed_driver::tls::{Layer, RustlsLayer};
@@ -204,16 +204,19 @@ impl ServerOpening {
     fn finish(&self) -> PyResult<Opened> {
         let mut inner = self.lock();
         let Step::Request(handshake) = std::mem::replace(&mut inner.step, Step::Over) else {
-            return Err(PyRuntimeError::new_err("the request is not complete"));
+            return Err(incomplete());
         };
         let early = std::mem::take(&mut inner.early);
         let plan = self.settings.get();
-        // What it will be if the request is accepted.
-        let deflate = handshake.accept(None, &HeaderList::default()).ok().and_then(|accepted| accepted.deflate);
+        let deflate = handshake.deflate();
         let connection = Connection::new(Config { side: Side::Server, limits: plan.limits, deflate });
         let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
         let peer = early.into_peer(connection, keepalive);
-        let handshake = Handshake::server(*handshake);
+        let handshake = Handshake::server(*handshake).ok_or_else(incomplete)?;
         Ok(Opened::new(Parts { peer, socket: None, settings: plan.settings, handshake }))
     }
+}
+
+fn incomplete() -> PyErr {
+    PyRuntimeError::new_err("the request is not complete")
 }

@@ -204,7 +204,7 @@ class WebSocketProtocol(asyncio.Protocol):
             remote_address=self._client,
             **settings.arguments,
         )
-        draft, error = connection._draft(False, None, [])
+        draft, error = connection._handshake.draft(False, None, [])
         if error is not None:
             self._log_refusal(error)
             events.add_default_headers(draft.headers, self._server_state.default_headers)
@@ -341,7 +341,7 @@ class WebSocketProtocol(asyncio.Protocol):
             return
         response = events.acceptance(draft, message, self._server_state.default_headers)
         self._log_answer("[accepted]")
-        connection._respond(response)
+        connection._give(connection._handshake.respond(response))
         self._phase = _OPEN
         self._draft = None
         self._hand_over(connection)
@@ -374,7 +374,7 @@ class WebSocketProtocol(asyncio.Protocol):
         connection = self._connection
         if connection is None:
             return
-        connection._respond(response)
+        connection._give(connection._handshake.respond(response))
         self._phase = _ENDING
         self._denial = self._draft = None
         self._early.clear()

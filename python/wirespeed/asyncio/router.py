@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import ssl as ssl_module
+from collections.abc import Callable
 from typing import Any, Literal
 
 from ..datastructures import Request, Response
-from ..routing import RouterBase, scheme_of
+from ..routing import RouterBase
 from ..tls import TLS
 from ..typing import PathLike
 from .serve import serve, unix_serve
@@ -25,7 +26,16 @@ class Router(RouterBase):
         Args:
             connection: The connection.
         """
-        await connection.handler(connection, **connection.handler_kwargs)
+        await super().handler(connection)
+
+    def _after(self, first: Callable[..., Any]) -> Callable[..., Any]:
+        async def process_request(connection: ServerConnection, request: Request) -> Response | None:
+            response = first(connection, request)
+            if inspect.isawaitable(response):
+                response = await response
+            return self.route_request(connection, request) if response is None else response
+
+        return process_request
 
 
 def route(
@@ -57,7 +67,7 @@ def route(
     Raises:
         ImportError: werkzeug is not installed.
     """
-    handler, kwargs = _prepare(url_map, server_name, ssl, create_router, kwargs)
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
     return serve(handler, *args, **kwargs)
 
 
@@ -83,27 +93,5 @@ def unix_route(
     Raises:
         ImportError: werkzeug is not installed.
     """
-    handler, kwargs = _prepare(url_map, server_name, ssl, create_router, kwargs)
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
     return unix_serve(handler, path, **kwargs)
-
-
-def _prepare(
-    url_map: Any,
-    server_name: str | None,
-    ssl: TLS | ssl_module.SSLContext | Literal[True] | None,
-    create_router: type[Router] | None,
-    kwargs: dict[str, Any],
-) -> tuple[Any, dict[str, Any]]:
-    router = (create_router or Router)(url_map, server_name, scheme_of(ssl))
-    if ssl is not True:
-        kwargs["ssl"] = ssl
-    first = kwargs.pop("process_request", None)
-
-    async def process_request(connection: ServerConnection, request: Request) -> Response | None:
-        response = first(connection, request)
-        if inspect.isawaitable(response):
-            response = await response
-        return router.route_request(connection, request) if response is None else response
-
-    kwargs["process_request"] = router.route_request if first is None else process_request
-    return router.handler, kwargs

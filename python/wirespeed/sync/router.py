@@ -5,26 +5,17 @@ from __future__ import annotations
 import ssl as ssl_module
 from typing import Any, Literal
 
-from ..datastructures import Request, Response
-from ..routing import RouterBase, scheme_of
+from ..routing import RouterBase
 from ..tls import TLS
 from ..typing import PathLike
 from .serve import serve, unix_serve
-from .server import Server, ServerConnection
+from .server import Server
 
 __all__ = ["Router", "route", "unix_route"]
 
 
 class Router(RouterBase):
     """Chooses handlers for :func:`route`."""
-
-    def handler(self, connection: ServerConnection) -> None:
-        """Run the handler that was chosen.
-
-        Args:
-            connection: The connection.
-        """
-        connection.handler(connection, **connection.handler_kwargs)
 
 
 def route(
@@ -48,7 +39,7 @@ def route(
     Raises:
         ImportError: werkzeug is not installed.
     """
-    handler, kwargs = _prepare(url_map, server_name, ssl, create_router, kwargs)
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
     return serve(handler, *args, **kwargs)
 
 
@@ -74,25 +65,5 @@ def unix_route(
     Raises:
         ImportError: werkzeug is not installed.
     """
-    handler, kwargs = _prepare(url_map, server_name, ssl, create_router, kwargs)
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
     return unix_serve(handler, path, **kwargs)
-
-
-def _prepare(
-    url_map: Any,
-    server_name: str | None,
-    ssl: TLS | ssl_module.SSLContext | Literal[True] | None,
-    create_router: type[Router] | None,
-    kwargs: dict[str, Any],
-) -> tuple[Any, dict[str, Any]]:
-    router = (create_router or Router)(url_map, server_name, scheme_of(ssl))
-    if ssl is not True:
-        kwargs["ssl"] = ssl
-    first = kwargs.pop("process_request", None)
-
-    def process_request(connection: ServerConnection, request: Request) -> Response | None:
-        response: Response | None = first(connection, request)
-        return router.route_request(connection, request) if response is None else response
-
-    kwargs["process_request"] = router.route_request if first is None else process_request
-    return router.handler, kwargs

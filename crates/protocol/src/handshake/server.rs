@@ -11,7 +11,7 @@ use super::head::{HeadReader, Kind};
 use super::header_list::{HeaderList, is_token};
 use super::message::{Request, Response, Version, is_authority, reason_phrase};
 use super::{Accepted, Limits, Progress, body};
-use crate::deflate::negotiate;
+use crate::deflate::{Params, negotiate};
 
 const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 
@@ -185,6 +185,14 @@ impl ServerHandshake {
         supported.find(|name| self.offered_subprotocols().any(|offered| offered == *name)).map(String::as_str)
     }
 
+    /// How messages will be compressed if the request is granted; `None`: they will not, or the request offers what
+    /// breaks the rules.
+    #[must_use]
+    pub fn deflate(&self) -> Option<Params> {
+        let negotiated = self.negotiate_deflate(self.request()?).ok()?;
+        negotiated.map(|(params, _)| params)
+    }
+
     /// Grants the request (RFC 6455 4.2.2), after [`ServerHandshake::check`], with that subprotocol, if any, and
     /// further header fields. [`Response::to_bytes`] of the outcome is to be sent; then frames may follow.
     ///
@@ -213,9 +221,7 @@ impl ServerHandshake {
         headers.push("Connection", "Upgrade")?;
         headers.push("Sec-WebSocket-Accept", accept_key(key))?;
         let mut deflate = None;
-        if let Some(config) = &self.config.deflate
-            && let Some((params, text)) = config.accept_offers(&request.headers)?
-        {
+        if let Some((params, text)) = self.negotiate_deflate(request)? {
             headers.push(extension::HEADER, text)?;
             deflate = Some(params);
         }
@@ -277,6 +283,10 @@ impl ServerHandshake {
         let status = error.status();
         self.reject(status, &headers, error.response_text().as_bytes())
             .unwrap_or_else(|_| Response::new(status, HeaderList::new()))
+    }
+
+    fn negotiate_deflate(&self, request: &Request) -> Result<Option<(Params, String)>, HandshakeError> {
+        self.config.deflate.as_ref().map_or(Ok(None), |config| config.accept_offers(&request.headers))
     }
 
     fn complete_request(&self) -> Result<&Request, HandshakeError> {

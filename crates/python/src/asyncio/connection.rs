@@ -52,7 +52,7 @@ pub(crate) struct AsyncConnection {
     pub(super) listener: Option<Listener>,
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
     debug: bool,
-    handshake: Handshake,
+    handshake: Py<Handshake>,
     about: About,
 }
 
@@ -119,22 +119,6 @@ impl AsyncConnection {
     }
 }
 
-impl AsyncConnection {
-    /// Queues the answer of a server to the opening handshake.
-    fn give(&self, py: Python<'_>, answer: Answer) -> Option<PyErr> {
-        let mut state = self.lock(py);
-        state.connecting = false;
-        state.fragmenting = false;
-        state.conn.peer.link.send_head(&answer.head);
-        if !answer.opens {
-            state.conn.peer.refuse();
-        } else if !answer.compresses {
-            state.conn.peer.forgo_deflate();
-        }
-        answer.error
-    }
-}
-
 /// `max_queue` and `write_limit` as the Python side has checked them.
 fn marks(pair: (usize, usize)) -> Marks {
     Marks { high: pair.0, low: pair.1.min(pair.0) }
@@ -184,7 +168,7 @@ impl AsyncConnection {
             reader: AtomicU32::new(0),
             listener,
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
-            handshake: parts.handshake,
+            handshake: Py::new(py, parts.handshake)?,
             about: About {
                 logger: logger.unbind(),
                 local_address: local_address.unbind(),
@@ -427,36 +411,19 @@ impl AsyncConnection {
         view::close(&state.conn.peer.link, state.conn.is_over())
     }
 
-    /// Answers the opening handshake of a server as the request deserves, with further fields; the error, if it refuses.
-    fn _answer(slf: &Bound<'_, Self>, fields: Vec<(String, String)>) -> PyResult<Option<Py<PyAny>>> {
-        let py = slf.py();
-        let answer = slf.get().handshake.answer(py, fields)?;
-        Ok(slf.get().give(py, answer).map(|error| error.into_value(py).into_any()))
+    /// The opening handshake.
+    #[getter]
+    fn _handshake(&self, py: Python<'_>) -> Py<Handshake> {
+        self.handshake.clone_ref(py)
     }
 
-    /// The same for the application to look at: a response, and the error.
-    #[pyo3(signature = (choose, subprotocol, fields))]
-    fn _draft(
-        &self,
-        py: Python<'_>,
-        choose: bool,
-        subprotocol: Option<&str>,
-        fields: Vec<(String, String)>,
-    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
-        let (response, error) = self.handshake.draft(py, choose, subprotocol, fields)?;
-        Ok((response, error.map(|error| error.into_value(py).into_any())))
-    }
-
-    /// Answers the opening handshake with a response of the application's.
-    fn _respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<()> {
-        let answer = self.handshake.respond(py, response)?;
-        self.give(py, answer);
-        Ok(())
-    }
-
-    /// The subprotocols that the client offers; empty once it was answered.
-    fn _offered_subprotocols(&self) -> Vec<String> {
-        self.handshake.offered_subprotocols()
+    /// Queues the answer of a server to it; why it refuses, if it does.
+    fn _give(&self, py: Python<'_>, answer: &Answer) -> Option<Py<PyAny>> {
+        let mut state = self.lock(py);
+        state.connecting = false;
+        state.fragmenting = false;
+        answer.queue(&mut state.conn.peer);
+        answer.error(py)
     }
 
     /// The exception that a call raises now that the connection is closed.
@@ -515,24 +482,6 @@ impl AsyncConnection {
         self.lock(py).streaming_receiver = value;
     }
 
-    /// The subprotocol in use.
-    #[getter]
-    fn subprotocol(&self) -> Option<&str> {
-        self.handshake.subprotocol()
-    }
-
-    /// The opening request.
-    #[getter]
-    fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.handshake.request(py)
-    }
-
-    /// Its response.
-    #[getter]
-    fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.handshake.response(py)
-    }
-
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> f64 {
@@ -581,7 +530,7 @@ impl AsyncConnection {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.loop_state)?;
-        self.handshake.traverse(&visit)?;
+        visit.call(&self.handshake)?;
         visit.call(&self.about.logger)?;
         visit.call(&self.about.server)?;
         visit.call(&self.about.local_address)?;

@@ -22,7 +22,7 @@ use crate::{errors, source, view};
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
     inner: Blocking<PyPayload, Py<PyAny>>,
-    handshake: Handshake,
+    handshake: Py<Handshake>,
     /// A server has yet to answer it.
     connecting: AtomicBool,
     /// An exception that ended the connection from inside a foreign layer was raised.
@@ -132,13 +132,18 @@ fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Patience> {
 impl BlockingConnection {
     #[new]
     #[pyo3(signature = (opened, *_args, **_kwargs))]
-    fn new(opened: &Opened, _args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        opened: &Opened,
+        _args: &Bound<'_, PyTuple>,
+        _kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
         let parts = opened.take()?;
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
         Ok(Self {
             inner: Blocking::new(parts.peer, socket, parts.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),
-            handshake: parts.handshake,
+            handshake: Py::new(py, parts.handshake)?,
             interrupt_told: AtomicBool::new(false),
         })
     }
@@ -339,57 +344,28 @@ impl BlockingConnection {
         Ok(self.inner.with_peer(&host, |peer| view::close(&peer.link, over)))
     }
 
-    /// Answers the opening handshake of a server as the request deserves, with further fields; the error, if it refuses.
-    fn _answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Option<Py<PyAny>>> {
-        let answer = self.handshake.answer(py, fields)?;
-        Ok(self.give(py, answer)?.map(|error| error.into_value(py).into_any()))
+    /// The opening handshake.
+    #[getter]
+    fn _handshake(&self, py: Python<'_>) -> Py<Handshake> {
+        self.handshake.clone_ref(py)
     }
 
-    /// The same for the application to look at: a response, and the error.
-    #[pyo3(signature = (choose, subprotocol, fields))]
-    fn _draft(
-        &self,
-        py: Python<'_>,
-        choose: bool,
-        subprotocol: Option<&str>,
-        fields: Vec<(String, String)>,
-    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
-        let (response, error) = self.handshake.draft(py, choose, subprotocol, fields)?;
-        Ok((response, error.map(|error| error.into_value(py).into_any())))
-    }
-
-    /// Answers the opening handshake with a response of the application's.
-    fn _respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<()> {
-        let answer = self.handshake.respond(py, response)?;
-        self.give(py, answer).map(drop)
-    }
-
-    /// The subprotocols that the client offers; empty once it was answered.
-    fn _offered_subprotocols(&self) -> Vec<String> {
-        self.handshake.offered_subprotocols()
+    /// Sends the answer of a server to it; why it refuses, if it does.
+    fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
+        let host = self.host(py, None)?;
+        self.connecting.store(false, Ordering::Relaxed);
+        self.inner.with_peer(&host, |peer| answer.queue(peer));
+        // A refusal leaves with the closing.
+        if answer.opens() {
+            let result = self.inner.flush(&host);
+            self.map(py, result)?;
+        }
+        Ok(answer.error(py))
     }
 
     /// The exception that a call raises now that the connection is closed.
     fn _closed_error(&self, py: Python<'_>) -> Py<PyAny> {
         self.closed(py).into_value(py).into_any()
-    }
-
-    /// The subprotocol in use.
-    #[getter]
-    fn subprotocol(&self) -> Option<&str> {
-        self.handshake.subprotocol()
-    }
-
-    /// The opening request.
-    #[getter]
-    fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.handshake.request(py)
-    }
-
-    /// Its response.
-    #[getter]
-    fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.handshake.response(py)
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.
@@ -418,26 +394,6 @@ impl BlockingConnection {
 }
 
 impl BlockingConnection {
-    /// Sends the answer of a server to the opening handshake.
-    fn give(&self, py: Python<'_>, answer: Answer) -> PyResult<Option<PyErr>> {
-        let host = self.host(py, None)?;
-        self.connecting.store(false, Ordering::Relaxed);
-        self.inner.with_peer(&host, |peer| {
-            peer.link.send_head(&answer.head);
-            if !answer.opens {
-                peer.refuse();
-            } else if !answer.compresses {
-                peer.forgo_deflate();
-            }
-        });
-        // A refusal leaves with the closing.
-        if answer.opens {
-            let result = self.inner.flush(&host);
-            self.map(py, result)?;
-        }
-        Ok(answer.error)
-    }
-
     /// Queues one of many messages: the outer error is the message's, the inner one the connection's.
     #[inline]
     fn queue(

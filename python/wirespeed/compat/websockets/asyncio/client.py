@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -12,16 +10,16 @@ from typing import Any, Literal
 from ....asyncio.client import connect as _connect
 from ....asyncio.connection import ClientConnection as _ClientConnection
 from ....asyncio.reconnect import Policy
-from ....client_options import AsyncClientOptions, Network
-from ....redirects import RedirectChain
+from ....client_options import AsyncClientOptions
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import heads
 from ..client import backoff, process_exception
+from ..connecting import Connecting, local_uri, redirected_by
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import USER_AGENT
 from ..installed import private
 from ..redirecting import Chain
-from ..settings import MAX_FRAGMENTS, additional, check_subprotocols, overridden
+from ..settings import MAX_FRAGMENTS
 from ..views import ProtocolView
 from .connection import Connection
 from .network import client_network
@@ -33,7 +31,7 @@ class ClientConnection(Connection, _ClientConnection):
     """The connection of a client; see :class:`wirespeed.ClientConnection`."""
 
 
-class connect:  # noqa: N801 - as websockets
+class connect(Connecting):  # noqa: N801 - as websockets
     """Connect to a WebSocket server: await it, enter it, or iterate over it to connect again and again.
 
     Arguments are those of ``websockets.asyncio.client.connect``; :class:`wirespeed.connect` explains most of them.
@@ -70,22 +68,13 @@ class connect:  # noqa: N801 - as websockets
         # As of loop.create_connection
         **kwargs: Any,
     ) -> None:
-        self.uri = uri
-        self.ws_uri = heads.websocket_uri(uri)
-        if not self.ws_uri.secure and kwargs.get("ssl") is not None:
-            raise ValueError("ssl argument is incompatible with a ws:// URI")
-        check_subprotocols(subprotocols)
-        if logger is None:
-            logger = logging.getLogger("websockets.client")
-        if isinstance(create_connection, type):
-            overridden(create_connection)
+        self._check(uri, kwargs.get("ssl"), subprotocols, logger, create_connection)
         self.additional_headers = additional_headers
         self.user_agent_header = user_agent_header
         self.proxy = proxy
         self.process_exception = process_exception
         self.open_timeout = open_timeout
         self.reconnect_delays = reconnect_delays
-        self.logger = logger
         self.create_connection_kwargs = kwargs
         self._create_connection: Any = create_connection or ClientConnection
         self._max_size = max_size
@@ -102,34 +91,14 @@ class connect:  # noqa: N801 - as websockets
             "compression": deflate_of(extensions, compression),
             "max_size": max_size,
             "max_fragments": MAX_FRAGMENTS,
-            "logger": logger,
+            "logger": self.logger,
             **self._told,
         }
         if max_queue is None:
             self._options["max_queue_bytes"] = None
 
-    def _make_options(self) -> AsyncClientOptions:
-        headers = additional(self.additional_headers)
-        named = headers is not None and "User-Agent" in headers
-        return AsyncClientOptions(
-            user_agent_header=None if named else self.user_agent_header,
-            open_timeout=self.open_timeout,
-            **self._options,
-        )
-
     def _make(self, opened: Any, **native: Any) -> Any:
         return self._create_connection(ProtocolView(opened, native, True, self._max_size), **self._told)
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        """Tell where a failure to connect redirects to. Subclasses may override it, to follow no redirects for example.
-
-        Args:
-            exc: The failure.
-
-        Returns:
-            The URI to go on with, or the exception to raise.
-        """
-        return self._chain().redirect(exc)
 
     def _chain(self) -> Chain:
         kwargs = self.create_connection_kwargs
@@ -145,17 +114,13 @@ class connect:  # noqa: N801 - as websockets
         network = await client_network(self.ws_uri, self.proxy, self.create_connection_kwargs)
         chain = self._chain()
 
-        class Redirecting(Network):
-            def chain(self, uri: str, headers: Any) -> RedirectChain:
-                return chain
-
         opening = _connect.__new__(_connect)
         try:
             opening._set_up(
                 self.uri,
                 chain.headers,
-                Redirecting(**network),
-                self._make_options(),
+                redirected_by(chain, network),
+                AsyncClientOptions(**self._all_options()),
                 Policy(),
                 self._make,
             )
@@ -194,24 +159,8 @@ class connect:  # noqa: N801 - as websockets
                     yield connection
                 delays = None
             except Exception as exc:
-                # It is to return an exception. One that raises it means the same.
-                try:
-                    fatal = self.process_exception(exc)
-                except Exception as raised:
-                    fatal = raised
-                if fatal is exc:
-                    raise
-                if fatal is not None:
-                    raise fatal from exc
-                if delays is None:
-                    delays = self.reconnect_delays()
-                delay = next(delays)
-                self.logger.info(
-                    "connect failed; reconnecting in %.1f seconds: %s",
-                    delay,
-                    traceback.format_exception_only(type(exc), exc)[0].strip(),
-                )
-                await asyncio.sleep(delay)
+                delays = delays or self.reconnect_delays()
+                await asyncio.sleep(self._delay(exc, delays))
 
 
 def unix_connect(path: PathLike | None = None, uri: str | None = None, **kwargs: Any) -> connect:
@@ -222,9 +171,7 @@ def unix_connect(path: PathLike | None = None, uri: str | None = None, **kwargs:
         uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
         **kwargs: As for :class:`connect`.
     """
-    if uri is None:
-        uri = "ws://localhost/" if kwargs.get("ssl") is None else "wss://localhost/"
-    return connect(uri=uri, unix=True, path=path, **kwargs)
+    return connect(uri=local_uri(uri, kwargs), unix=True, path=path, **kwargs)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ssl as ssl_module
-from collections.abc import Awaitable
 from typing import Any, Literal
 
 from ....asyncio.router import Router as _Router
-from ....routing import scheme_of
 from ....typing import PathLike
 from ..installed import private
-from .server import Server, ServerConnection, serve
+from .server import Server, serve
 
 __all__ = ["route", "unix_route", "Router"]
 
@@ -37,20 +35,8 @@ def route(
         create_router: Class of the router.
         **kwargs: As for :func:`serve`.
     """
-    if ssl is not None and ssl is not True:
-        kwargs["ssl"] = ssl
-    router = (create_router or Router)(url_map, server_name, scheme_of(ssl))
-    first = kwargs.pop("process_request", None)
-    process_request: Any = router.route_request
-    if first is not None:
-
-        async def process_request(connection: ServerConnection, request: Any) -> Any:
-            response = first(connection, request)
-            if isinstance(response, Awaitable):
-                response = await response
-            return router.route_request(connection, request) if response is None else response
-
-    return serve(router.handler, *args, process_request=process_request, **kwargs)
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
+    return serve(handler, *args, **kwargs)
 
 
 def unix_route(url_map: Any, path: PathLike | None = None, **kwargs: Any) -> Server:

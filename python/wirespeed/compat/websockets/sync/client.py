@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl as ssl_module
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from ....client_options import ClientOptions, Network
-from ....redirects import RedirectChain
+from ....client_options import ClientOptions
 from ....sync.client import _connect
 from ....sync.connection import ClientConnection as _ClientConnection
 from ....sync.dial import dial
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import heads
 from ..client import backoff, process_exception
+from ..connecting import Connecting, local_uri, redirected_by
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import USER_AGENT
 from ..installed import private
 from ..redirecting import Chain
-from ..settings import MAX_FRAGMENTS, additional, check_subprotocols, overridden, reject
+from ..settings import MAX_FRAGMENTS, reject
 from ..views import ProtocolView
 from .connection import Connection
 
@@ -35,7 +33,7 @@ class ClientConnection(Connection, _ClientConnection):
     """The connection of a client; see :class:`wirespeed.sync.ClientConnection`."""
 
 
-class reconnect:  # noqa: N801 - as websockets
+class reconnect(Connecting):  # noqa: N801 - as websockets
     """Connect to a WebSocket server: enter it, or iterate over it to connect again and again.
 
     Arguments are those of ``websockets.sync.client.reconnect``; :func:`wirespeed.sync.connect` explains most of them.
@@ -80,15 +78,7 @@ class reconnect:  # noqa: N801 - as websockets
         if ssl is None and "ssl_context" in kwargs:
             ssl = kwargs.pop("ssl_context")
             warnings.warn("ssl_context was renamed to ssl", DeprecationWarning, stacklevel=2)
-        self.uri = uri
-        self.ws_uri = heads.websocket_uri(uri)
-        if not self.ws_uri.secure and ssl is not None:
-            raise ValueError("ssl argument is incompatible with a ws:// URI")
-        check_subprotocols(subprotocols)
-        if logger is None:
-            logger = logging.getLogger("websockets.client")
-        if isinstance(create_connection, type):
-            overridden(create_connection)
+        self._check(uri, ssl, subprotocols, logger, create_connection)
         self.sock = sock
         self.ssl = ssl
         self.server_hostname = server_hostname
@@ -100,7 +90,6 @@ class reconnect:  # noqa: N801 - as websockets
         self.process_exception = process_exception
         self.open_timeout = open_timeout
         self.reconnect_delays = reconnect_delays
-        self.logger = logger
         self.create_connection: Any = create_connection or ClientConnection
         self.open_socket_kwargs = kwargs
         self.connection_kwargs: dict[str, Any] = {
@@ -116,33 +105,13 @@ class reconnect:  # noqa: N801 - as websockets
             "compression": deflate_of(extensions, compression),
             "max_size": max_size,
             "max_fragments": MAX_FRAGMENTS,
-            "logger": logger,
+            "logger": self.logger,
             **self.connection_kwargs,
         }
-
-    def _make_options(self) -> ClientOptions:
-        headers = additional(self.additional_headers)
-        named = headers is not None and "User-Agent" in headers
-        return ClientOptions(
-            user_agent_header=None if named else self.user_agent_header,
-            open_timeout=self.open_timeout,
-            **self._options,
-        )
 
     def _make(self, opened: Any, **native: Any) -> Any:
         view = ProtocolView(opened, native, True, self._max_size)
         return self.create_connection(None, view, **self.connection_kwargs)
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        """Tell where a failure to connect redirects to. Subclasses may override it, to follow no redirects for example.
-
-        Args:
-            exc: The failure.
-
-        Returns:
-            The URI to go on with, or the exception to raise.
-        """
-        return self._chain().redirect(exc)
 
     def _chain(self) -> Chain:
         kwargs = self.open_socket_kwargs
@@ -180,13 +149,9 @@ class reconnect:  # noqa: N801 - as websockets
         network = self._network()
         chain = self._chain()
 
-        class Redirecting(Network):
-            def chain(self, uri: str, headers: Any) -> RedirectChain:
-                return chain
-
         try:
             connection: ClientConnection = _connect(  # type: ignore[assignment]
-                self.uri, chain.headers, Redirecting(**network), self._make_options(), self._make
+                self.uri, chain.headers, redirected_by(chain, network), ClientOptions(**self._all_options()), self._make
             )
         except Exception as exc:
             heads.adapt(exc)
@@ -218,24 +183,8 @@ class reconnect:  # noqa: N801 - as websockets
                     yield connection
                 delays = None
             except Exception as exc:
-                # It is to return an exception. One that raises it means the same.
-                try:
-                    fatal = self.process_exception(exc)
-                except Exception as raised:
-                    fatal = raised
-                if fatal is exc:
-                    raise
-                if fatal is not None:
-                    raise fatal from exc
-                if delays is None:
-                    delays = self.reconnect_delays()
-                delay = next(delays)
-                self.logger.info(
-                    "connect failed; reconnecting in %.1f seconds: %s",
-                    delay,
-                    traceback.format_exception_only(type(exc), exc)[0].strip(),
-                )
-                time.sleep(delay)
+                delays = delays or self.reconnect_delays()
+                time.sleep(self._delay(exc, delays))
 
 
 def connect(
@@ -312,7 +261,7 @@ def unix_reconnect(path: PathLike | None = None, uri: str | None = None, **kwarg
         uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
         **kwargs: As for :class:`reconnect`.
     """
-    return reconnect(_local(uri, kwargs), unix=True, path=path, **kwargs)
+    return reconnect(local_uri(uri, kwargs), unix=True, path=path, **kwargs)
 
 
 def unix_connect(
@@ -326,13 +275,7 @@ def unix_connect(
         legacy: As for :func:`connect`.
         **kwargs: As for :func:`connect`.
     """
-    return connect(_local(uri, kwargs), unix=True, path=path, legacy=legacy, **kwargs)
-
-
-def _local(uri: str | None, kwargs: dict[str, Any]) -> str:
-    if uri is not None:
-        return uri
-    return "ws://localhost/" if kwargs.get("ssl") is None else "wss://localhost/"
+    return connect(local_uri(uri, kwargs), unix=True, path=path, legacy=legacy, **kwargs)
 
 
 def __getattr__(name: str) -> Any:
