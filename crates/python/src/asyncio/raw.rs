@@ -247,6 +247,8 @@ pub(super) unsafe fn visit(object: *mut ffi::PyObject, visit: ffi::visitproc, ar
 /// Names of asyncio.
 pub(super) struct Asyncio {
     pub(super) cancelled_error: Py<PyAny>,
+    /// A future of `_asyncio` whose result is None.
+    pub(super) finished: Py<PyAny>,
     /// The dict of the tasks that run now, by loop, where there is one; else `asyncio.current_task`.
     current_tasks: Result<Py<PyDict>, Py<PyAny>>,
 }
@@ -262,8 +264,26 @@ pub(super) fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
             (true, Ok(Ok(dict))) => Ok(dict.unbind()),
             _ => Err(module.getattr("current_task")?.unbind()),
         };
-        Ok(Asyncio { cancelled_error: module.getattr("CancelledError")?.unbind(), current_tasks })
+        Ok(Asyncio {
+            cancelled_error: module.getattr("CancelledError")?.unbind(),
+            finished: finished(&module)?.unbind(),
+            current_tasks,
+        })
     })
+}
+
+/// A future that is done. Nobody ever waits on it, so it needs no loop, which it would keep alive.
+fn finished<'py>(asyncio: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyAny>> {
+    let py = asyncio.py();
+    let kwargs = PyDict::new(py);
+    // What the constructor asks a loop.
+    let namespace = py.import("types")?.getattr("SimpleNamespace")?;
+    let answers = PyDict::new(py);
+    answers.set_item("get_debug", py.get_type::<pyo3::types::PyBool>())?; // bool() is False
+    kwargs.set_item("loop", namespace.call((), Some(&answers))?)?;
+    let future = asyncio.getattr("Future")?.call((), Some(&kwargs))?;
+    future.call_method1("set_result", (py.None(),))?;
+    Ok(future)
 }
 
 /// A new reference, or the error that was set.

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)] // type slots
 
 use std::ffi::{c_int, c_void};
-use std::mem;
+use std::mem::{self, offset_of};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -36,6 +36,8 @@ pub(super) enum Stage {
 #[repr(C)]
 pub(super) struct Waiter {
     ob_base: ffi::PyObject,
+    /// [`called`]: the type says where it is.
+    vectorcall: ffi::vectorcallfunc,
     event_loop: *mut ffi::PyObject,
     wakeup: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
@@ -68,6 +70,7 @@ impl WaiterRef {
             let object = FREE.take(TYPE.load(Ordering::Relaxed)).cast::<Waiter>();
             let Some(object) = NonNull::new(object) else { return Err(PyErr::fetch(event_loop.py())) };
             let waiter = object.as_ptr();
+            (&raw mut (*waiter).vectorcall).write(called);
             (&raw mut (*waiter).event_loop).write(event_loop.clone().into_ptr());
             (&raw mut (*waiter).wakeup).write(ptr::null_mut());
             (&raw mut (*waiter).context).write(ptr::null_mut());
@@ -162,17 +165,18 @@ impl WaiterRef {
         if wakeup.is_null() {
             return Ok(()); // not suspended yet: add_done_callback will see to it
         }
+        let argument = self.told_to(py, wakeup, waiter.stage);
         // SAFETY: attached; both references were owned by the waiter and are owned here now.
         let (wakeup, context) =
             unsafe { (Bound::from_owned_ptr(py, wakeup), Bound::from_owned_ptr_or_opt(py, context)) };
         if direct {
             let Some(context) = &context else {
-                return call_one(&wakeup, self.as_ptr());
+                return call_one(&wakeup, argument);
             };
             // SAFETY: a context object; what is entered is left. It fails if it is entered already, in which case the task cannot run now.
             unsafe {
                 if ffi::PyContext_Enter(context.as_ptr()) == 0 {
-                    let result = call_one(&wakeup, self.as_ptr());
+                    let result = call_one(&wakeup, argument);
                     ffi::PyContext_Exit(context.as_ptr());
                     return result;
                 }
@@ -180,6 +184,20 @@ impl WaiterRef {
             }
         }
         self.call_soon(py, wakeup, context)
+    }
+
+    /// What a wakeup is called with, a borrowed reference. That of the tasks of `_asyncio`, a C function, asks any future for its result, and
+    /// ours by a name that it makes a string of each time; but a future of its own type without a call: it gets one that is done.
+    #[inline]
+    fn told_to(&self, py: Python<'_>, wakeup: *mut ffi::PyObject, stage: Stage) -> *mut ffi::PyObject {
+        // SAFETY: attached, a live object.
+        if stage == Stage::Woken
+            && unsafe { ffi::PyCFunction_CheckExact(wakeup) } != 0
+            && let Ok(asyncio) = raw::asyncio(py)
+        {
+            return asyncio.finished.as_ptr();
+        }
+        self.as_ptr()
     }
 
     #[cold]
@@ -402,6 +420,72 @@ unsafe extern "C" fn cancel(
     }
 }
 
+/// The object is its own `add_done_callback` and `get_loop`, so that a task that suspends makes no method objects.
+unsafe extern "C" fn called(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: usize,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: vectorcall has the convention of METH_FASTCALL | METH_KEYWORDS, but for a flag in `count`.
+    unsafe {
+        let count = ffi::PyVectorcall_NARGS(count);
+        if count == 0 && names.is_null() {
+            return get_loop(object, ptr::null_mut());
+        }
+        add_done_callback(object, values, count, names)
+    }
+}
+
+unsafe extern "C" fn getattro(object: *mut ffi::PyObject, name: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; names of attributes are interned wherever they stand in code.
+    unsafe {
+        let py = Python::assume_attached();
+        if name == intern!(py, "_asyncio_future_blocking").as_ptr() {
+            return new_bool(this(object).blocking);
+        }
+        if name == intern!(py, "add_done_callback").as_ptr() || name == intern!(py, "get_loop").as_ptr() {
+            ffi::Py_INCREF(object);
+            return object;
+        }
+        ffi::PyObject_GenericGetAttr(object, name)
+    }
+}
+
+unsafe extern "C" fn setattro(object: *mut ffi::PyObject, name: *mut ffi::PyObject, value: *mut ffi::PyObject) -> c_int {
+    // SAFETY: as `getattro`; a null value is a deletion.
+    unsafe {
+        if value == ffi::Py_False() && name == intern!(Python::assume_attached(), "_asyncio_future_blocking").as_ptr() {
+            this(object).blocking = false;
+            return 0;
+        }
+        ffi::PyObject_GenericSetAttr(object, name, value)
+    }
+}
+
+/// Whether it is the name of the keyword argument `context`.
+///
+/// # Safety
+///
+/// The thread is attached; a live `str` object.
+#[inline]
+unsafe fn is_context(name: *mut ffi::PyObject) -> bool {
+    /// The one of `_asyncio`, which is not interned, with a reference.
+    static KNOWN: AtomicPtr<ffi::PyObject> = AtomicPtr::new(ptr::null_mut());
+    // SAFETY: attached, a live object.
+    unsafe {
+        if name == KNOWN.load(Ordering::Relaxed) {
+            return true;
+        }
+        if ffi::PyUnicode_CompareWithASCIIString(name, c!("context")) != 0 {
+            return false;
+        }
+        ffi::Py_INCREF(name);
+        ffi::Py_XDECREF(KNOWN.swap(name, Ordering::Relaxed));
+        true
+    }
+}
+
 unsafe extern "C" fn add_done_callback(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
@@ -419,10 +503,7 @@ unsafe extern "C" fn add_done_callback(
         }
         let mut context = ptr::null_mut();
         if named == 1 {
-            let name = ffi::PyTuple_GET_ITEM(names, 0);
-            if name != intern!(py, "context").as_ptr()
-                && ffi::PyUnicode_CompareWithASCIIString(name, c!("context")) != 0
-            {
+            if !is_context(ffi::PyTuple_GET_ITEM(names, 0)) {
                 PyTypeError::new_err("add_done_callback() takes no other keyword argument than context").restore(py);
                 return ptr::null_mut();
             }
@@ -542,8 +623,22 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         },
         ffi::PyGetSetDef::default(),
     ]));
+    let members = Box::leak(Box::new([
+        ffi::PyMemberDef {
+            name: c!("__vectorcalloffset__"),
+            type_code: ffi::Py_T_PYSSIZET,
+            offset: offset_of!(Waiter, vectorcall) as ffi::Py_ssize_t,
+            flags: ffi::Py_READONLY,
+            doc: ptr::null(),
+        },
+        ffi::PyMemberDef::default(),
+    ]));
     let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     let mut slots = [
+        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_call, ffi::PyVectorcall_Call as *mut c_void),
+        slot(ffi::Py_tp_getattro, getattro as *mut c_void),
+        slot(ffi::Py_tp_setattro, setattro as *mut c_void),
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
         slot(ffi::Py_tp_traverse, traverse as *mut c_void),
         slot(ffi::Py_tp_clear, tp_clear as *mut c_void),
@@ -556,8 +651,10 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         name: c!("wirespeed._native.Waiter"),
         basicsize: size_of::<Waiter>() as c_int,
         itemsize: 0,
-        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION)
-            as std::ffi::c_uint,
+        flags: (ffi::Py_TPFLAGS_DEFAULT
+            | ffi::Py_TPFLAGS_HAVE_GC
+            | ffi::Py_TPFLAGS_HAVE_VECTORCALL
+            | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as std::ffi::c_uint,
         slots: slots.as_mut_ptr(),
     };
     // SAFETY: attached; the specification is valid, its tables live for ever. The reference is kept for ever.
