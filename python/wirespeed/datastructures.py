@@ -46,10 +46,11 @@ class Headers(MutableMapping[str, str]):
         InvalidHeaderValue: A value contains a line break or another forbidden character.
     """
 
-    __slots__ = ("_items", "_values")
+    __slots__ = ("_index", "_items")
 
     def __init__(self, *args: HeadersLike, **kwargs: str) -> None:
-        self._values: dict[str, list[str]] = {}
+        # Values by lower-case name; made when they are first looked for: many headers are never read.
+        self._index: dict[str, list[str]] | None = {}
         self._items: list[tuple[str, str]] = []
         self.update(*args, **kwargs)
 
@@ -60,9 +61,9 @@ class Headers(MutableMapping[str, str]):
         Args:
             items: Names and values, in order.
         """
-        headers = cls()
-        for name, value in items:
-            headers._append(name, value)
+        headers = cls.__new__(cls)
+        headers._index = None
+        headers._items = list(items)
         return headers
 
     def __str__(self) -> str:
@@ -135,6 +136,14 @@ class Headers(MutableMapping[str, str]):
     def raw_items(self) -> Iterator[tuple[str, str]]:
         """Return an iterator over all pairs of name and value, in order, names spelled as they were added."""
         return iter(self._items)
+
+    @property
+    def _values(self) -> dict[str, list[str]]:
+        if self._index is None:
+            self._index = {}
+            for name, value in self._items:
+                self._index.setdefault(name.lower(), []).append(value)
+        return self._index
 
     def _append(self, name: str, value: str) -> None:
         self._values.setdefault(name.lower(), []).append(value)

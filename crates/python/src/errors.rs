@@ -4,6 +4,7 @@ use std::io;
 
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use wirespeed_driver::blocking::{self, Closing};
 use wirespeed_driver::opening;
 use wirespeed_driver::peer::Failure;
@@ -15,7 +16,9 @@ use crate::headers;
 
 /// An exception of `wirespeed.exceptions`.
 fn exception<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
-    let make = || py.import("wirespeed.exceptions")?.getattr(name)?.call1(arguments);
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let module = || MODULE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("wirespeed.exceptions")?.unbind()));
+    let make = || module()?.bind(py).getattr(name)?.call1(arguments);
     match make() {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
@@ -27,16 +30,13 @@ fn close<'py>(py: Python<'py>, frame: Option<&CloseFrame>) -> PyResult<Option<Bo
     // RFC 6455 7.1.5: "If this Close control frame contains no status code, _The WebSocket Connection Close Code_ is
     // considered to be 1005."
     let code = frame.code.map_or(1005, |code| code.0);
-    py.import("wirespeed.close_codes")?.getattr("Close")?.call1((code, frame.reason.as_str())).map(Some)
+    static CLOSE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CLOSE.import(py, "wirespeed.close_codes", "Close")?.call1((code, frame.reason.as_str())).map(Some)
 }
 
 /// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause.
 pub(crate) fn connection_closed(py: Python<'_>, closing: &Closing, cause: Option<PyErr>) -> PyErr {
-    let clean = |frame: &Option<CloseFrame>| {
-        frame.as_ref().is_some_and(|frame| frame.code.is_none_or(|code| matches!(code.0, 1000 | 1001)))
-    };
-    let name =
-        if clean(&closing.received) && clean(&closing.sent) { "ConnectionClosedOK" } else { "ConnectionClosedError" };
+    let name = if closing.is_clean() { "ConnectionClosedOK" } else { "ConnectionClosedError" };
     let arguments = || PyResult::Ok((close(py, closing.received.as_ref())?, close(py, closing.sent.as_ref())?));
     match arguments() {
         Ok((received, sent)) => {
@@ -253,10 +253,4 @@ pub(crate) fn streaming(py: Python<'_>) -> PyErr {
 /// A second ping with the same payload could not be told from the first.
 pub(crate) fn ping_outstanding(py: Python<'_>) -> PyErr {
     exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
-}
-
-/// Whether an error is `ConnectionClosedOK`, which ends iterations.
-pub(crate) fn is_clean_close(py: Python<'_>, error: &PyErr) -> bool {
-    let clean = || py.import("wirespeed.exceptions")?.getattr("ConnectionClosedOK");
-    clean().is_ok_and(|clean| error.is_instance(py, &clean))
 }

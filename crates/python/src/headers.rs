@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
 
@@ -81,9 +82,9 @@ impl Heads {
     /// A new `wirespeed.datastructures.Request`.
     pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (target, fields) = read(&self.request);
-        let module = py.import("wirespeed.datastructures")?;
-        let headers = module.getattr("Headers")?.call_method1("from_raw", (fields,))?;
-        Ok(module.getattr("Request")?.call1((target, headers))?.unbind())
+        static REQUEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let request = REQUEST.import(py, "wirespeed.datastructures", "Request")?;
+        Ok(request.call1((target, make_headers(py, fields)?))?.unbind())
     }
 
     /// A new `wirespeed.datastructures.Response`, if there is one yet.
@@ -117,7 +118,12 @@ fn make_response<'py>(
     fields: Vec<(String, String)>,
     body: &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let module = py.import("wirespeed.datastructures")?;
-    let headers = module.getattr("Headers")?.call_method1("from_raw", (fields,))?;
-    module.getattr("Response")?.call1((status, reason, headers, PyBytes::new(py, body)))
+    static RESPONSE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let response = RESPONSE.import(py, "wirespeed.datastructures", "Response")?;
+    response.call1((status, reason, make_headers(py, fields)?, PyBytes::new(py, body)))
+}
+
+fn make_headers(py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Bound<'_, PyAny>> {
+    static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    HEADERS.import(py, "wirespeed.datastructures", "Headers")?.call_method1("from_raw", (fields,))
 }

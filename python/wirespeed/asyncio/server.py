@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal as signal_module
 import socket as socket_module
 import ssl as ssl_module
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .._native import Opened
+from .._native import Opened, ServerOpening
 from ..binding import file_of, remove_file
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..exceptions import ConnectionClosed
 from ..negotiation import LINGER, address_text, is_peers_fault
 from ..protocol_state import State
-from ..responses import plain_response
+from ..responses import common_fields, plain_response
 from ..server_options import AsyncServerOptions, ServerSSL, check_farewell
 from ..tls import TLS
 from ..typing import PathLike, StatusLike
 from .connection import Connection, attach, choose_port, native_arguments
 from .deadline import Deadline
+from .greeting import Greetings
 from .listening import Acceptor
 from .serving import negotiate, receive_request
 
@@ -103,6 +105,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sockets: list[socket_module.socket] = []
         self._acceptor: Acceptor | None = None
+        self._greetings: Greetings | None = None
         self._serving = False
         self._pending = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,10 +119,10 @@ class Server:
     # Starting.
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return self._start().__await__()
+        return self._listen().__await__()
 
     async def __aenter__(self) -> Self:
-        return await self._start()
+        return await self._listen()
 
     async def __aexit__(
         self,
@@ -130,12 +133,15 @@ class Server:
         self.close()
         await self.wait_closed()
 
-    async def _start(self) -> Self:
+    async def _listen(self) -> Self:
         if self._loop is not None:
             return self
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
         self._port = choose_port(self._options.io_port, self._loop)
+        self._own_selector = hasattr(self._loop, "_wirespeed_selector")
+        if self._port == "fd":
+            self._greetings = Greetings(self._loop, self._options.open_timeout, self._greeted)
         try:
             self._sockets = await self._bind()
             if self._path is not None:
@@ -248,6 +254,8 @@ class Server:
         self.logger.info("server closing")
         try:
             self._stop_listening()
+            if self._greetings is not None:
+                self._greetings.release()
             if close_connections:
                 tasks = [asyncio.ensure_future(connection.close(code, reason)) for connection in self.connections]
                 if tasks:
@@ -293,22 +301,77 @@ class Server:
         if self._pending >= self._options.max_pending and self._acceptor is not None:
             # Their deadline sees to it that this ends. Who comes meanwhile waits in the system's queue.
             self._acceptor.pause()
-        self._tasks.add(self.get_loop().create_task(self._serve(sock, address)))
+        if self._greetings is None:
+            self._start(self._serve(sock, address))
+        else:
+            self._greetings.add(sock, address)
+
+    def _greeted(
+        self, sock: socket_module.socket, address: Any, data: bytes | None, deadline: float | None, watched: bool
+    ) -> None:
+        # Most often there is nothing to wait for: not for more of the request, the application or TLS.
+        if data and data.endswith(b"\r\n\r\n") and self._answers_at_once():
+            opening = ServerOpening(self._settings)
+            with contextlib.suppress(Exception):  # told where errors are told
+                opening.feed(data)
+            if opening.done:
+                self._open_at_once(opening, sock, address, watched)
+                return
+        if watched:
+            self.get_loop().remove_reader(sock.fileno())
+        self._start(self._serve(sock, address, data, deadline))
+
+    def _answers_at_once(self) -> bool:
+        return self._ssl.native is None and self._closing is None and not self._options.has_hooks
+
+    def _open_at_once(self, opening: ServerOpening, sock: socket_module.socket, address: Any, watched: bool) -> None:
+        descriptor = sock.fileno()
+        connection: ServerConnection | None = None
+        try:
+            connection = self._make_connection(opening.finish(), sock, address)
+            error = connection._give(connection._handshake.answer(common_fields(self._options.server_header)))
+            # What the loop has for the descriptor is replaced, or has to go.
+            if watched and (self._own_selector or connection._state == State.CLOSED):
+                self.get_loop().remove_reader(descriptor)
+            connection._attach()
+        except BaseException as exc:
+            if watched:
+                self.get_loop().remove_reader(descriptor)
+            self._settled()
+            self._opening_failed(connection, exc)
+            if not isinstance(exc, Exception):
+                raise
+            return
+        self._settled()
+        if error is None:
+            self._log_open(connection)
+            self._start(self._handle(connection))
+        else:
+            self._start(self._refused(connection, address, error))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it in a task of the server, which it must take out at its end."""
+        self._tasks.add(self.get_loop().create_task(coroutine))
+
+    def _ended(self) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.discard(task)
 
     def _settled(self) -> None:
         self._pending -= 1
         if self._closing is None and self._acceptor is not None:
             self._acceptor.resume()
 
-    async def _serve(self, sock: socket_module.socket, address: Any) -> None:
-        task = asyncio.current_task()
+    async def _serve(
+        self, sock: socket_module.socket, address: Any, data: bytes | None = None, deadline: float | None = None
+    ) -> None:
         try:
-            connection = await self._open(sock, address)
+            connection = await self._open(sock, address, data, deadline)
             if connection is not None:
                 await self._handle(connection)
         finally:
-            if task is not None:
-                self._tasks.discard(task)
+            self._ended()
 
     async def _handle(self, connection: ServerConnection) -> None:
         self._connections.add(connection)
@@ -323,22 +386,27 @@ class Server:
                     await self._handler(connection)
         except ConnectionClosed:
             # It ended while the handler used it: its business.
-            connection.logger.debug("connection %s: handler ended by its end", connection.id, exc_info=True)
+            if self.logger.isEnabledFor(logging.DEBUG):
+                connection.logger.debug("connection %s: handler ended by its end", connection.id, exc_info=True)
         except Exception:
             connection.logger.error("connection handler failed", exc_info=True)
         finally:
             self._connections.discard(connection)
+            self._ended()
 
-    async def _open(self, sock: socket_module.socket, remote: Any) -> ServerConnection | None:
+    async def _open(
+        self, sock: socket_module.socket, remote: Any, data: bytes | None, deadline: float | None
+    ) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
         connection: ServerConnection | None = None
         options = self._options
+        left = options.open_timeout if deadline is None else deadline - self.get_loop().time()
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
-                with Deadline(options.open_timeout):
+                with Deadline(left):
                     opened = await receive_request(
-                        sock, self._settings, self._ssl.native, options.server_header, self.logger
+                        sock, self._settings, self._ssl.native, options.server_header, self.logger, data
                     )
                     connection = self._make_connection(opened, sock, remote)
                     error = await negotiate(connection, options, self._is_closing)
@@ -348,28 +416,40 @@ class Server:
                 # The socket is the connection's.
                 stack.pop_all()
             if error is None:
-                if self.logger.isEnabledFor(10):
-                    self.logger.debug("connection %s open: %r", connection.id, connection.request)
+                self._log_open(connection)
                 return connection
-            self.logger.info("connection from %s refused: %s", address_text(remote), error)
-            # The response leaves, and the client reads it.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(connection._wait_for_end(), LINGER)
-            connection.abort()
-        except Exception as exc:
-            if is_peers_fault(exc):
-                self.logger.info("opening handshake failed: %s", exc or type(exc).__name__)
-            else:
-                self.logger.error("opening handshake failed: %s", exc, exc_info=True)
-            if connection is not None:
-                connection.abort()
-        except BaseException:
-            if connection is not None:
-                connection.abort()
-            raise
+            await self._refused(connection, remote, error)
+        except BaseException as exc:
+            self._opening_failed(connection, exc)
+            if not isinstance(exc, Exception):
+                raise
         finally:
             self._settled()
         return None
+
+    async def _refused(self, connection: ServerConnection, remote: Any, error: Exception) -> None:
+        """Let the response leave, and the client read it."""
+        try:
+            self.logger.info("connection from %s refused: %s", address_text(remote), error)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(connection._wait_for_end(), LINGER)
+        finally:
+            connection.abort()
+            self._ended()
+
+    def _opening_failed(self, connection: ServerConnection | None, exc: BaseException) -> None:
+        if connection is not None:
+            connection.abort()
+        if not isinstance(exc, Exception):
+            return
+        if is_peers_fault(exc):
+            self.logger.info("opening handshake failed: %s", exc or type(exc).__name__)
+        else:
+            self.logger.error("opening handshake failed: %s", exc, exc_info=exc)
+
+    def _log_open(self, connection: ServerConnection) -> None:
+        if self.logger.isEnabledFor(logging.DEBUG):
+            self.logger.debug("connection %s open: %r", connection.id, connection.request)
 
     def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
         local = sock.getsockname()

@@ -28,6 +28,7 @@ async def receive_request(
     tls: ServerTLS | Any | None,
     server_header: str | None,
     logger: LoggerLike,
+    data: bytes | None = None,
 ) -> Opened:
     """Make the TLS handshake, if there is TLS, and receive the request.
 
@@ -37,6 +38,7 @@ async def receive_request(
         tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
         server_header: As for ``serve``.
         logger: For hints that the client will not pass on.
+        data: What was received already, if anything was.
 
     Returns:
         The argument of a connection's constructor; the connection answers the request.
@@ -51,7 +53,8 @@ async def receive_request(
         opening.start_tls(tls)
     first = True
     while not opening.done:
-        data = await receive(sock, READ_SIZE)
+        if data is None:
+            data = await receive(sock, READ_SIZE)
         try:
             if data:
                 opening.feed(data)
@@ -66,7 +69,7 @@ async def receive_request(
                     sock.send(output)
                 await _linger(sock)
             raise
-        first = False
+        first, data = False, None
         if output := opening.take_output():
             await send_all(sock, output)
     return opening.finish()

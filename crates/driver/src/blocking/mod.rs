@@ -90,6 +90,17 @@ pub struct Closing {
     pub received_then_sent: Option<bool>,
 }
 
+impl Closing {
+    /// Whether both ends have closed in the ordinary way: with 1000, 1001 or no code (RFC 6455 7.4.1).
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let clean = |frame: &Option<CloseFrame>| {
+            frame.as_ref().is_some_and(|frame| frame.code.is_none_or(|code| matches!(code.0, 1000 | 1001)))
+        };
+        clean(&self.received) && clean(&self.sent)
+    }
+}
+
 struct State<B, M> {
     peer: Peer<B>,
     /// `None` once TCP is over. Threads in a system call hold it too, so its number is not reused under them.

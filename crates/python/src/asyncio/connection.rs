@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Instant;
 
 use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
@@ -49,6 +49,8 @@ pub(crate) struct AsyncConnection {
     pub(super) port: OnceLock<Py<Port>>,
     /// The number of the callback that the loop has for a descriptor that is readable; 0 if it should have none.
     pub(super) reader: AtomicU32,
+    /// Whether the loop has a callback for a descriptor that is writable.
+    pub(super) writer: AtomicBool,
     pub(super) listener: Option<Listener>,
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
     debug: bool,
@@ -81,22 +83,24 @@ impl AsyncConnection {
 
     /// The exception of a connection that is closed.
     pub(super) fn closed(&self, py: Python<'_>) -> PyErr {
-        let (failure, closing) = {
-            let state = self.lock(py);
-            let link = &state.conn.peer.link;
-            let closing = Closing {
-                received: link.close_received().cloned(),
-                sent: link.close_sent().cloned(),
-                received_then_sent: link.received_then_sent(),
-            };
-            (link.failure().cloned(), closing)
-        };
+        let failure = self.lock(py).conn.peer.link.failure().cloned();
+        let closing = self.closing(py);
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
         // What a signal handler raised inside an ssl.SSLContext is no cause but goes on by itself.
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
             return cause.clone_ref(py);
         }
         errors::connection_closed(py, &closing, cause)
+    }
+
+    pub(super) fn closing(&self, py: Python<'_>) -> Closing {
+        let state = self.lock(py);
+        let link = &state.conn.peer.link;
+        Closing {
+            received: link.close_received().cloned(),
+            sent: link.close_sent().cloned(),
+            received_then_sent: link.received_then_sent(),
+        }
     }
 
     /// Keeps the connection alive while somebody waits on it.
@@ -166,6 +170,7 @@ impl AsyncConnection {
             loop_state: LoopState::of(r#loop)?.unbind(),
             port: OnceLock::new(),
             reader: AtomicU32::new(0),
+            writer: AtomicBool::new(false),
             listener,
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
             handshake: Py::new(py, parts.handshake)?,

@@ -298,6 +298,7 @@ impl AsyncConnection {
             }
         }
         let Backend::Descriptor(fd) = *self.backend.lock(py) else { return Ok(()) };
+        self.writer.store(on, Ordering::Relaxed);
         if on {
             event_loop.call_method1("add_writer", (fd, port.getattr(py, "_writable")?)).map(drop)
         } else {
@@ -468,7 +469,10 @@ impl AsyncConnection {
                 }
                 self.reader.store(0, Ordering::Relaxed);
                 event_loop.call_method1("remove_reader", (fd,))?;
-                event_loop.call_method1("remove_writer", (fd,)).map(drop)
+                if self.writer.swap(false, Ordering::Relaxed) {
+                    event_loop.call_method1("remove_writer", (fd,))?;
+                }
+                Ok(())
             }
             #[cfg(target_os = "linux")]
             Backend::Selector(selector, fd) => super::selector::NativeSelector::forget(selector.bind(py), fd),

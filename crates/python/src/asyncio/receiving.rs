@@ -117,12 +117,11 @@ impl AsyncConnection {
 
     /// What a receiver gets of a connection that is closed.
     fn ended(&self, py: Python<'_>, kind: Kind) -> PyErr {
-        let error = self.closed(py);
         // A clean close ends the iteration; it is not an error.
-        if kind == Kind::Next && errors::is_clean_close(py, &error) {
+        if kind == Kind::Next && self.closing(py).is_clean() {
             return PyStopAsyncIteration::new_err(());
         }
-        error
+        self.closed(py)
     }
 
     /// Makes the value of an operation that has its message.

@@ -225,10 +225,12 @@ impl BlockingConnection {
         match self.receive(py, Patience::Until(None), None, Delivery::Messages) {
             Ok(item) => Ok(Some(item.message)),
             Err(error) => {
-                let error = errors::blocking(py, error, || self.closed(py));
                 // A clean close ends the iteration; it is not an error.
-                let clean = py.import("wirespeed.exceptions")?.getattr("ConnectionClosedOK")?;
-                if error.matches(py, clean)? { Ok(None) } else { Err(error) }
+                let closed = matches!(error, Error::Closed);
+                if closed && self.inner.closing(&self.host(py, None)?).is_clean() {
+                    return Ok(None);
+                }
+                Err(errors::blocking(py, error, || self.closed(py)))
             }
         }
     }
