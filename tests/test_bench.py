@@ -1,14 +1,13 @@
-"""The benchmarks, so that they cannot rot: each workload for a moment, and everything that can go wrong around it.
+"""The harness of the benchmarks: everything that can go wrong around a workload.
 
-Nothing here looks at a rate. Peers and servers that misbehave are small scripts that keep the contract of
-``bench/METHODOLOGY.md`` as far as the test wants.
+Peers and servers that misbehave are small scripts that keep the contract of ``bench/METHODOLOGY.md`` as far as the test
+wants. The workloads themselves are in ``test_bench_workloads.py``.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
 import json
 import os
 import shlex
@@ -22,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from interop.native import find_binary
 
 if sys.version_info < (3, 11):
     pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
@@ -50,103 +47,6 @@ LISTENS = "print('listening ws://127.0.0.1:9', flush=True)"
 def bench(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH / "run.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, **options)
-
-
-# --- real peers against the real server ---
-
-
-def run_workload(folder: Path, scenario: str, workload: str, peers: list[str], *arguments: str) -> list[dict[str, Any]]:
-    """Runs one workload for a moment and returns the samples."""
-    binary = find_binary()
-    if binary is None:
-        pytest.skip("wirespeed-bench is not built: run cargo build -p wirespeed-bench, or set WIRESPEED_BENCH")
-    if importlib.util.find_spec("wirespeed") is None:
-        pytest.skip("wirespeed is not installed")
-    result = bench(
-        *(scenario, "--workload", workload, "--seconds", "0.03", "--warmup", "0.01", "--no-record", *arguments),
-        *(argument for peer in peers for argument in ("--peer", peer)),
-        *("--server", f"{shlex.quote(str(binary))} echo --port 0 --tls-port 0"),
-        *("--json", str(folder / "run.json")),
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    samples: list[dict[str, Any]] = json.loads((folder / "run.json").read_text())["samples"]
-    return samples
-
-
-@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("sync").workloads])
-def test_workload_runs(workload: str, tmp_path: Path) -> None:
-    peers = ["wirespeed-sync", "raw-python", *(["raw-c"] if shutil.which("cc") else [])]
-    samples = run_workload(tmp_path, "sync", workload, peers, "--rounds", "1")
-    measured = [Cell(**sample["cell"]) for sample in samples if sample["peer"] == "wirespeed-sync"]
-    assert measured == scenarios.load("sync").workload(workload).cells()
-
-
-@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("asyncio").workloads])
-def test_asyncio_workload_runs(workload: str, tmp_path: Path) -> None:
-    # Every way of receiving, and a loop that is not the standard library's; a rival where the tests have one.
-    peers = ["wirespeed@asyncio", "wirespeed:await@run", "wirespeed:callbacks@run"]
-    if importlib.util.find_spec("websockets") is not None:
-        peers.append("websockets@asyncio")
-    samples = run_workload(tmp_path, "asyncio", workload, peers, "--quick", "--connections", "10")
-    cells = scenarios.load("asyncio").shortened().workload(workload).cells()
-    for peer in ("wirespeed:await@asyncio", "wirespeed:await@run"):
-        assert [Cell(**sample["cell"]) for sample in samples if sample["peer"] == peer] == cells
-    expected = {"await", "iterate", "many", "callbacks"} if workload == "stream-in" else {"await", "callbacks"}
-    measured = {PeerName.of(sample["peer"]).style for sample in samples if sample["peer"].startswith("wirespeed:")}
-    assert measured == (expected - {"callbacks"} if workload == "idle" else expected)
-    assert all((sample["memory"] is not None) == (workload == "idle") for sample in samples)
-
-
-LIAR = """
-import asyncio, json, sys
-from websockets.asyncio.server import serve
-
-async def handler(ws):
-    path, count = ws.request.path, 0
-    if path.startswith("/blast"):
-        size = int(path.partition("=")[2])
-        while True:
-            count += count == 50
-            await ws.send(count.to_bytes(8, "little") + (bytes(range(256)) * (size // 256 + 1))[8:size])
-            count += 1
-    async for message in ws:
-        count += 1
-        if path == "/":
-            await ws.send(message[:-1] + bytes([message[-1] ^ (count == 50)]))
-        elif isinstance(message, str):
-            await ws.send(json.dumps({"messages": count - 2, "bytes": 0}))
-
-async def main():
-    async with serve(handler, "127.0.0.1", 0, compression=None) as server:
-        print("listening ws://127.0.0.1:%d" % server.sockets[0].getsockname()[1], flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize(
-    ("workload", "size", "complaint"),
-    [
-        ("round-trip", 256, "a reply differs from the message that was sent"),
-        ("round-trip", 8192, "a reply differs from the message that was sent"),
-        ("stream-in", 64, "of the stream carries number"),
-        ("stream-in", 65536, "of the stream carries number"),
-        ("send", 64, "/sink received"),
-        ("pipelined", 512, "a reply differs from the message that was sent"),
-    ],
-)
-def test_asyncio_peers_notice_a_lie(workload: str, size: int, complaint: str, tmp_path: Path) -> None:
-    pytest.importorskip("websockets")
-    (tmp_path / "liar.py").write_text(LIAR)
-    arguments = ["--quick", "--plain", "--workload", workload, "--size", str(size), "--loop", "asyncio"]
-    server = shlex.join([sys.executable, str(tmp_path / "liar.py")])
-    result = bench("asyncio", *arguments, "--peer", "wirespeed", "--peer", "websockets", "--server", server)
-    assert result.returncode == 1
-    failures = [line for line in result.stdout.splitlines() if "FAILED" in line]
-    assert len(failures) >= 3
-    assert all("ContentError" in line and complaint in line for line in failures), result.stdout
-    assert "messages/s" not in result.stdout
 
 
 # --- the command line ---
@@ -343,6 +243,62 @@ def test_peer_that_is_missing_or_broken(stage: Stage) -> None:
         stage.peers(["nowhere"])
 
 
+BUILD = """
+import sys
+from pathlib import Path
+
+open(Path(__file__).parents[2] / "builds", "a").write("x")
+(Path(sys.argv[1]) / "peer.py").write_text(Path(__file__).with_name("peer.py").read_text())
+"""
+
+
+def test_peer_is_built_once_for_each_state_of_its_sources(stage: Stage) -> None:
+    stage.add("one", f"print('{GOOD}')")
+    folder = stage.folder / "peers" / "one"
+    (folder / "build.py").write_text(BUILD)
+    (folder / "peer.toml").write_text(
+        'summary = "built"\nbuild = ["{python}", "{peer}/build.py", "{build}"]\n'
+        'command = ["{python}", "{build}/peer.py"]\n'
+    )
+    builds = stage.folder / "builds"
+    assert len(stage.peers(["one:a", "one:b"]).ready) == 2
+    assert stage.run(["one"])[0].failure is None
+    assert builds.read_text() == "x"
+    (folder / "peer.py").write_text((folder / "peer.py").read_text() + "\n# changed\n")
+    assert list(stage.peers(["one"]).ready) == ["one"]
+    assert builds.read_text() == "xx"
+    (folder / "build.py").write_text("import sys\nsys.exit('no luck')\n")
+    assert stage.peers(["one"]).failed == {"one": f"{sys.executable} ended with status 1: no luck"}
+
+
+def test_peer_that_cannot_be_built_says_what_to_install(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stage.folder / "peers" / "one").mkdir(parents=True)
+    text = (
+        'summary = ""\ncommand = []\nserver = ["{build}/x"]\nbuild = ["{cxx}"]\nneeds = { "no/such.h" = "libnone" }\n'
+    )
+    (stage.folder / "peers" / "one" / "peer.toml").write_text(text)
+    if shutil.which("c++"):
+        assert stage.peers(["one"]).skipped == {"one": "the header no/such.h is not there: apt-get install libnone"}
+    monkeypatch.setenv("PATH", str(stage.folder))
+    reason = "no C++ compiler (c++, g++, clang++) found: apt-get install g++"
+    peers = stage.peers(["one"])
+    assert peers.skipped == {"one": reason}
+    with pytest.raises(BenchError, match="the server one cannot run: no C"):
+        peers.server("one")
+
+
+def test_server_of_a_peer(stage: Stage) -> None:
+    stage.add("none", "")
+    stage.add("one", "")
+    toml = stage.folder / "peers" / "one" / "peer.toml"
+    toml.write_text(toml.read_text() + 'server = ["{python}", "{peer}/server.py"]\n')
+    peers = stage.peers([])
+    assert peers.server("one") == [sys.executable, str(toml.with_name("server.py"))]
+    assert peers.server("python server.py") is None
+    with pytest.raises(UsageError, match="peer none is no server"):
+        peers.server("none")
+
+
 def with_workload(**changes: Any) -> Scenario:
     """Returns `small()` with a workload that differs."""
     scenario = small()
@@ -533,7 +489,9 @@ def test_tables_compare_on_the_same_loop() -> None:
 def test_scenario_files_are_sound() -> None:
     for name in scenarios.names():
         scenario = scenarios.load(name)
-        assert set(scenario.peers) >= {*map(scenario.subject_for, scenario.peers), *scenario.limits}
+        # One that has no loop is compared with none where subjects differ by loop.
+        subjects = {subject for peer in scenario.peers if (subject := scenario.subject_for(peer)) is not None}
+        assert set(scenario.peers) >= {*subjects, *scenario.limits}
         assert all((BENCH / "peers" / PeerName.of(peer).folder / "peer.toml").exists() for peer in scenario.peers)
         assert all(any(bar.selects(cell) for cell in scenario.cells()) for bar in scenario.bars)
         assert all(

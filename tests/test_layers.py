@@ -2,7 +2,7 @@
 
     protocol <- driver <- python, bench        Rust crates, by Cargo.toml and by source
     wirespeed <- wirespeed.sync                Python
-    public names <- tests, examples, conformance, bench
+    public names <- tests, examples, conformance, bench, interop
 
 The other half of the first rule, that crates/protocol needs nothing of a host, is scripts/check-no-host.sh.
 """
@@ -302,9 +302,9 @@ def test_python_needs_only_what_it_declares() -> None:
 
 USERS = sorted(
     path
-    for folder in ("tests", "examples", "conformance", "bench")
+    for folder in ("tests", "examples", "conformance", "bench", "interop")
     for path in (ROOT / folder).rglob("*.py")
-    if not {"__pycache__", "report"} & set(path.parts)
+    if not {"__pycache__", "report", "node_modules"} & set(path.parts)
 )
 
 

@@ -1,0 +1,195 @@
+"""Accepted sockets from which nothing has come yet, and what comes first from them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting
+from interop.checks import no_leaks, within
+from interop.frames import TEXT, Close
+from interop.serving import LOGGER, Raw, echo, logged, masked, request, serve
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    import wirespeed
+
+Run = Callable[..., Any]
+
+
+async def converse(raw: Raw) -> None:
+    """Have a message echoed by a connection that is open, and close it."""
+    await raw.send(masked(TEXT, b"x") + masked(8, b"\x03\xe8"))
+    assert (await raw.frame()).payload == b"x"
+    assert await raw.until_close() == ([], Close(1000))
+
+
+@pytest.mark.parametrize("pause", [0, 0.01], ids=["at once", "later"])
+def test_first_bytes(setting: Setting, run: Run, pause: float) -> None:
+    """All of the request, a part of it, or a message too; as soon as the socket is accepted, or later."""
+    whole = request()
+    message = masked(TEXT, b"early")
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            for cut in (1, len(whole) - 1, len(whole) - 2, len(whole)):
+                with await Raw.connect(server) as raw:
+                    await asyncio.sleep(pause)
+                    await raw.send(whole[:cut])
+                    await asyncio.sleep(pause)
+                    await raw.send(whole[cut:] + message)
+                    assert (await raw.head()).status == 101
+                    assert (await raw.frame()).payload == b"early"
+                    await converse(raw)
+
+    with no_leaks(), within(5):
+        run(main)
+
+
+def test_message_that_looks_like_the_end_of_a_head(setting: Setting, run: Run) -> None:
+    """What follows the request in one piece is the connection's, whatever its last bytes are."""
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            with await Raw.connect(server) as raw:
+                # The mask is nought, so that the payload stands there as it is.
+                await raw.send(request() + b"\x81\x84\0\0\0\0\r\n\r\n")
+                assert (await raw.head()).status == 101
+                assert (await raw.frame()).payload == b"\r\n\r\n"
+                await converse(raw)
+
+    with no_leaks():
+        run(main)
+
+
+def test_silence_ends_one_after_the_other(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Each when its own time is over, who speaks not at all."""
+    caplog.set_level(logging.INFO, LOGGER)
+    ends: list[float] = []
+
+    async def watch(server: Any) -> None:
+        with await Raw.connect(server) as raw:
+            since = time.monotonic()
+            assert await raw.rest() == b""
+            ends.append(time.monotonic() - since)
+
+    async def main() -> None:
+        async with serve(setting, open_timeout=0.2) as server:
+            watching = []
+            for _ in range(4):
+                watching.append(asyncio.ensure_future(watch(server)))
+                await asyncio.sleep(0.06)
+            with await Raw.open(server) as raw:
+                await asyncio.gather(*watching)
+                await converse(raw)
+
+    with no_leaks(), within(5):
+        run(main)
+    assert all(0.15 < end < 2 for end in ends), ends
+    timeouts = [text for text in logged(caplog, logging.INFO) if "open_timeout" in text]
+    assert len(timeouts) == 4
+
+
+def test_no_time_limit(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, open_timeout=None) as server:
+            with await Raw.connect(server) as raw:
+                await asyncio.sleep(0.1)
+                await raw.send(request())
+                assert (await raw.head()).status == 101
+                await converse(raw)
+
+    with no_leaks():
+        run(main)
+
+
+def test_server_closes_over_silent_clients(setting: Setting, run: Run) -> None:
+    """Who then speaks is refused, who does not is dropped when its time is over."""
+
+    async def main() -> None:
+        async with serve(setting, open_timeout=0.5) as server:
+            with await Raw.connect(server) as silent, await Raw.connect(server) as late:
+                await asyncio.sleep(0.05)
+                server.close()
+                await asyncio.sleep(0.05)
+                await late.send(request())
+                assert (await late.reply()).status == 503
+                assert await silent.rest() == b""
+                await server.wait_closed()
+
+    with no_leaks(), within(3):
+        run(main)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_client_leaves_in_silence(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            raw = await Raw.connect(server)
+            await asyncio.sleep(0.02)
+            getattr(raw, how)()
+            while not any("opening handshake failed" in text for text in logged(caplog, logging.INFO)):
+                await asyncio.sleep(0.005)
+            assert len(server.connections) == 0
+            with await Raw.open(server) as other:
+                await converse(other)
+
+    with no_leaks(), within(3):
+        run(main)
+
+
+def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The loop no longer watches the descriptor: the next socket, which has its number, is served."""
+    broken = True
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        if broken:
+            raise ValueError("not now")
+        return wirespeed.ServerConnection(*arguments, **options)
+
+    async def main() -> None:
+        nonlocal broken
+        async with serve(setting, create_connection=make) as server:
+            for _ in range(3):
+                with await Raw.connect(server) as raw:
+                    await asyncio.sleep(0.01)
+                    await raw.send(request())
+                    assert await raw.rest() == b""
+            broken = False
+            for _ in range(3):
+                with await Raw.connect(server) as raw:
+                    await asyncio.sleep(0.01)
+                    await raw.send(request())
+                    assert (await raw.head()).status == 101
+                    await converse(raw)
+
+    with no_leaks(), within(5):
+        run(main)
+    assert [text for text in logged(caplog) if "not now" in text] == ["opening handshake failed: not now"] * 3
+
+
+def test_many_at_once_with_few_pending(setting: Setting, run: Run) -> None:
+    """Who waits for its turn is served once others have spoken."""
+
+    async def main() -> None:
+        async with serve(setting, echo, max_pending=2) as server:
+            raws = [await Raw.connect(server) for _ in range(8)]
+            await asyncio.sleep(0.05)
+            for raw in raws:
+                await raw.send(request())
+            for raw in raws:
+                assert (await raw.head()).status == 101
+                await converse(raw)
+                raw.close()
+
+    with no_leaks(), within(5):
+        run(main)
