@@ -11,6 +11,7 @@
 
 pub mod blocking;
 pub mod buffers;
+pub mod contexts;
 pub mod entropy;
 pub mod evented;
 pub mod keepalive;

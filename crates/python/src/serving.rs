@@ -9,9 +9,7 @@ use pyo3::types::PyBytes;
 use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::opening::Early;
 use wirespeed_driver::protocol::deflate::negotiate;
-use wirespeed_driver::protocol::handshake::{
-    self, HandshakeError, Progress, ServerConfig, ServerHandshake,
-};
+use wirespeed_driver::protocol::handshake::{self, HandshakeError, Progress, ServerConfig, ServerHandshake};
 use wirespeed_driver::protocol::{Config, Connection, Limits, Side};
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 use wirespeed_driver::{Keepalive, tls};

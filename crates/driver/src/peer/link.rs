@@ -13,6 +13,7 @@ use wirespeed_protocol::{
 };
 
 use crate::buffers;
+use crate::contexts::{self, Context};
 use crate::entropy::draw_key;
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
@@ -82,6 +83,8 @@ pub struct Link<B = Vec<u8>> {
     pub(super) failure: Option<Failure>,
     pub(super) eof: bool,
     pub(super) stats: Stats,
+    /// For what the connection keeps from one message to the next.
+    context: Option<Context>,
 }
 
 impl<B: PayloadBuffer> Link<B> {
@@ -104,6 +107,7 @@ impl<B: PayloadBuffer> Link<B> {
             failure: None,
             eof: false,
             stats: Stats::default(),
+            context: None,
         }
     }
 
@@ -144,6 +148,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     pub fn send_message(&mut self, kind: MessageKind, payload: &[u8], compress: Option<bool>) -> Result<(), SendError> {
         self.check_frame()?;
+        self.adopt_contexts();
         self.encode(|connection, out| connection.send_message(kind, payload, compress, draw_key, out))?;
         self.count_sent(payload.len(), true);
         Ok(())
@@ -199,6 +204,7 @@ impl<B: PayloadBuffer> Link<B> {
         compress: Option<bool>,
     ) -> Result<(), SendError> {
         self.check_frame()?;
+        self.adopt_contexts();
         self.encode(|connection, out| connection.send_first_fragment(kind, payload, compress, draw_key, out))?;
         self.count_sent(payload.len(), false);
         Ok(())
@@ -273,6 +279,9 @@ impl<B: PayloadBuffer> Link<B> {
     fn count_sent(&mut self, len: usize, fin: bool) {
         self.stats.messages_sent += u64::from(fin);
         self.stats.bytes_sent += len as u64;
+        if fin {
+            self.limit_contexts();
+        }
     }
 
     pub(super) fn queue_pong(&mut self, payload: ControlPayload) {
@@ -281,6 +290,34 @@ impl<B: PayloadBuffer> Link<B> {
         } else {
             // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
             let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
+        }
+    }
+
+    /// Sees to it that what the connection keeps between messages is within the budget.
+    #[inline]
+    pub(super) fn limit_contexts(&mut self) {
+        let size = self.connection.contexts_size();
+        if size != self.context.as_ref().map_or(0, Context::size) {
+            self.take_context(size);
+        }
+    }
+
+    #[cold]
+    fn take_context(&mut self, size: usize) {
+        self.context = None; // what is given back may be what is taken
+        self.context = Context::take(size);
+        if self.context.is_none() && size > 0 {
+            contexts::give(self.connection.release_contexts());
+        }
+    }
+
+    /// Before what may compress or decompress: takes what others have released.
+    #[inline]
+    pub(super) fn adopt_contexts(&mut self) {
+        if self.connection.lacks_contexts()
+            && let Some(contexts) = contexts::take()
+        {
+            self.connection.adopt_contexts(contexts);
         }
     }
 
@@ -438,6 +475,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// Releases what only speeds up the next message.
     pub fn release_idle(&mut self) {
         self.connection.release_idle();
+        self.context = None; // or has it again with the next message
     }
 
     /// The latency that the last pong showed.

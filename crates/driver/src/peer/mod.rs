@@ -135,7 +135,9 @@ impl<B: PayloadBuffer> Peer<B> {
         let link = &mut self.link;
         let mut slice = &mut self.input[self.input_start..];
         let before = slice.len();
+        link.adopt_contexts();
         let result = link.connection.receive(&mut slice);
+        link.limit_contexts();
         self.input_start += before - slice.len();
         let event = match result {
             Ok(Some(Event::Message { kind, payload })) => {

@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use crate::Side;
 use crate::close::CloseFrame;
 use crate::deflate;
-use crate::deflate::codec::{Deflater, Inflater};
+use crate::deflate::codec::{Contexts, Deflater, Inflater};
 use crate::error::Fault;
 use crate::event::{ControlPayload, MessageKind};
 use crate::frame::Header;
@@ -228,17 +228,60 @@ impl<B: PayloadBuffer> Connection<B> {
         self.frame = None;
     }
 
-    /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been idle for a while. What the peer
-    /// may refer to stays; what we may refer to need not (RFC 7692 7.1.1).
-    pub fn release_idle(&mut self) {
-        self.compressed = Vec::new();
-        if let Some(params) = &self.config.deflate {
-            if self.outgoing.is_none() {
-                self.deflater = None;
+    /// Bytes, about, that the compressor and the decompressor take which are kept for the next messages.
+    #[must_use]
+    #[inline]
+    pub fn contexts_size(&self) -> usize {
+        match &self.config.deflate {
+            Some(params) if self.deflater.is_some() || self.inflater.is_some() => {
+                self.deflater.as_ref().map_or(0, |_| Deflater::size(params))
+                    + self.inflater.as_ref().map_or(0, |inflater| inflater.size())
             }
-            if params.remote_no_context_takeover && self.incoming.is_none() {
-                self.inflater = None;
+            _ => 0,
+        }
+    }
+
+    /// Gives them away, unless they are in the middle of a message. What the peer may refer to stays; what we may refer to need not
+    /// (RFC 7692 7.1.1).
+    pub fn release_contexts(&mut self) -> Contexts {
+        let mut contexts = Contexts::default();
+        if self.outgoing.is_none() {
+            contexts.deflater = self.deflater.take();
+        }
+        if self.incoming.is_none()
+            && let Some(inflater) = &mut self.inflater
+        {
+            contexts.inflate = inflater.release();
+        }
+        contexts
+    }
+
+    /// Takes what another connection has released, where it would otherwise allocate the same when it next needs it.
+    pub fn adopt_contexts(&mut self, contexts: Contexts) {
+        let Some(params) = self.config.deflate else { return };
+        if self.deflater.is_none() && self.outgoing.is_none() {
+            self.deflater = contexts.deflater.and_then(|mut deflater| deflater.renew(&params).then_some(deflater));
+        }
+        if let Some(stream) = contexts.inflate
+            && self.incoming.is_none()
+        {
+            let inflater = self.inflater.get_or_insert_with(|| Box::new(Inflater::new(&params)));
+            if inflater.size() == 0 {
+                inflater.adopt(stream);
             }
         }
+    }
+
+    /// Whether it may compress or decompress and has nothing to do it with.
+    #[must_use]
+    #[inline]
+    pub fn lacks_contexts(&self) -> bool {
+        self.config.deflate.is_some() && self.contexts_size() == 0
+    }
+
+    /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been idle for a while.
+    pub fn release_idle(&mut self) {
+        self.compressed = Vec::new();
+        drop(self.release_contexts());
     }
 }

@@ -1,6 +1,8 @@
 //! Deflating and inflating the payloads of messages (RFC 7692 7.2).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 
 use zlib_rs::{Deflate, DeflateConfig, DeflateFlush, Inflate, InflateFlush, Status};
 
@@ -14,9 +16,26 @@ const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 /// How much room to ask for at once when inflating. A bomb of any size costs at most this beyond the limit.
 const INFLATE_STEP: core::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 
+/// A compressor and a decompressor that a connection has released: memory for another one, without their past.
+#[derive(Default)]
+pub struct Contexts {
+    pub(crate) deflater: Option<Box<Deflater>>,
+    pub(crate) inflate: Option<Box<Inflate>>,
+}
+
+impl core::fmt::Debug for Contexts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { deflater, inflate } = self;
+        f.debug_struct("Contexts").field("deflater", &deflater.is_some()).field("inflate", &inflate.is_some()).finish()
+    }
+}
+
 /// Compresses outgoing messages.
 pub(crate) struct Deflater {
     stream: Deflate,
+    params: Params,
+    /// It has a past.
+    used: bool,
     reset_after_message: bool,
 }
 
@@ -31,12 +50,27 @@ impl Deflater {
             mem_level: i32::from(params.memory_level),
             ..DeflateConfig::default()
         };
-        Self { stream: Deflate::new_with_config(config), reset_after_message: params.local_no_context_takeover }
+        let reset_after_message = params.local_no_context_takeover;
+        Self { stream: Deflate::new_with_config(config), params: *params, used: false, reset_after_message }
+    }
+
+    /// The same as a new one, if it can serve for these parameters.
+    pub(crate) fn renew(&mut self, params: &Params) -> bool {
+        if mem::take(&mut self.used) {
+            self.stream.reset();
+        }
+        self.params == *params
+    }
+
+    /// Bytes that one takes, about: its window and the chains in it, a hash table of one size, and what the memory level determines.
+    pub(crate) fn size(params: &Params) -> usize {
+        (4 << params.local_window_bits) + (128 << 10) + (1 << (params.memory_level + 9))
     }
 
     /// Appends the compressed form of the next piece of a message to `out`; `fin`: the last piece.
     pub(crate) fn compress(&mut self, mut input: &[u8], fin: bool, out: &mut Vec<u8>) {
         let start = out.len();
+        self.used = true;
         loop {
             // Deflate grows incompressible data by five bytes per block at most; the flush adds its tail.
             out.reserve(input.len() / 2 + 64);
@@ -73,26 +107,104 @@ impl Deflater {
 }
 
 /// Inflates incoming messages.
+///
+/// The decoder takes far more memory (zlib-rs: 48 KiB) than the part of the past that the peer may refer to, so that is kept apart: between
+/// messages a decoder can be dropped, and made again.
 pub(crate) struct Inflater {
-    stream: Inflate,
+    stream: Option<Box<Inflate>>,
+    /// What was inflated last: at least as much as the peer may refer to, at most twice that; nothing if it must not refer to anything.
+    window: Vec<u8>,
+    window_bits: u8,
     reset_after_message: bool,
 }
 
 impl Inflater {
     pub(crate) fn new(params: &Params) -> Self {
         Self {
-            stream: Inflate::new(false, params.remote_window_bits),
+            stream: None,
+            window: Vec::new(),
+            window_bits: params.remote_window_bits,
             reset_after_message: params.remote_no_context_takeover,
         }
     }
 
+    /// Bytes that its decoder takes, about; 0 while there is none.
+    pub(crate) fn size(&self) -> usize {
+        if self.stream.is_some() { 48 << 10 } else { 0 }
+    }
+
+    /// Gives the decoder away: between messages, where it begins with a byte and a block.
+    pub(crate) fn release(&mut self) -> Option<Box<Inflate>> {
+        self.forget_beyond_window();
+        self.window.shrink_to_fit();
+        self.stream.take()
+    }
+
+    /// Takes one that another connection has released, instead of a new one.
+    pub(crate) fn adopt(&mut self, mut stream: Box<Inflate>) {
+        stream.reset(false);
+        self.stream = Some(self.prepare(stream));
+    }
+
+    fn forget_beyond_window(&mut self) {
+        let excess = self.window.len().saturating_sub(1 << self.window_bits);
+        self.window.drain(..excess);
+    }
+
+    fn remember(&mut self, inflated: &[u8]) {
+        if self.reset_after_message {
+            return;
+        }
+        let size = 1_usize << self.window_bits;
+        if self.window.len() + inflated.len() > 2 * size {
+            let kept = size.saturating_sub(inflated.len());
+            let excess = self.window.len().saturating_sub(kept);
+            self.window.drain(..excess);
+        }
+        self.window.extend_from_slice(&inflated[inflated.len().saturating_sub(size)..]);
+    }
+
+    fn reset(&mut self) {
+        self.window.clear();
+        if let Some(stream) = &mut self.stream {
+            stream.reset(false);
+        }
+    }
+
+    fn make_stream(&mut self) -> Box<Inflate> {
+        match self.stream.take() {
+            Some(stream) => stream,
+            None => self.prepare(Box::new(Inflate::new(false, self.window_bits))),
+        }
+    }
+
+    fn prepare(&mut self, mut stream: Box<Inflate>) -> Box<Inflate> {
+        self.forget_beyond_window();
+        if !self.window.is_empty() {
+            // It cannot fail: a raw stream takes a dictionary at any time.
+            let _ = stream.set_dictionary(&self.window);
+        }
+        stream
+    }
+
     /// Appends what `input` inflates to to `out`, which may come to hold one byte more than `limit` and no more:
     /// the caller compares.
-    pub(crate) fn inflate<B: PayloadBuffer>(
+    pub(crate) fn inflate<B: PayloadBuffer>(&mut self, input: &[u8], out: &mut B, limit: usize) -> Result<(), Fault> {
+        let start = out.as_slice().len();
+        let mut stream = self.make_stream();
+        let result = self.run(&mut stream, input, out, limit, start);
+        self.stream = Some(stream);
+        result
+    }
+
+    /// `start`: of what was not remembered in `out`.
+    fn run<B: PayloadBuffer>(
         &mut self,
+        stream: &mut Inflate,
         mut input: &[u8],
         out: &mut B,
         limit: usize,
+        mut start: usize,
     ) -> Result<(), Fault> {
         loop {
             let len = out.as_slice().len();
@@ -102,10 +214,10 @@ impl Inflater {
             let step = (input.len() * 4).clamp(*INFLATE_STEP.start(), *INFLATE_STEP.end());
             let spare = out.spare(step.min(limit.saturating_add(1) - len))?;
             let room = spare.len().min(limit.saturating_add(1) - len);
-            let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
-            let status = self.stream.decompress_uninit(input, &mut spare[..room], InflateFlush::SyncFlush);
-            let produced = (self.stream.total_out() - total_out) as usize;
-            input = &input[(self.stream.total_in() - total_in) as usize..];
+            let (total_in, total_out) = (stream.total_in(), stream.total_out());
+            let status = stream.decompress_uninit(input, &mut spare[..room], InflateFlush::SyncFlush);
+            let produced = (stream.total_out() - total_out) as usize;
+            input = &input[(stream.total_in() - total_in) as usize..];
             // SAFETY: the decoder initialised the first `produced` bytes of the spare room.
             #[allow(unsafe_code)]
             unsafe {
@@ -118,11 +230,14 @@ impl Inflater {
             };
             if status == Status::StreamEnd {
                 // RFC 7692 7.2.3.5 lets a sender finish the stream with BFINAL inside a message; what follows is a new one.
-                self.stream.reset(false);
+                stream.reset(false);
+                self.window.clear();
+                start = out.as_slice().len();
                 if input.is_empty() {
                     return Ok(());
                 }
             } else if produced < room {
+                self.remember(&out.as_slice()[start..]);
                 // With room left over the decoder has taken all input; if it has not, it cannot go on.
                 return if input.is_empty() { Ok(()) } else { Err(Fault::InvalidDeflate) };
             }
@@ -138,7 +253,7 @@ impl Inflater {
             return Err(Fault::InvalidDeflate);
         }
         if self.reset_after_message {
-            self.stream.reset(false);
+            self.reset();
         }
         Ok(())
     }

@@ -3,4 +3,5 @@
 pub mod codec;
 pub mod negotiate;
 
+pub use codec::Contexts;
 pub use negotiate::{Config, Params};
