@@ -1,4 +1,4 @@
-# All commands of the project; `make help` lists them. .ci/run calls `make lint` and `make test`.
+# All commands of the project; `make help` lists them. .ci/run calls `make lint`, `make test` and `make interop`.
 
 PYTHON ?= python3
 # A newer interpreter for the second run of the tests: the newest one on PATH or under pyenv. Empty: there is none.
@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 20
 VENV := .venv
 NEWEST := .venv-newest
 BENCH := .venv-bench
+INTEROP := .venv-interop
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name '*.rs' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
 
@@ -86,6 +87,15 @@ else
 	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
 endif
 
+# What the peers in Python need. They are run, not imported.
+$(INTEROP)/ready: pyproject.toml
+	$(call make-venv,$(PYTHON),$(INTEROP),interop)
+
+.PHONY: interop
+interop: $(VENV)/built $(INTEROP)/ready ## Test against other people's clients and servers: Python, Node, Go, Java, Chromium; installs them
+	interop/setup.sh
+	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) interop
+
 .PHONY: lint
 lint: $(VENV)/built ## Check formatting, lints, types, stubs, licences
 	$(CARGO) fmt --all --check
@@ -150,11 +160,16 @@ bench-asyncio: $(BENCH)/built target/release/wirespeed-bench ## Measure the asyn
 	$(BENCH)/bin/python bench/run.py asyncio $(BENCH_ARGS)
 
 .PHONY: bench-server
-bench-server: $(BENCH)/built target/release/wirespeed-bench ## Measure the asyncio servers, load and server on a core each (BENCH_ARGS=--quick: one minute)
+bench-server: $(BENCH)/built target/release/wirespeed-bench ## Measure the servers, load and server on a core each (BENCH_ARGS=--quick: one minute)
 	$(BENCH)/bin/python bench/run.py server $(BENCH_ARGS)
+
+.PHONY: bench-field
+bench-field: $(BENCH)/built target/release/wirespeed-bench ## Measure every client of the field, Python, C and C++, in one table for each workload (BENCH_ARGS=--quick: one minute)
+	$(BENCH)/bin/python bench/run.py field $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that was built
 	rm -rf target fuzz/target fuzz/artifacts build $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn
-	find python tests bench conformance -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(INTEROP) interop/peers/node/node_modules
+	find python tests bench conformance interop -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/wirespeed/_native*.so

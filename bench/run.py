@@ -14,7 +14,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from harness import machine
@@ -30,6 +29,8 @@ from harness.server import Server
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
+# What peers compile: git ignores it, `make clean` removes it.
+BUILD = ROOT / "build" / "bench"
 # Relative to ROOT, where the children run.
 BINARY = Path(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "wirespeed-bench")
 SERVER = f"{shlex.quote(str(BINARY))} echo --port 0 --tls-port 0"
@@ -78,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     where = "where client and server run; default: as the scenario says"
     how.add_argument("--cores", choices=["one", "two", "any"], help=where)
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
-    how.add_argument("--server", default=SERVER, metavar="COMMAND", help="another server; it says where it listens")
+    another = "another server, which says where it listens: its command, or a peer that has one (beast-server)"
+    how.add_argument("--server", default=SERVER, metavar="COMMAND", help=another)
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
     out = parser.add_argument_group("results")
     out.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
@@ -113,40 +115,39 @@ def _run(options: argparse.Namespace) -> int:
     }
     env = environment(BENCH)
     samples: list[Sample] = []
-    with tempfile.TemporaryDirectory(prefix="wirespeed-bench-") as build:
-        peers = Peers(BENCH / "peers", Path(build), ROOT, env, options.python)
-        peers.prepare(scenario.peers)
-        print(scenario.title)
-        for key, value in facts.items():
-            print(f"  {key}: {value}")
-        for name, reason in peers.skipped.items():
-            print(f"  {name}: skipped: {reason}")
-        for name, reason in peers.failed.items():
-            print(f"  {name}: FAILED: {reason}")
-        print(flush=True)
-        if not peers.ready:
-            raise BenchError("no peer is left to measure")
+    peers = Peers(BENCH / "peers", BUILD, ROOT, env, options.python)
+    peers.prepare(scenario.peers)
+    print(scenario.title)
+    for key, value in facts.items():
+        print(f"  {key}: {value}")
+    for name, reason in peers.skipped.items():
+        print(f"  {name}: skipped: {reason}")
+    for name, reason in peers.failed.items():
+        print(f"  {name}: FAILED: {reason}")
+    print(flush=True)
+    if not peers.ready:
+        raise BenchError("no peer is left to measure")
 
-        server = Server(options.server, tls=tls, core=server_core, cwd=ROOT, env=env)
-        runner = Runner(scenario, measure, peers, server, client_core)
-        if not runner.cells():
-            raise BenchError("none of these peers can run any of these workloads, plain or TLS as asked")
-        if options.server == SERVER and not (ROOT / BINARY).exists():
-            raise BenchError(
-                "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
-            )
-        if measure.connections is not None:
-            raise_descriptor_limit()
-        server.start()
-        try:
-            progress = _Progress(runner.windows())
-            runner.progress = progress
-            for cell, cell_samples in runner.run():
-                samples += cell_samples
-                progress.clear()
-                print(cell_text(scenario, cell, cell_samples), flush=True)
-        finally:
-            server.stop()
+    of_peer = peers.server(options.server)
+    server_command = options.server if of_peer is None else shlex.join(of_peer)
+    server = Server(server_command, tls=tls, core=server_core, cwd=ROOT, env=env)
+    runner = Runner(scenario, measure, peers, server, client_core)
+    if not runner.cells():
+        raise BenchError("none of these peers can run any of these workloads, plain or TLS as asked")
+    if options.server == SERVER and not (ROOT / BINARY).exists():
+        raise BenchError("no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server")
+    if measure.connections is not None:
+        raise_descriptor_limit()
+    server.start()
+    try:
+        progress = _Progress(runner.windows())
+        runner.progress = progress
+        for cell, cell_samples in runner.run():
+            samples += cell_samples
+            progress.clear()
+            print(cell_text(scenario, cell, cell_samples), flush=True)
+    finally:
+        server.stop()
 
     bars = judge(scenario, samples)
     print(bars_text(bars))

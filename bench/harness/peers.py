@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.build import Builder, Missing
 from harness.errors import BenchError, UsageError
 from harness.process import child
 from harness.scenario import Cell, Measure, PeerName
@@ -20,7 +20,6 @@ from harness.server import Endpoint
 __all__ = ["Peer", "Peers", "Sample"]
 
 PROBE_SECONDS = 20.0
-BUILD_SECONDS = 120.0
 # Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window ended.
 GRACE_SECONDS = 20.0
 # For each connection that has to be opened: a TLS handshake and a message, many times over.
@@ -77,6 +76,7 @@ class Peers:
         ready: those that can run, by name.
         skipped: the reason why a peer is not here, by name.
         failed: the reason why a peer that is here cannot run, by name.
+        build: where what they compile is kept.
     """
 
     folder: Path
@@ -126,27 +126,55 @@ class Peers:
         except BenchError as error:
             return dataclasses.replace(sample, failure=str(error))
 
+    def server(self, name: str) -> list[str] | None:
+        """Returns the command of the server that comes with a peer, built; None if there is no peer of that name.
+
+        Raises:
+            UsageError: the peer has none.
+            BenchError: it cannot be built here.
+        """
+        if not (self.folder / name / "peer.toml").exists():
+            return None
+        data = self._read(name)
+        if "server" not in data:
+            raise UsageError(f"peer {name} is no server that clients can be measured with")
+        try:
+            places = self._places(name, data)
+        except Missing as error:
+            raise BenchError(f"the server {name} cannot run: {error}") from None
+        return [part.format_map(places) for part in data["server"]]
+
+    def _read(self, folder: str) -> dict[str, Any]:
+        path = self.folder / folder / "peer.toml"
+        try:
+            data = tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise UsageError(f"peer {folder} has no {path}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path}: {error}") from error
+        if missing := {"summary", "command"} - data.keys():
+            raise UsageError(f"{path} does not say: {', '.join(sorted(missing))}")
+        return data
+
+    def _places(self, name: str, data: dict[str, Any]) -> dict[str, str]:
+        """Returns what is replaced in the commands of a peer; builds it if it has to be."""
+        folder = self.folder / name
+        places = {"python": self.python, "peer": str(folder)}
+        if "build" in data:
+            builder = Builder(self.build, self.python, self._run)
+            places["build"] = str(builder.build(folder, data["build"], data.get("needs", {})))
+        return places
+
     def _prepare(self, name: str) -> None:
         parts = PeerName.of(name)
-        folder = self.folder / parts.folder
+        data = self._read(parts.folder)
         try:
-            data = tomllib.loads((folder / "peer.toml").read_text())
-            summary, command, build = data["summary"], data["command"], data.get("build")
-        except FileNotFoundError:
-            raise UsageError(f"peer {name} has no {folder / 'peer.toml'}") from None
-        except (tomllib.TOMLDecodeError, KeyError) as error:
-            raise UsageError(f"{folder / 'peer.toml'}: {error}") from error
-
-        places = {"python": self.python, "peer": str(folder), "build": str(self.build), "cc": ""}
-        if build is not None:
-            compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-            if compiler is None:
-                self.skipped[name] = "no C compiler (cc, gcc, clang) found"
-                return
-            places["cc"] = compiler
-            self._run([part.format_map(places) for part in build], BUILD_SECONDS)
+            places = self._places(parts.folder, data)
+        except Missing as error:
+            self.skipped[name] = str(error)
+            return
         command = (
-            *(part.format_map(places) for part in command),
+            *(part.format_map(places) for part in data["command"]),
             *(("--style", parts.style) if parts.style is not None else ()),
             *(("--loop", parts.loop) if parts.loop is not None else ()),
         )
@@ -156,7 +184,8 @@ class Peers:
             return
         try:
             workloads = tuple(answer["workloads"])
-            self.ready[name] = Peer(name, summary, command, str(answer["version"]), workloads, bool(answer["tls"]))
+            version, tls = str(answer["version"]), bool(answer["tls"])
+            self.ready[name] = Peer(name, data["summary"], command, version, workloads, tls)
         except KeyError as error:
             raise BenchError(f"its answer to --probe has no {error}") from None
 
@@ -175,10 +204,11 @@ class Peers:
             raise BenchError(f"{ended}{': ' + last_error if last_error else ''}")
         return answer
 
-    def _run(self, command: Sequence[str], deadline: float) -> None:
-        status, _, last_error = self._communicate(command, deadline)
+    def _run(self, command: Sequence[str], deadline: float) -> bytes:
+        status, out, last_error = self._communicate(command, deadline)
         if status:
             raise BenchError(f"{command[0]} ended with status {status}{': ' + last_error if last_error else ''}")
+        return out
 
     def _communicate(self, command: Sequence[str], deadline: float) -> tuple[int, bytes, str]:
         with child(command, cwd=self.cwd, env=self.env) as process:

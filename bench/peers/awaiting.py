@@ -37,6 +37,8 @@ class Awaiting:
         recv_many: returns an awaitable of a list of the messages that are ready, at least one and at most so many.
         writable: waits until `send` can take more; only for a library whose `send` raises BlockingIOError.
         drain: waits until not too much is queued; only for a library whose `send` takes whatever comes.
+        send_each: sends a list of binary messages by one `send` call for each; only for a library that is called from
+            compiled code.
         encode: makes of a message what `recv` returns for it.
     """
 
@@ -48,6 +50,7 @@ class Awaiting:
     recv_many: Any = None
     writable: Callable[[], Awaitable[object]] | None = None
     drain: Callable[[], Awaitable[object]] | None = None
+    send_each: Callable[[list[bytes]], object] | None = None
     encode: Callable[[bytes], Any] = lambda message: message
 
 
@@ -241,12 +244,15 @@ async def _send(connect: Connect, style: str, options: argparse.Namespace) -> Lo
     sink = Sink(options.size)
     messages = two_messages(options.size)
     send, writable, drain = connection.send, connection.writable, connection.drain
+    send_each = connection.send_each
 
     def prepare(count: int) -> Step:
         turns = messages * (count // 2)
 
         async def step() -> int:
-            for message in turns:
+            if send_each is not None:
+                send_each(turns)
+            for message in turns if send_each is None else ():
                 try:
                     pending = send(message)
                 except BlockingIOError:

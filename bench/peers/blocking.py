@@ -79,7 +79,9 @@ def main(
         workloads: what it can do; by default what every blocking client can.
         helpers: distributions that make it faster.
     """
-    options = program.parser(list(_LOOPS)).parse_args()
+    parser = program.parser(list(_LOOPS))
+    parser.add_argument("--window", type=int, help="of what the asyncio peers do in the same scenario")
+    options = parser.parse_args()
     library = Library(module, distribution, helpers)
     program.main(options, [library], workloads, lambda options: _measure(connect, options))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from peers import loops
 
-__all__ = ["parse", "ready", "run"]
+__all__ = ["forever", "parse", "prepare", "ready", "run"]
 
 
 def parse() -> argparse.Namespace:
@@ -22,14 +22,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--style")
     parser.add_argument("--loop", choices=loops.LOOPS, default="asyncio")
     parser.add_argument("--ping-interval", type=float, default=20.0)
+    parser.add_argument("--fan-out", action="store_true", help="the path is /fan-out, for servers that see none")
     return parser.parse_args()
+
+
+def prepare() -> None:
+    """Allows as many descriptors as the system does, and ends the process when standard input ends."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
+    threading.Thread(target=_watch, daemon=True).start()
 
 
 def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs a server on a loop until standard input ends."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
-    threading.Thread(target=_watch, daemon=True).start()
+    prepare()
     loops.run(name, main())
 
 

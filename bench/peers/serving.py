@@ -42,15 +42,18 @@ WORKLOADS: dict[str, tuple[str, list[str], str]] = {
 # Opened before the first look at the memory: what a process needs once is not counted.
 FIRST = 100
 
+# Large enough to be compressed where that is agreed on, and no larger: handlers that wait still hold the last message.
+IDLE_SIZE = 256
 # After an echo, for what a server releases when a connection is idle: its keepalive is set to a second for this.
 SETTLE_SECONDS = 3.0
 
 
-def main(server: Path, libraries: Sequence[Library], workloads: Sequence[str] | None = None) -> NoReturn:
+def main(server: Path | None, libraries: Sequence[Library], workloads: Sequence[str] | None = None) -> NoReturn:
     """Runs a server peer: measures, or answers --probe.
 
     Args:
-        server: Its program. It takes --style and --loop, prints its port, and ends with its standard input.
+        server: Its program. It takes --style and --loop, prints its port, and ends with its standard input. None: a
+            compiled one, which --program names; it takes --until-eof, and says where it listens.
         libraries: What must be installed.
         workloads: Those that it takes part in; None for all.
     """
@@ -59,26 +62,39 @@ def main(server: Path, libraries: Sequence[Library], workloads: Sequence[str] | 
     arguments.add_argument("--style")
     arguments.add_argument("--loop", default="asyncio")
     arguments.add_argument("--connections", type=int, default=1000, help="idle connections")
+    arguments.add_argument("--program", help="the server, if it was compiled")
     options = arguments.parse_args()
     on = LIBRARIES[options.loop]
     libraries = [*libraries, *([on] if on is not None else [])]
     try:
-        about = {"version": version(libraries)}
+        about = {"version": version(libraries) if server is not None else _compiled_version(options.program)}
         if options.probe:
             end(about | {"workloads": names, "tls": False})
-        with _server(server, options) as (pid, port):
+        with _server(_command(server, options), options) as (pid, port):
             end(_measure(options, pid, port) | about)
     except Exception as error:
         fail(error, libraries)
 
 
-@contextlib.contextmanager
-def _server(program: Path, options: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    command = [sys.executable, str(program), "--loop", options.loop]
+def _compiled_version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
+def _command(server: Path | None, options: argparse.Namespace) -> list[str]:
+    if server is None:
+        return [options.program, "--until-eof"]
+    command = [sys.executable, str(server), "--loop", options.loop]
     if options.style is not None:
         command += ["--style", options.style]
     if options.workload.startswith("idle"):
         command += ["--ping-interval", "1"]
+    if options.workload.startswith("fan-out"):
+        command += ["--fan-out"]
+    return command
+
+
+@contextlib.contextmanager
+def _server(command: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[int, int]]:
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -88,9 +104,11 @@ def _server(program: Path, options: argparse.Namespace) -> Iterator[tuple[int, i
     )
     try:
         line = child.stdout.readline() if child.stdout is not None else ""
-        if not line.strip().isdigit():
+        # The port alone, or behind `listening ws://127.0.0.1:`.
+        port = line.strip().rpartition(":")[2]
+        if not port.isdigit():
             raise RuntimeError("the server did not start")
-        yield child.pid, int(line)
+        yield child.pid, int(port)
     finally:
         child.kill()
         child.wait()
@@ -167,7 +185,7 @@ def _memory(url: str, arguments: list[str], options: argparse.Namespace, pid: in
 
 @contextlib.contextmanager
 def _idle(url: str, arguments: list[str]) -> Iterator[None]:
-    command = [str(LOAD), "load", "--workload", "idle", "--size", "4096", *arguments, url]
+    command = [str(LOAD), "load", "--workload", "idle", "--size", str(IDLE_SIZE), *arguments, url]
     load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         line = load.stdout.readline() if load.stdout is not None else ""

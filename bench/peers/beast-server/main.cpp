@@ -1,0 +1,98 @@
+/* A WebSocket server of Boost.Beast on 127.0.0.1, in one thread. The contract of the servers is in METHODOLOGY.md;
+ * with --until-eof it ends with its standard input.
+ */
+
+#include <sys/resource.h>
+
+#include <boost/version.hpp>
+#include <cstdio>
+#include <optional>
+
+#include "certificate.hpp"
+#include "session.hpp"
+
+static net::io_context context{1};
+
+/* Accepts for ever. `settings`: those of TLS; none for a plain port. */
+class Listener {
+public:
+    Listener(unsigned short port, ssl::context* settings)
+        : settings{settings}, acceptor{context, {net::ip::address_v4::loopback(), port}} {
+        acceptor.listen(4096);
+        accept();
+    }
+
+    unsigned port() const { return acceptor.local_endpoint().port(); }
+
+private:
+    ssl::context* settings;
+    tcp::acceptor acceptor;
+
+    void accept() {
+        acceptor.async_accept([this](beast::error_code error, tcp::socket socket) {
+            if (!error && settings) std::make_shared<Session<Secure>>(std::move(socket), *settings)->run();
+            else if (!error) std::make_shared<Session<Plain>>(std::move(socket))->run();
+            accept();
+        });
+    }
+};
+
+static void allow_descriptors() {
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void serve(unsigned short port, std::optional<unsigned short> tls_port, bool until_eof) {
+    Listener plain{port, nullptr};
+    std::optional<Certificate> certificate;
+    std::optional<Listener> secure;
+    std::printf("listening ws://127.0.0.1:%u\n", plain.port());
+    if (tls_port) {
+        certificate.emplace();
+        secure.emplace(*tls_port, &certificate->context);
+        std::printf("listening wss://127.0.0.1:%u ca=%s\n", secure->port(), certificate->path.c_str());
+    }
+    std::fflush(stdout);
+    net::signal_set signals{context, SIGINT, SIGTERM};
+    signals.async_wait([](auto...) { context.stop(); });
+    net::posix::stream_descriptor input{context};
+    char byte;
+    if (until_eof) {
+        input.assign(dup(STDIN_FILENO));
+        input.async_read_some(net::buffer(&byte, 1), [](auto...) { context.stop(); });
+    }
+    context.run();
+}
+
+int main(int count, char** arguments) {
+    unsigned short port = 0;
+    std::optional<unsigned short> tls_port;
+    bool until_eof = false;
+    for (int i = 1; i < count; i++) {
+        std::string name = arguments[i];
+        if (name == "--version") {
+            std::printf("%d.%d with %s, cc " __VERSION__ "\n", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000,
+                        OpenSSL_version(OPENSSL_VERSION));
+            return 0;
+        }
+        if (name == "--until-eof") until_eof = true;
+        else if (name == "--port" && i + 1 < count) port = static_cast<unsigned short>(std::atoi(arguments[++i]));
+        else if (name == "--tls-port" && i + 1 < count)
+            tls_port = static_cast<unsigned short>(std::atoi(arguments[++i]));
+        else {
+            std::fprintf(stderr, "usage: beast-server [--port N] [--tls-port N] [--until-eof] [--version]\n");
+            return 2;
+        }
+    }
+    allow_descriptors();
+    try {
+        serve(port, tls_port, until_eof);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "beast-server: %s\n", error.what());
+        return 1;
+    }
+    /* What still waits is not taken apart. */
+    std::_Exit(0);
+}

@@ -1,0 +1,42 @@
+/* Blocking calls, as in Beast's example websocket-client-sync. */
+
+#pragma once
+
+#include "connection.hpp"
+
+template <class Stream>
+struct Blocking {
+    static inline Connection<Stream>* connection;
+    static inline uint64_t position; /* messages of the stream so far, or to the sink */
+
+    static uint64_t step_round_trip(uint64_t count) {
+        for (uint64_t i = 0; i < count; i++) connection->round_trip(i);
+        return count;
+    }
+
+    static uint64_t step_stream_in(uint64_t count) {
+        auto& buffer = connection->buffer;
+        for (uint64_t i = 0; i < count; i++) {
+            buffer.clear();
+            connection->ws.read(buffer);
+        }
+        position += count;
+        check_stream(static_cast<const uint8_t*>(buffer.data().data()), buffer.size(), position - 1);
+        return count;
+    }
+
+    static uint64_t step_send(uint64_t count) {
+        for (uint64_t i = 0; i < count; i++) connection->ws.write(connection->message[i & 1]);
+        position += count;
+        return count;
+    }
+
+    static void finish_sink() { connection->check_sink(position); }
+
+    static workload open() {
+        if (!std::strcmp(options.workload, "send")) check_echo<Stream>();
+        connection = new Connection<Stream>;
+        if (!std::strcmp(options.workload, "send")) return {step_send, finish_sink, nullptr};
+        return {std::strcmp(options.workload, "stream-in") ? step_round_trip : step_stream_in, nullptr, nullptr};
+    }
+};

@@ -1,0 +1,88 @@
+# cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False, cdivision=True
+"""The callbacks of ../picows/peer.py in Cython, as in picows' own benchmark: called, and calling, without Python.
+
+They look at a payload where it lies, as compiled code does: there is no object for a message.
+"""
+
+from libc.string cimport memcmp
+
+from picows.picows cimport WSFrame, WSListener, WSMsgType, WSTransport
+
+
+cdef class Listener(WSListener):
+    cdef object course
+    cdef bytes even, odd
+    cdef long remaining
+
+    def __init__(self, course):
+        self.course = course
+        self.even, self.odd = course.messages
+        self.remaining = course.count
+
+    cdef inline bytes message(self, long number):
+        return self.odd if number & 1 else self.even
+
+    cdef inline bint is_due(self, WSFrame frame):
+        cdef bytes expected = self.message(self.remaining)
+        return (
+            frame.payload_size == len(expected)
+            and memcmp(frame.payload_ptr, <const char *>expected, frame.payload_size) == 0
+        )
+
+    cpdef on_ws_disconnected(self, WSTransport transport):
+        self.course.fail("the connection ended")
+
+
+cdef class RoundTrip(Listener):
+    cpdef on_ws_connected(self, WSTransport transport):
+        transport.send(WSMsgType.BINARY, self.even)
+
+    cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
+        if not self.is_due(frame):
+            self.course.fail()
+            return
+        self.remaining -= 1
+        if self.remaining == 0:
+            self.remaining = self.course.again()
+        if self.remaining:
+            transport.send(WSMsgType.BINARY, self.message(self.remaining))
+
+
+cdef class Pipelined(Listener):
+    cdef bint over
+
+    cpdef on_ws_connected(self, WSTransport transport):
+        cdef long number
+        for number in range(self.course.window):
+            transport.send(WSMsgType.BINARY, self.message(number))
+
+    cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
+        if not self.is_due(frame):
+            self.course.fail()
+            return
+        if self.over:
+            self.remaining -= 1
+            self.course.late()
+            return
+        self.remaining -= 1
+        if self.remaining == 0:
+            self.remaining = self.course.again()
+            self.over = self.remaining == 0
+        if not self.over:
+            transport.send(WSMsgType.BINARY, self.message(~self.remaining))
+
+
+cdef class StreamIn(Listener):
+    cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
+        self.remaining -= 1
+        if self.remaining == 0:
+            self.remaining = self.course.over(
+                frame.get_payload_as_memoryview() if self.course.views else frame.get_payload_as_bytes()
+            )
+
+
+def send_each(WSTransport transport, list messages):
+    """Sends messages, one after the other."""
+    cdef bytes message
+    for message in messages:
+        transport.send(WSMsgType.BINARY, message)

@@ -1,0 +1,68 @@
+"""ws4py, its client without the thread that it can bring."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from peers.blocking import Blocking, main
+
+
+@functools.cache
+def client() -> Any:
+    """Returns the class of clients that hand out one message after the other."""
+    from ws4py.client import WebSocketBaseClient
+
+    # As its users are told to: without, a mask is applied byte by byte, in Python.
+    with contextlib.suppress(ModuleNotFoundError):
+        import wsaccel
+
+        wsaccel.patch_ws4py()
+
+    class Client(WebSocketBaseClient):
+        connected = False
+        message: Any = None
+
+        def received_message(self, message: Any) -> None:
+            self.message = message.data
+
+        def process(self, data: bytes) -> Any:
+            """Keeps what came together with the handshake's answer: the library would parse one message of it."""
+            if self.connected:
+                return super().process(data)
+            self.buf += data
+            return True
+
+        def recv(self) -> Any:
+            self.message = None
+            while self.message is None:
+                if not self.once():
+                    raise ConnectionError("the connection ended")
+            return self.message
+
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield self.recv()
+
+    return Client
+
+
+def connect(url: str, ca: str | None, size: int) -> Blocking:
+    """Connects with the defaults, in which keepalive is off; compression it has none."""
+    import ssl
+
+    ws = client()(url, ssl_options={"ca_certs": ca, "cert_reqs": ssl.CERT_REQUIRED})
+    ws.connect()
+    ws.connected = True
+
+    def report() -> Any:
+        ws.send("report")
+        return ws.recv()
+
+    return Blocking(send=functools.partial(ws.send, binary=True), recv=ws.recv, report=report, messages=ws)
+
+
+if __name__ == "__main__":
+    main("ws4py", "ws4py", connect, helpers=("wsaccel",))
