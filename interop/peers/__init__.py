@@ -1,0 +1,1 @@
+"""Programs on other people's libraries. README.md one folder up has the contract that they follow."""

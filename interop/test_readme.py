@@ -1,0 +1,26 @@
+"""README.md says what each peer cannot do, as the table of the harness has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.peers import PEERS, Peer
+
+README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+
+
+def row(ends: list[Peer]) -> str:
+    """A row: what no end can do, then what only one of them cannot."""
+    common = [ability for ability in ends[0].lacks if all(ability in peer.lacks for peer in ends)]
+    parts = [", ".join(common)]
+    for peer in ends:
+        own = [ability for ability in peer.lacks if ability not in common]
+        parts.append(f"{peer.end}: {', '.join(own)}" if own else "")
+    return f"| {ends[0].name} | {', '.join(peer.end for peer in ends)} | {'; '.join(filter(None, parts))} |"
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(peer.name for peer in PEERS))
+def test_row(name: str) -> None:
+    assert row([peer for peer in PEERS if peer.name == name]) in README.splitlines()
