@@ -193,3 +193,34 @@ def test_many_at_once_with_few_pending(setting: Setting, run: Run) -> None:
 
     with no_leaks(), within(5):
         run(main)
+
+
+def test_handler_cancelled_before_its_first_step(setting: Setting, run: Run) -> None:
+    """As a second signal may do: the server ends all the same, and so does the connection."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        cancelled: list[asyncio.Task[Any]] = []
+
+        def look() -> None:
+            if not server.connections:
+                loop.call_soon(look)
+                return
+            server.close()
+            tasks = [task for task in asyncio.all_tasks() if "Server._" in task.get_coro().__qualname__]
+            cancelled.extend(task for task in tasks if not task.get_coro().__qualname__.endswith("_close"))
+            for task in cancelled:
+                task.cancel()
+
+        async with serve(setting, close_timeout=0.2) as server:
+            with await Raw.connect(server) as raw:
+                await asyncio.sleep(0.01)
+                loop.call_soon(look)
+                await raw.send(request())
+                assert (await raw.head()).status == 101
+                await raw.rest()
+                await server.wait_closed()
+            assert len(cancelled) == 1
+
+    with no_leaks(), within(3):
+        run(main)

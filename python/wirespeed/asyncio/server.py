@@ -260,8 +260,11 @@ class Server:
                 tasks = [asyncio.ensure_future(connection.close(code, reason)) for connection in self.connections]
                 if tasks:
                     await asyncio.wait(tasks)
-            while self._tasks:
-                await asyncio.wait(self._tasks)
+            # One that was cancelled before its first step has taken nothing out.
+            while tasks := [task for task in self._tasks if not task.done()]:
+                await asyncio.wait(tasks)
+            for connection in self._connections:
+                connection.abort()
         finally:
             for number in self._signals:
                 with contextlib.suppress(Exception):
@@ -345,6 +348,7 @@ class Server:
         self._settled()
         if error is None:
             self._log_open(connection)
+            self._connections.add(connection)
             self._start(self._handle(connection))
         else:
             self._start(self._refused(connection, address, error))
