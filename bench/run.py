@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import machine
+from harness import compare, machine
 from harness.errors import BenchError, UsageError
 from harness.peers import Peers, Sample
 from harness.process import allowed_cores, environment, raise_descriptor_limit
@@ -38,6 +38,12 @@ SERVER = f"{shlex.quote(str(BINARY))} echo --port 0 --tls-port 0"
 
 def main() -> int:
     """Runs the command line and returns the exit status."""
+    if sys.argv[1:2] == ["compare"]:
+        try:
+            return compare.main(sys.argv[2:])
+        except UsageError as error:
+            _complain(str(error))
+            return 2
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -55,7 +61,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Benchmarks; method and bias are declared in bench/*.md.")
-    parser.add_argument("scenario", help="a scenario, or list")
+    parser.add_argument("scenario", help="a scenario; or list; or compare, for two records (compare --help)")
     choice = parser.add_argument_group("what (all by default; each option may be repeated)")
     choice.add_argument(
         "--peer",

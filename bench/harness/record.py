@@ -10,10 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UsageError
 from harness.peers import Peers, Sample
 from harness.results import BarResult, summarize
+from harness.scenario import Cell
 
-__all__ = ["COLUMNS", "as_json", "write_csv"]
+__all__ = ["COLUMNS", "Record", "as_json", "read_csv", "write_csv"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A record that was read: the circumstances, and the samples in the order in which they were taken."""
+
+    facts: dict[str, str]
+    samples: list[Sample]
+
 
 COLUMNS = (
     "workload", "size", "tls", "round", "peer", "version", "count", "seconds", "rate",
@@ -51,6 +62,47 @@ def write_csv(
             version = peers.ready[sample.peer].version
             writer.writerow((*cell, sample.round, sample.peer, version, *figures, *usage, memory, sample.failure or ""))
     return path
+
+
+def read_csv(path: Path) -> Record:
+    """Reads what `write_csv` wrote.
+
+    Raises:
+        UsageError: it cannot be read, or is no record.
+    """
+    facts: dict[str, str] = {}
+    samples = []
+    try:
+        with path.open(newline="") as file:
+            lines = file.read().splitlines(keepends=True)
+        table = [line for line in lines if not line.startswith("# ")]
+        for line in lines[: len(lines) - len(table)]:
+            key, _, value = line[2:].rstrip("\n").partition(": ")
+            facts[key] = value
+        for row in csv.DictReader(table):
+            samples.append(_sample(row))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is no record of these benchmarks: {type(error).__name__} {error}") from None
+    if not samples:
+        raise UsageError(f"{path} is no record of these benchmarks: it has no samples")
+    return Record(facts, samples)
+
+
+def _sample(row: Mapping[str, str]) -> Sample:
+    sample = Sample(row["peer"], Cell(row["workload"], int(row["size"]), row["tls"] == "1"), int(row["round"]))
+    if row["failure"]:
+        return dataclasses.replace(sample, failure=row["failure"])
+    return dataclasses.replace(
+        sample,
+        count=int(row["count"]),
+        seconds=float(row["seconds"]),
+        user=float(row["user"]),
+        system=float(row["system"]),
+        server=float(row["server"]) if row["server"] else None,
+        memory=int(row["memory"]) if row.get("memory") else None,  # a column that older records lack
+    )
 
 
 def as_json(

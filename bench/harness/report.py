@@ -8,7 +8,7 @@ from harness.peers import Sample
 from harness.results import BarResult, Figure, Summary, ratio, summarize
 from harness.scenario import Cell, Scenario, size_text
 
-__all__ = ["bars_text", "cell_text"]
+__all__ = ["aligned", "bars_text", "cell_text"]
 
 
 def cell_text(scenario: Scenario, cell: Cell, samples: Sequence[Sample]) -> str:
@@ -46,7 +46,7 @@ def cell_text(scenario: Scenario, cell: Cell, samples: Sequence[Sample]) -> str:
         rows.append(row)
     size = f", {size_text(cell.size)}" if cell.size else ""
     title = f"{workload.title}{size}, {'TLS' if cell.tls else 'plain'}"
-    return "\n".join([title, *(_aligned(rows) if len(rows) > 1 else []), *failures, ""])
+    return "\n".join([title, *(aligned(rows) if len(rows) > 1 else []), *failures, ""])
 
 
 def bars_text(results: Sequence[BarResult]) -> str:
@@ -66,7 +66,7 @@ def bars_text(results: Sequence[BarResult]) -> str:
                 result.verdict,
             ]
         )
-    return "\n".join(["Bars (ratios are medians of the ratios within each round)", *_aligned(rows, left=2), ""])
+    return "\n".join(["Bars (ratios are medians of the ratios within each round)", *aligned(rows, left=2), ""])
 
 
 def _order(summary: Summary) -> float:
@@ -100,7 +100,8 @@ def _bytes(figure: Figure, part: str = "median") -> str:
     return _kibibytes(getattr(figure, part))
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Returns the lines of a table whose first `left` columns are text and whose others are numbers."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  "
