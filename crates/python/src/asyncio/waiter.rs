@@ -191,13 +191,11 @@ impl WaiterRef {
     #[inline]
     fn told_to(&self, py: Python<'_>, wakeup: *mut ffi::PyObject, stage: Stage) -> *mut ffi::PyObject {
         // SAFETY: attached, a live object.
-        if stage == Stage::Woken
-            && unsafe { ffi::PyCFunction_CheckExact(wakeup) } != 0
-            && let Ok(asyncio) = raw::asyncio(py)
-        {
-            return asyncio.finished.as_ptr();
+        let is_native = unsafe { ffi::PyCFunction_CheckExact(wakeup) } != 0;
+        match raw::asyncio(py) {
+            Ok(asyncio) if is_native && stage == Stage::Woken => asyncio.finished.as_ptr(),
+            _ => self.as_ptr(),
         }
-        self.as_ptr()
     }
 
     #[cold]
