@@ -140,7 +140,8 @@ UNSAFE = {
     "crates/python/src/asyncio/operation.rs": None,
     "crates/python/src/asyncio/raw.rs": None,
     "crates/python/src/asyncio/selector.rs": None,
-    "crates/python/src/asyncio/waiter.rs": None,
+    "crates/python/src/asyncio/waiter/mod.rs": None,
+    "crates/python/src/asyncio/waiter/slots.rs": None,
     "crates/python/src/blocking/opening.rs": "from_raw_fd",
     "crates/python/src/opening.rs": "from_raw_fd",
 }

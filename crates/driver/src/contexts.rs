@@ -1,8 +1,8 @@
 //! How much memory the compressors and decompressors of all connections may hold between messages.
 //!
 //! A compressor takes 160 KiB and more (zlib-rs has a hash table of one size), a decompressor 48 KiB. A sender may forget its window at any time
-//! (RFC 7692 7.1.1), and of a decompressor nothing is needed but the window, so beyond a budget connections drop both after each message: what they
-//! send is compressed by itself, what they receive costs a new decompressor.
+//! (RFC 7692 7.1.1), and of a decompressor nothing is needed but the window, so beyond a budget connections hand both on after each message: what they
+//! send is compressed by itself, and for what they receive a decompressor is given its window again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
