@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...client_options import Network
 from ...redirects import RedirectChain
@@ -27,6 +27,10 @@ class Connecting:
     process_exception: Callable[[Exception], Exception | None]
     reconnect_delays: Callable[[], Generator[float, None, None]]
     _options: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def _chain(self) -> Chain: ...
 
     def _check(self, uri: str, ssl: object, subprotocols: Any, logger: Any, create_connection: Any) -> None:
         """Take what every URI, list of subprotocols, logger and class of connections must be."""
@@ -59,9 +63,6 @@ class Connecting:
             The URI to go on with, or the exception to raise.
         """
         return self._chain().redirect(exc)
-
-    def _chain(self) -> Chain:
-        raise NotImplementedError("how it connects is the subclass's to say")
 
     def _delay(self, exc: Exception, delays: Iterator[float]) -> float:
         """Return how long to wait before connecting again, or raise what ends it."""
