@@ -151,21 +151,23 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 	VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
 	touch $@
 
-.PHONY: bench-sync
-bench-sync: $(BENCH)/built target/release/wirespeed-bench ## Measure the blocking client against its rivals (BENCH_ARGS=--quick: one minute)
-	$(BENCH)/bin/python bench/run.py sync $(BENCH_ARGS)
+bench-run = $(BENCH)/bin/wirespeed bench run
 
-.PHONY: bench-asyncio
-bench-asyncio: $(BENCH)/built target/release/wirespeed-bench ## Measure the asyncio client against its rivals (BENCH_ARGS=--quick: one minute)
-	$(BENCH)/bin/python bench/run.py asyncio $(BENCH_ARGS)
+.PHONY: bench
+bench: $(BENCH)/built target/release/wirespeed-bench ## Measure everything, hours, goes on where it was stopped; bench-SCENARIO: one (sync, asyncio, server, ...)
+	$(bench-run) --resume $(BENCH_ARGS)
 
-.PHONY: bench-server
-bench-server: $(BENCH)/built target/release/wirespeed-bench ## Measure the servers, load and server on a core each (BENCH_ARGS=--quick: one minute)
-	$(BENCH)/bin/python bench/run.py server $(BENCH_ARGS)
+.PHONY: bench-quick
+bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything once for a moment, in three minutes: shows that it works
+	$(bench-run) --quick $(BENCH_ARGS)
 
-.PHONY: bench-field
-bench-field: $(BENCH)/built target/release/wirespeed-bench ## Measure every client of the field, Python, C and C++, in one table for each workload (BENCH_ARGS=--quick: one minute)
-	$(BENCH)/bin/python bench/run.py field $(BENCH_ARGS)
+.PHONY: bench-report
+bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and the pictures and the text of the docs
+	$(BENCH)/bin/wirespeed bench report $(BENCH_ARGS)
+
+# One scenario: bench-sync, bench-asyncio, bench-field, bench-server, ... as `wirespeed bench list` has them.
+bench-%: $(BENCH)/built target/release/wirespeed-bench
+	$(bench-run) $* $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that was built

@@ -30,14 +30,24 @@ sys.path.insert(0, str(BENCH))
 
 from harness import scenario as scenarios  # noqa: E402
 from harness.errors import BenchError, UsageError  # noqa: E402
+from harness.journal import Journal  # noqa: E402
 from harness.peers import Peers, Sample  # noqa: E402
 from harness.process import environment  # noqa: E402
-from harness.record import as_json, write_csv  # noqa: E402
-from harness.report import bars_text, cell_text  # noqa: E402
+from harness.record import as_json, read_csv  # noqa: E402
 from harness.results import judge, ratio, summarize  # noqa: E402
 from harness.runner import Runner  # noqa: E402
 from harness.scenario import Bar, Cell, Measure, PeerName, Scenario  # noqa: E402
 from harness.server import Server  # noqa: E402
+from harness.tables import bars_table, cell_table, text_of  # noqa: E402
+
+
+def cell_text(*arguments: Any) -> str:
+    return text_of(cell_table(*arguments))
+
+
+def bars_text(*arguments: Any) -> str:
+    return text_of(bars_table(*arguments))
+
 
 CELL = Cell("round-trip", 256, tls=False)
 MOMENT = Measure(rounds=2, seconds=0.01, warmup=0.01, batch=8)
@@ -45,7 +55,7 @@ LISTENS = "print('listening ws://127.0.0.1:9', flush=True)"
 
 
 def bench(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "run.py"), *arguments]
+    command = [sys.executable, str(BENCH / "run.py"), "run", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, **options)
 
 
@@ -109,7 +119,7 @@ def test_signal_stops_the_children(number: signal.Signals, status: int, tmp_path
         "while True: listener.accept()\n"
     )
     arguments = ["sync", "--quick", "--peer", "raw-python", "--workload", "round-trip", "--plain"]
-    command = [sys.executable, str(BENCH / "run.py"), *arguments, "--server", f"{sys.executable} {script}"]
+    command = [sys.executable, str(BENCH / "run.py"), "run", *arguments, "--server", f"{sys.executable} {script}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         try:
             wait_for((tmp_path / "pid").exists)
@@ -316,12 +326,18 @@ def test_parts_of_a_name_reach_the_peer(stage: Stage) -> None:
 
 
 def test_what_a_workload_needs_reaches_the_peer(stage: Stage) -> None:
-    stage.add("one", "print('{\"failed\": \"%s\"}' % ' '.join(sys.argv[1:]))")
-    measure = dataclasses.replace(MOMENT, window=100, connections=7)
-    (sample,) = stage.run(["one"], scenario=with_workload(stretch=2.5, rounds=1), measure=measure)
+    probe = '{"version": "1", "workloads": ["other"], "tls": false}'
+    stage.add("one", "print('{\"failed\": \"%s\"}' % ' '.join(sys.argv[1:]))", probe=probe)
+    options = {"window": 100, "connections": 7, "deflate": True, "loud": False}
+    workload = with_workload(model="other", options=options, path="/x?n={connections}&s={size}", stretch=2.5, rounds=1)
+    (sample,) = stage.run(["one"], scenario=workload)
+    assert "--workload other" in str(sample.failure)
+    assert "/x?n=7&s=256 " in str(sample.failure)
     assert "--seconds 0.025" in str(sample.failure)
-    assert "--window 100 --connections 7" in str(sample.failure)
-    assert "--window" not in str(stage.run(["one"])[0].failure)
+    assert "--window 100 --connections 7 --deflate" in str(sample.failure)
+    assert "loud" not in str(sample.failure)
+    (sample,) = stage.run(["one"], scenario=with_workload(model="other", seconds=0.5, stretch=2.0, rounds=1))
+    assert "--seconds 1.0" in str(sample.failure)
 
 
 def test_workload_with_fewer_rounds_and_peers(stage: Stage) -> None:
@@ -501,18 +517,116 @@ def test_scenario_files_are_sound() -> None:
             assert set(workload.sizes) <= set(scenario.workload(workload.name).sizes)
 
 
-def test_records_keep_every_window_and_overwrite_none(stage: Stage) -> None:
+def test_workload_for_each_value_of_an_option() -> None:
+    data = {
+        "title": "", "peers": ["a"], "subject": "a", "limits": [],
+        "measure": {"rounds": 1, "seconds": 1.0, "warmup": 1.0, "batch": 1}, "quick": {},
+        "workload": [
+            {"name": "w", "title": "{n} of them", "unit": "", "each": {"n": [10, 2000]}, "options": {"m": 1},
+             "quick_options": {"m": 2}, "seconds": 5.0},
+            {"name": "long", "title": "", "unit": "", "quick": False},
+        ],
+    }  # fmt: skip
+    scenario = scenarios.parse("s", data)
+    assert [(one.name, one.kind, one.title, one.options) for one in scenario.workloads] == [
+        ("w-10", "w", "10 of them", {"m": 1, "n": 10}),
+        ("w-2000", "w", "2,000 of them", {"m": 1, "n": 2000}),
+        ("long", "long", "", {}),
+    ]
+    assert [one.name for one in scenario.narrowed(workloads=["w"]).workloads] == ["w-10", "w-2000"]
+    assert [one.name for one in scenario.narrowed(workloads=["w-10", "long"]).workloads] == ["w-10", "long"]
+    quick = scenario.shortened()
+    assert [(one.name, one.options["m"], one.seconds) for one in quick.workloads] == [
+        ("w-10", 2, None),
+        ("w-2000", 2, None),
+    ]
+    changed = scenario.with_options({"m": 7})
+    assert [one.options for one in changed.workloads] == [{"m": 7, "n": 10}, {"m": 7, "n": 2000}, {}]
+    with pytest.raises(UsageError, match="unknown option x: choose from m, n"):
+        scenario.with_options({"x": 1})
+
+
+LATENCY = '{"count": 100, "seconds": 0.5, "user": 0.1, "system": 0.2, "server": 0.3, "checked": true, "p50": %s}'
+
+
+def test_latency_instead_of_a_rate(stage: Stage) -> None:
+    scenario = with_workload(measures="latency", rounds=1)
+    stage.add("slow", f"print('{LATENCY % 20}')")
+    stage.add("silent", f"print('{GOOD}')")
+    stage.add("fast", f"print('{LATENCY % 5}'.replace('}}', ', \"p99\": 70, \"limited\": 0.95}}'))")
+    samples = stage.run(["slow", "silent", "fast"], scenario=scenario)
+    assert [sample.failure for sample in samples] == [None, "its result has no p50", None]
+    assert samples[2].figures == {"p50": 5.0, "p99": 70.0, "limited": 0.95}
+    text = cell_text(dataclasses.replace(scenario, subject="fast"), CELL, samples)
+    lines = text.splitlines()
+    assert lines[1].split()[:4] == ["p50", "us", "min", "-"]
+    assert [line.split()[:2] for line in lines[2:4]] == [["fast", "5.00"], ["slow", "20.0"]]
+    assert "95.0%" in lines[2]
+    assert lines[3].split()[-2:] == ["0.250", "x"]
+    assert "the load generator was the limit of fast: the server could do more" in text
+    figure = ratio(samples, "slow", "fast", "silent")
+    assert figure is not None
+    assert figure.median == 4.0
+    (result,) = judge(dataclasses.replace(scenario, bars=(Bar("", "round-trip", "fast", at_most=6.0),)), samples)
+    assert (result.verdict, result.measures) == ("PASS", "latency")
+
+
+def test_journal_keeps_cells_and_goes_on(stage: Stage) -> None:
     stage.add("a", "")
     stage.add("absent", "", probe='{"skipped": "not installed"}')
     peers = stage.peers(["a", "absent"])
-    samples = [*samples_of({"a": [100, 200]}), *samples_of({"a": [0]}, failure="lost, twice")]
-    first = write_csv(stage.folder / "records", "sync", {"cpu": "x"}, peers, samples)
-    second = write_csv(stage.folder / "records", "sync", {"cpu": "x"}, peers, samples)
-    assert first != second
-    lines = first.read_text().splitlines()
-    assert lines[:2] == ["# cpu: x", "# without absent: not installed"]
+    path, facts = stage.folder / "unfinished" / "sync.csv", {"cpu": "x", "time": "now"}
+    journal = Journal(path, facts, peers)
+    assert journal.samples == {}
+    samples = [
+        *samples_of({"a": [100, 200]}),
+        *samples_of({"a": [0]}, failure="lost, twice"),
+        dataclasses.replace(samples_of({"a": [7]})[0], figures={"p50": 1.25}, measures="latency"),
+    ]
+    samples = [dataclasses.replace(sample, version="1") for sample in samples]
+    journal.add(samples)
+    lines = path.read_text().splitlines()
+    assert lines[:3] == ["# cpu: x", "# time: now", "# without absent: not installed"]
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
-    assert [row["rate"] for row in rows] == ["100.0", "200.0", ""]
+    assert [row["rate"] for row in rows] == ["100.0", "200.0", "", "7.0"]
+    assert [row["p50"] for row in rows] == ["", "", "", "1.25"]
     assert rows[2]["failure"] == "lost, twice"
-    content = json.loads(as_json("sync", {}, peers, samples, judge(small(), samples)))
-    assert len(content["samples"]) == 3
+    # Another time is no other circumstance; another processor is.
+    again = Journal(path, facts | {"time": "later"}, peers)
+    assert again.samples[CELL][:2] == samples[:2]
+    assert again.samples[CELL][3].value == 1.25
+    assert again.samples[CELL][2].failure == "lost, twice"
+    # Two records of one day have different names.
+    first = again.finish(stage.folder / "records", "sync")
+    Journal(path, facts, peers).add(samples)
+    other = Journal(path, facts | {"cpu": "y"}, peers)
+    assert (other.discarded, other.samples) == ("cpu", {})
+    other.add(samples)
+    second = other.finish(stage.folder / "records", "sync")
+    assert first != second
+    assert not path.exists()
+    assert read_csv(first).samples == read_csv(second).samples
+    assert read_csv(first).without == {"absent": "not installed"}
+    content = json.loads(as_json("sync", {}, peers, samples[:2], judge(small(), samples[:2])))
+    assert len(content["samples"]) == 2
+
+
+def test_journal_of_another_version_is_not_continued(stage: Stage) -> None:
+    stage.add("a", "")
+    peers = stage.peers(["a"])
+    Journal(stage.folder / "j.csv", {}, peers).add([dataclasses.replace(samples_of({"a": [1]})[0], version="0.9")])
+    journal = Journal(stage.folder / "j.csv", {}, peers)
+    assert (journal.discarded, journal.samples) == ("version of a", {})
+
+
+def test_runner_leaves_out_what_was_measured(stage: Stage) -> None:
+    stage.add("a", f"print('{GOOD}')")
+    scenario = scenarios.load("sync").narrowed(workloads=["round-trip"], sizes=[256, 8192], tls=False)
+    server = stage.server()
+    server.start()
+    try:
+        runner = Runner(scenario, MOMENT, stage.peers(["a"]), server, None)
+        assert runner.windows(without=[CELL]) == 2
+        assert [cell.size for cell, _ in runner.run(without=[CELL])] == [8192]
+    finally:
+        server.stop()

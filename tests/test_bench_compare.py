@@ -78,9 +78,9 @@ def test_change(tmp_path: Path) -> None:
     head, *lines = done.stdout.splitlines()
     assert cells(head)[-1] == "new / old"
     assert [cells(line)[1:] for line in lines] == [
-        ["ours", "102", "202", "1.980", "higher"],
+        ["ours", "102", "202", "1.980", "better"],
         ["theirs", "102", "104", "1.020"],
-        ["worse", "102", "52.000", "0.510", "lower"],
+        ["worse", "102", "52.000", "0.510", "worse"],
     ]
 
 
@@ -95,7 +95,7 @@ def test_against_a_peer(tmp_path: Path) -> None:
 def test_memory_is_each(tmp_path: Path) -> None:
     old = record(tmp_path / "old.csv", row("ours", 1, 10, memory="5000000"))
     new = record(tmp_path / "new.csv", row("ours", 1, 99, memory="2500000"))
-    assert cells(compare(old, new).stdout.splitlines()[1])[1:] == ["ours", "5,000", "2,500", "0.500", "lower"]
+    assert cells(compare(old, new).stdout.splitlines()[1])[1:] == ["ours", "5,000", "2,500", "0.500", "better"]
 
 
 def test_failure_and_circumstances(tmp_path: Path) -> None:

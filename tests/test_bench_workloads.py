@@ -26,7 +26,7 @@ from harness.scenario import Cell, PeerName  # noqa: E402
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "run.py"), *arguments]
+    command = [sys.executable, str(BENCH / "run.py"), "run", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
 
 
@@ -62,7 +62,8 @@ def test_asyncio_workload_runs(workload: str, tmp_path: Path) -> None:
     peers = ["wirespeed@asyncio", "wirespeed:await@run", "wirespeed:callbacks@run"]
     if importlib.util.find_spec("websockets") is not None:
         peers.append("websockets@asyncio")
-    samples = run_workload(tmp_path, "asyncio", workload, peers, "--quick", "--connections", "10")
+    few = ["--set", "connections=10"] if workload == "idle" else []
+    samples = run_workload(tmp_path, "asyncio", workload, peers, "--quick", *few)
     cells = scenarios.load("asyncio").shortened().workload(workload).cells()
     for peer in ("wirespeed:await@asyncio", "wirespeed:await@run"):
         assert [Cell(**sample["cell"]) for sample in samples if sample["peer"] == peer] == cells

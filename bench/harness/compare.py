@@ -6,35 +6,40 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from harness.errors import UsageError
+from harness.figures import KINDS
 from harness.peers import Sample
-from harness.record import Record, read_csv
-from harness.report import aligned
+from harness.record import CIRCUMSTANCES, Record, read_csv
 from harness.results import Figure
 from harness.scenario import Cell
+from harness.tables import console, table
 
-__all__ = ["compare_text", "main"]
+__all__ = ["add_arguments", "compare_table", "run"]
 
 # Below this share a difference is not worth a mark, however narrow the ranges are.
 NOISE = 0.02
-# What must be the same for two records to be comparable at all.
-CIRCUMSTANCES = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs `compare` with these arguments and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="run.py compare", description=__doc__)
-    parser.add_argument("old", type=Path, help="a record, as kept in bench/records")
-    parser.add_argument("new", type=Path, help="another one")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `compare` takes."""
+    parser.add_argument("old", type=Path, metavar="OLD", help="a record, as kept in bench/records")
+    parser.add_argument("new", type=Path, metavar="NEW", help="another one")
     parser.add_argument("--peer", help="only peers whose names begin with this")
     against = "take ratios to this peer in each record before comparing: what the machine did to both is then left out"
     parser.add_argument("--against", metavar="PEER", help=against)
-    options = parser.parse_args(arguments)
-    print(compare_text(read_csv(options.old), read_csv(options.new), options.peer or "", options.against))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs `compare` with parsed arguments and returns the exit status."""
+    old, new = read_csv(options.old), read_csv(options.new)
+    console().print(compare_table(old, new, options.peer or "", options.against))
     return 0
 
 
-def compare_text(old: Record, new: Record, prefix: str = "", against: str | None = None) -> str:
+def compare_table(old: Record, new: Record, prefix: str = "", against: str | None = None) -> RenderableType:
     """Returns the table of all cells and peers that both records have.
 
     Args:
@@ -47,8 +52,8 @@ def compare_text(old: Record, new: Record, prefix: str = "", against: str | None
         UsageError: there is nothing that both have.
     """
     lines = [f"{key}: {old.facts[key]} -> {new.facts[key]}" for key in CIRCUMSTANCES if _differs(key, old, new)]
-    what = "ratio to " + against if against else "per second, or bytes each"
-    rows = [["cell", "peer", f"old ({what})", "new", "new / old", ""]]
+    what = "ratio to " + against if against else "what is compared"
+    rows: list[list[str | Text]] = [["cell", "peer", f"old ({what})", "new", "new / old", ""]]
     kept = {(sample.cell, sample.peer) for sample in new.samples}
     for cell, peer in dict.fromkeys((sample.cell, sample.peer) for sample in old.samples):
         if (cell, peer) not in kept or not peer.startswith(prefix) or peer == against:
@@ -58,10 +63,11 @@ def compare_text(old: Record, new: Record, prefix: str = "", against: str | None
             rows.append([str(cell), peer, _text(before), _text(after), "-", "no figure"])
             continue
         change = after.median / before.median if before.median else float("inf")
-        rows.append([str(cell), peer, _text(before), _text(after), f"{change:.3f}", _verdict(before, after, change)])
+        lower = KINDS[next(one.measures for one in new.samples if (one.cell, one.peer) == (cell, peer))].lower
+        rows.append([str(cell), peer, _text(before), _text(after), f"{change:.3f}", _verdict(before, after, lower)])
     if len(rows) == 1:
         raise UsageError("the two records have no peer in the same cell" + (f" beside {against}" if against else ""))
-    return "\n".join([*lines, *([""] if lines else []), *aligned(rows, left=2)])
+    return Group(*lines, *([""] if lines else []), table(rows, left=2))
 
 
 def _differs(key: str, old: Record, new: Record) -> bool:
@@ -80,11 +86,12 @@ def _figure(samples: Sequence[Sample], cell: Cell, peer: str, against: str | Non
     return Figure.of(own[turn].value / others[turn].value for turn in own.keys() & others.keys() if others[turn].value)
 
 
-def _verdict(old: Figure, new: Figure, change: float) -> str:
-    """Says what is more than noise: ranges that do not touch."""
+def _verdict(old: Figure, new: Figure, lower: bool) -> Text:
+    """Says what is more than noise: ranges that do not touch. `lower`: less is better."""
+    change = new.median / old.median if old.median else float("inf")
     if abs(change - 1) < NOISE or (old.low <= new.high and new.low <= old.high):
-        return ""
-    return "higher" if change > 1 else "lower"
+        return Text("")
+    return Text("better", style="green") if (change > 1) != lower else Text("worse", style="red")
 
 
 def _text(figure: Figure | None) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 from harness.build import Builder, Missing
 from harness.errors import BenchError, UsageError
+from harness.figures import KINDS, read_figures
 from harness.process import child
-from harness.scenario import Cell, Measure, PeerName
+from harness.scenario import Cell, Measure, Options, PeerName, Workload
 from harness.server import Endpoint
 
 __all__ = ["Peer", "Peers", "Sample"]
@@ -37,9 +38,9 @@ class Peer:
     workloads: tuple[str, ...]
     tls: bool
 
-    def can(self, cell: Cell) -> bool:
-        """Tells whether this peer takes part in a cell."""
-        return cell.workload in self.workloads and (self.tls or not cell.tls)
+    def can(self, workload: Workload, tls: bool) -> bool:
+        """Tells whether this peer can run a workload, with TLS or without."""
+        return workload.kind in self.workloads and (self.tls or not tls)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class Sample:
     system: float = 0.0
     server: float | None = None
     memory: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    measures: str = "rate"
+    version: str = ""
     failure: str | None = None
 
     @property
@@ -64,8 +68,13 @@ class Sample:
 
     @property
     def value(self) -> float:
-        """What is compared: bytes per operation where memory was measured, else the rate."""
-        return self.rate if self.memory is None else self.memory / self.count
+        """What is compared, as `measures` says."""
+        kind = KINDS[self.measures]
+        if kind.figure is not None:
+            return self.figures[kind.figure]
+        if self.measures == "memory":
+            return (self.memory or 0) / self.count
+        return self.count if self.measures == "number" else self.rate
 
 
 @dataclass
@@ -102,24 +111,26 @@ class Peers:
                     raise
                 self.failed[name] = str(error)
 
-    def run(self, peer: Peer, sample: Sample, measure: Measure, endpoint: Endpoint, core: int | None) -> Sample:
+    def run(
+        self, peer: Peer, sample: Sample, workload: Workload, measure: Measure, endpoint: Endpoint, core: int | None
+    ) -> Sample:
         """Runs the window that `sample` stands for and returns it filled in; what goes wrong with the peer is in it."""
         cell = sample.cell
         command = [
             *peer.command,
             *("--url", endpoint.url),
-            *("--workload", cell.workload),
+            *("--workload", workload.kind),
             *("--size", str(cell.size)),
             *("--seconds", str(measure.seconds)),
             *("--warmup", str(measure.warmup)),
             *("--batch", str(measure.batch)),
-            *(("--window", str(measure.window)) if measure.window is not None else ()),
-            *(("--connections", str(measure.connections)) if measure.connections is not None else ()),
+            *_option_arguments(workload.options),
             *(("--ca", endpoint.ca) if endpoint.ca is not None else ()),
             *(("--core", str(core)) if core is not None else ()),
             *("--server-pid", str(endpoint.pid)),
         ]
-        opening = CONNECTION_SECONDS * (measure.connections or 0)
+        sample = dataclasses.replace(sample, measures=workload.measures, version=peer.version)
+        opening = CONNECTION_SECONDS * int(workload.options.get("connections", 0))
         try:
             answer = self._answer(command, measure.warmup + measure.seconds + opening + GRACE_SECONDS)
             return _filled(sample, answer)
@@ -237,9 +248,22 @@ def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:
             server=None if server is None else float(server),
             # Less than nothing can be measured where few connections fit into what was free before.
             memory=None if memory is None else max(0, int(memory)),
+            figures=read_figures(answer),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"its result is not of the contract: {type(error).__name__} {error}") from error
     if filled.count <= 0 or filled.seconds <= 0:
         raise BenchError("its window is empty")
+    figure = KINDS[sample.measures].figure
+    if (sample.measures == "memory" and filled.memory is None) or (figure is not None and figure not in filled.figures):
+        raise BenchError(f"its result has no {figure or 'memory'}")
     return filled
+
+
+def _option_arguments(options: Options) -> list[str]:
+    """Returns the command line of a workload's options: those that are false are left out, true ones are flags."""
+    arguments = []
+    for name, value in options.items():
+        if value is not False:
+            arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return arguments

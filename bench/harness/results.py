@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.figures import KINDS
 from harness.peers import Sample
 from harness.scenario import Bar, Cell, Scenario
 
@@ -29,24 +30,36 @@ class Figure:
 
 @dataclass(frozen=True)
 class Summary:
-    """One peer in one cell: rate per second, CPU microseconds and bytes per operation; or what spoils them."""
+    """One peer in one cell: what is compared, rate per second, CPU microseconds per operation, further figures by name;
+    or what spoils them.
+    """
 
     peer: str
     cell: Cell
+    measures: str
+    value: Figure | None
     rate: Figure | None
-    memory: Figure | None
     user: Figure | None
     system: Figure | None
     server: Figure | None
+    figures: dict[str, Figure]
     failure: str | None
+
+    @property
+    def order(self) -> float:
+        """The best first, if sorted by this."""
+        if self.value is None:
+            return float("inf")
+        return self.value.median if KINDS[self.measures].lower else -self.value.median
 
 
 @dataclass(frozen=True)
 class BarResult:
-    """A bar in one cell; no figure if it was not measured."""
+    """A bar in one cell of a workload that measures that; no figure if it was not measured."""
 
     bar: Bar
     cell: Cell
+    measures: str
     figure: Figure | None
 
     @property
@@ -68,15 +81,23 @@ def summarize(samples: Sequence[Sample]) -> list[Summary]:
             Summary(
                 peer,
                 own[0].cell,
+                own[0].measures,
+                value=Figure.of(sample.value for sample in good),
                 rate=Figure.of(sample.rate for sample in good),
-                memory=Figure.of(sample.memory / sample.count for sample in good if sample.memory is not None),
                 user=Figure.of(sample.user / sample.count * 1e6 for sample in good),
                 system=Figure.of(sample.system / sample.count * 1e6 for sample in good),
                 server=Figure.of(sample.server / sample.count * 1e6 for sample in good if sample.server is not None),
+                figures=_figures(good),
                 failure=failure,
             )
         )
     return summaries
+
+
+def _figures(samples: Sequence[Sample]) -> dict[str, Figure]:
+    names = dict.fromkeys(name for sample in samples for name in sample.figures)
+    found = {name: Figure.of(one.figures[name] for one in samples if name in one.figures) for name in names}
+    return {name: figure for name, figure in found.items() if figure is not None}
 
 
 def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
@@ -90,7 +111,7 @@ def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
     theirs = [one for name in versus if (one := _sound(samples, name)) is not None]
     if ours is None or not theirs or not there.issuperset(versus):
         return None
-    best = min if any(sample.memory is not None for sample in samples) else max
+    best = min if any(KINDS[sample.measures].lower for sample in samples) else max
     rounds = [
         (ours[number], best(one[number] for one in theirs)) for number in ours if all(number in one for one in theirs)
     ]
@@ -107,8 +128,8 @@ def judge(scenario: Scenario, samples: Sequence[Sample]) -> list[BarResult]:
             if bar.versus is not None:
                 figure = ratio(own, bar.peer, *bar.rivals)
             elif summary := next((one for one in summarize(own) if one.peer == bar.peer), None):
-                figure = summary.memory or summary.rate
-            results.append(BarResult(bar, cell, figure))
+                figure = summary.value
+            results.append(BarResult(bar, cell, scenario.workload(cell.workload).measures, figure))
     return results
 
 

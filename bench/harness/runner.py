@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from harness.errors import BenchError
@@ -27,7 +27,8 @@ class Runner:
 
     def takes_part(self, peer: Peer, cell: Cell) -> bool:
         """Tells whether a peer runs in a cell: it can, and the scenario wants it."""
-        return peer.can(cell) and self.scenario.workload(cell.workload).admits(peer.name)
+        workload = self.scenario.workload(cell.workload)
+        return peer.can(workload, cell.tls) and workload.admits(peer.name)
 
     def cells(self) -> list[Cell]:
         """Returns the cells in which at least one peer takes part."""
@@ -39,19 +40,21 @@ class Runner:
         most = self.scenario.workload(cell.workload).rounds
         return self.measure.rounds if most is None else min(most, self.measure.rounds)
 
-    def windows(self) -> int:
+    def windows(self, without: Container[Cell] = ()) -> int:
         """Returns how many windows there will be if nothing fails."""
         peers = self.peers.ready.values()
-        return sum(self.rounds(cell) * sum(self.takes_part(peer, cell) for peer in peers) for cell in self.cells())
+        cells = [cell for cell in self.cells() if cell not in without]
+        return sum(self.rounds(cell) * sum(self.takes_part(peer, cell) for peer in peers) for cell in cells)
 
-    def run(self) -> Iterator[tuple[Cell, list[Sample]]]:
-        """Yields each cell with its samples once all its rounds are over.
+    def run(self, without: Container[Cell] = ()) -> Iterator[tuple[Cell, list[Sample]]]:
+        """Yields each cell with its samples once all its rounds are over; not those of `without`.
 
         Raises:
             BenchError: the server died and cannot be started again.
         """
         for cell in self.cells():
-            yield cell, self._run_cell(cell)
+            if cell not in without:
+                yield cell, self._run_cell(cell)
 
     def _run_cell(self, cell: Cell) -> list[Sample]:
         samples: list[Sample] = []
@@ -71,10 +74,12 @@ class Runner:
 
     def _run_window(self, name: str, cell: Cell, number: int) -> Sample:
         workload = self.scenario.workload(cell.workload)
-        path = workload.path.format(size=cell.size)
-        endpoint = self.server.endpoint(path, tls=cell.tls)
-        measure = dataclasses.replace(self.measure, seconds=self.measure.seconds * workload.stretch)
-        sample = self.peers.run(self.peers.ready[name], Sample(name, cell, number), measure, endpoint, self.core)
+        endpoint = self.server.endpoint(workload.target(cell.size), tls=cell.tls)
+        seconds = (workload.seconds or self.measure.seconds) * workload.stretch
+        measure = dataclasses.replace(self.measure, seconds=seconds)
+        sample = self.peers.run(
+            self.peers.ready[name], Sample(name, cell, number), workload, measure, endpoint, self.core
+        )
         failure = self.server.failure()
         if failure is not None:
             self.server.stop()
@@ -83,6 +88,4 @@ class Runner:
             except BenchError as error:
                 raise BenchError(f"{failure} ({cell}, {name}), and does not start again: {error}") from error
             return dataclasses.replace(sample, failure=failure)
-        if workload.measures == "memory" and sample.memory is None and sample.failure is None:
-            return dataclasses.replace(sample, failure="its result has no memory")
         return sample

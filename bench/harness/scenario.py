@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
+from harness.figures import KINDS
 
-__all__ = ["Bar", "Cell", "Measure", "PeerName", "Scenario", "Workload", "load", "names"]
+__all__ = ["Bar", "Cell", "Chart", "Measure", "Option", "Options", "PeerName", "Scenario", "Workload", "load", "names"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "scenarios"
+
+Option = bool | int | float | str
+Options = dict[str, Option]
 
 
 @dataclass(frozen=True)
@@ -62,27 +66,50 @@ class Workload:
         name: its name.
         title: what a person reads above its tables.
         unit: what is counted, in the singular.
-        path: the path at the server, {size} replaced.
         sizes: bytes of a message; 0 if it has none.
         tls: without TLS, with, or both.
-        measures: what its figures are: "rate", operations a second; or "memory", bytes for each of what is counted.
+        expects: what must have happened for a window to count, in words.
+        path: the path at the server, {size} and each of the options replaced.
+        model: what the peers do, by the name that they know; None: that of the workload.
+        measures: what is compared, one of `figures.KINDS`.
+        throughput: whether bytes a second tell something.
+        options: what else the peers are told, as options of their command line; true: a flag.
+        quick_options: what is different of them in a quick run.
+        each: name and values of an option; the workload stands once for each of them, named `name-VALUE`.
+        group: the name of the workload that it is one of so; None: it stands alone.
         peers: those that take part, parts of their names left out meaning all; None: all that can.
         rounds: the most rounds that it is worth.
         stretch: how many times longer its windows are, where messages come in bursts.
+        seconds: the length of its windows, where that is part of what it is; not in a quick run.
         quick_sizes: the sizes of a quick run; None: all.
+        quick: whether it is part of a quick run.
     """
 
     name: str
     title: str
     unit: str
-    path: str
-    sizes: tuple[int, ...]
-    tls: tuple[bool, ...]
+    sizes: tuple[int, ...] = (0,)
+    tls: tuple[bool, ...] = (False,)
+    expects: str = ""
+    path: str = "/"
+    model: str | None = None
     measures: str = "rate"
+    throughput: bool = False
+    options: Options = field(default_factory=dict)
+    quick_options: Options = field(default_factory=dict)
+    each: dict[str, tuple[Option, ...]] = field(default_factory=dict)
+    group: str | None = None
     peers: tuple[str, ...] | None = None
     rounds: int | None = None
     stretch: float = 1.0
+    seconds: float | None = None
     quick_sizes: tuple[int, ...] | None = None
+    quick: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What the peers call what they do."""
+        return self.model or self.group or self.name
 
     def admits(self, peer: str) -> bool:
         """Tells whether a peer may take part."""
@@ -92,6 +119,19 @@ class Workload:
         """Returns the cells, plain before TLS, sizes in the order of the scenario."""
         return [Cell(self.name, size, tls) for tls in self.tls for size in self.sizes]
 
+    def is_called(self, name: str) -> bool:
+        """Tells whether somebody who asks for this name means this workload."""
+        return name in (self.name, self.group)
+
+    def shortened(self) -> Workload:
+        """Returns what is left of it in a quick run."""
+        sizes = self.sizes if self.quick_sizes is None else self.quick_sizes
+        return dataclasses.replace(self, sizes=sizes, options=self.options | self.quick_options, seconds=None)
+
+    def target(self, size: int) -> str:
+        """Returns the path at the server."""
+        return self.path.format(size=size, **self.options)
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -99,16 +139,12 @@ class Measure:
 
     Attributes:
         batch: messages per call where a call takes many.
-        window: messages that are under way at once, when pipelined; None: the scenario has no such workload.
-        connections: how many rest at once, when idle; None likewise.
     """
 
     rounds: int
     seconds: float
     warmup: float
-    batch: int
-    window: int | None = None
-    connections: int | None = None
+    batch: int = 1024
 
 
 @dataclass(frozen=True)
@@ -151,6 +187,39 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Chart:
+    """A picture of the report.
+
+    Attributes:
+        name: its name, unique among all scenarios; that of its file.
+        title: what stands above it.
+        kind: "bars": peers side by side, in a group for each x; "lines": one for each peer, along x; "percentiles": how
+            latencies are distributed, a line for each peer.
+        workloads: what it shows, each a workload or a group.
+        x: what varies: "size", "workload", or the name of an option.
+        figure: what is drawn: "value", that which the workload compares; "throughput", bytes a second; or the name of
+            one of `figures.FIGURES`.
+        tls: plain, with TLS, or None for both, in two panels.
+        sizes: the sizes that it shows; None: all.
+        peers: those that it shows, in this order, parts of their names left out meaning all; None: all.
+        limits: those of them that are drawn as limits and not as rivals.
+        headline: whether it stands in the README.
+    """
+
+    name: str
+    title: str
+    kind: str
+    workloads: tuple[str, ...]
+    x: str = "size"
+    figure: str = "value"
+    tls: bool | None = None
+    sizes: tuple[int, ...] | None = None
+    peers: tuple[str, ...] | None = None
+    limits: tuple[str, ...] = ()
+    headline: bool = False
+
+
+@dataclass(frozen=True)
 class Scenario:
     """One file of `bench/scenarios`, or what the command line left of it."""
 
@@ -164,6 +233,7 @@ class Scenario:
     workloads: tuple[Workload, ...]
     bars: tuple[Bar, ...]
     cores: str = "one"
+    charts: tuple[Chart, ...] = ()
 
     def workload(self, name: str) -> Workload:
         """Returns a workload by name."""
@@ -198,7 +268,9 @@ class Scenario:
         """
         _some_known(peers, self.peers)
         _known("loop", loops, sorted({loop for peer in self.peers if (loop := PeerName.of(peer).loop)}))
-        _known("workload", workloads, [workload.name for workload in self.workloads])
+        known = [workload.name for workload in self.workloads]
+        groups = [workload.group for workload in self.workloads if workload.group is not None]
+        _known("workload", workloads, [*dict.fromkeys(groups), *known])
         _known("size", sizes, sorted({size for workload in self.workloads for size in workload.sizes}))
         left = [
             dataclasses.replace(
@@ -207,7 +279,7 @@ class Scenario:
                 tls=tuple(value for value in workload.tls if tls is None or value == tls),
             )
             for workload in self.workloads
-            if not workloads or workload.name in workloads
+            if not workloads or any(workload.is_called(name) for name in workloads)
         ]
         left = [workload for workload in left if workload.cells()]
         if not left:
@@ -224,13 +296,25 @@ class Scenario:
         return dataclasses.replace(self, peers=chosen, workloads=tuple(left), bars=bars)
 
     def shortened(self) -> Scenario:
-        """Returns the scenario with only the sizes of a quick run."""
+        """Returns the scenario with only the sizes and options of a quick run."""
+        workloads = tuple(workload.shortened() for workload in self.workloads if workload.quick)
+        bars = tuple(bar for bar in self.bars if any(bar.workload == workload.name for workload in workloads))
+        return dataclasses.replace(self, workloads=workloads, bars=bars)
+
+    def with_options(self, options: Options) -> Scenario:
+        """Returns the scenario with other values of options, in each workload that has them.
+
+        Raises:
+            UsageError: no workload has an option of that name.
+        """
+        _known("option", options, sorted({name for workload in self.workloads for name in workload.options}))
         workloads = tuple(
-            workload
-            if workload.quick_sizes is None
-            else dataclasses.replace(workload, sizes=workload.quick_sizes)
+            dataclasses.replace(
+                workload,
+                options=workload.options | {name: value for name, value in options.items() if name in workload.options},
+            )
             for workload in self.workloads
-        )  # fmt: skip
+        )
         return dataclasses.replace(self, workloads=workloads)
 
 
@@ -255,10 +339,15 @@ def load(name: str) -> Scenario:
 
 def parse(name: str, data: dict[str, Any]) -> Scenario:
     """Makes a scenario of the content of its file."""
-    workloads = tuple(Workload(**_tuples(workload)) for workload in data["workload"])
+    workloads = tuple(one for table in data["workload"] for one in _each(Workload(**_tuples(table))))
     bars = tuple(Bar(**_tuples(bar)) for table in data.get("bar", []) for bar in _on_each_loop(table))
+    charts = tuple(Chart(**_tuples(chart)) for chart in data.get("chart", []))
+    for chart in charts:
+        _known("kind of chart", [chart.kind], ["bars", "lines", "percentiles"])
+        _known("workload", chart.workloads, [name for one in workloads for name in (one.name, one.group) if name])
+        _some_known(chart.peers or (), data["peers"])
     for workload in workloads:
-        _known("measure", [workload.measures], ["rate", "memory"])
+        _known("measure", [workload.measures], list(KINDS))
         _some_known(workload.peers or (), data["peers"])
     for bar in bars:
         if [bar.at_least, bar.at_most, bar.above].count(None) != 2:
@@ -276,6 +365,7 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
         workloads=workloads,
         bars=bars,
         cores=data.get("cores", "one"),
+        charts=charts,
     )
 
 
@@ -285,6 +375,24 @@ def size_text(size: int) -> str:
         if size >= factor and size % factor == 0:
             return f"{size // factor} {unit}"
     return f"{size} B"
+
+
+def _each(workload: Workload) -> list[Workload]:
+    """Returns a workload once for each value of its `each`, {NAME} replaced in its title."""
+    if not workload.each:
+        return [workload]
+    ((option, values),) = workload.each.items()
+    return [
+        dataclasses.replace(
+            workload,
+            name=f"{workload.name}-{value}",
+            group=workload.name,
+            title=workload.title.format(**{option: f"{value:,}" if isinstance(value, int) else value}),
+            options=workload.options | {option: value},
+            each={},
+        )
+        for value in values
+    ]
 
 
 def _on_each_loop(bar: dict[str, Any]) -> list[dict[str, Any]]:
@@ -305,7 +413,11 @@ def _on_each_loop(bar: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    return {key: _tuples(value) if isinstance(value, dict) else _tuple(value) for key, value in table.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _some_known(asked: Iterable[str], known: Sequence[str]) -> None:

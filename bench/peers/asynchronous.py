@@ -52,8 +52,6 @@ def main(
     parser = program.parser(WORKLOADS["await"])
     parser.add_argument("--style", choices=list(styles), default=next(iter(styles)), help="how it receives")
     parser.add_argument("--loop", choices=loops.LOOPS, default="asyncio", help="the event loop")
-    parser.add_argument("--window", type=int, default=100, help="messages under way at once, when pipelined; even")
-    parser.add_argument("--connections", type=int, default=1000, help="idle connections")
     options = parser.parse_args()
     libraries = [Library(module, distribution, helpers)]
     loop = loops.LIBRARIES[options.loop]

@@ -80,7 +80,6 @@ def main(
         helpers: distributions that make it faster.
     """
     parser = program.parser(list(_LOOPS))
-    parser.add_argument("--window", type=int, help="of what the asyncio peers do in the same scenario")
     options = parser.parse_args()
     library = Library(module, distribution, helpers)
     program.main(options, [library], workloads, lambda options: _measure(connect, options))

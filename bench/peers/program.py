@@ -15,10 +15,13 @@ from urllib.parse import urlsplit
 
 from peers.usage import Usage
 
-__all__ = ["STEP_SECONDS", "Library", "echo_url", "end", "fail", "main", "parser", "result", "version"]
+__all__ = ["CONTENTS", "STEP_SECONDS", "Library", "echo_url", "end", "fail", "main", "parser", "result", "version"]
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
 STEP_SECONDS = 0.005
+
+# What messages may be made of, where that matters: `binary` is what `content.two_messages` makes.
+CONTENTS = ("binary", "repetitive", "random")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ def parser(workloads: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1.0, help="length of the window")
     parser.add_argument("--warmup", type=float, default=0.3, help="seconds before the window")
     parser.add_argument("--batch", type=int, default=1024, help="messages per call of recv_many and send_many")
+    parser.add_argument("--window", type=int, default=100, help="messages under way at once, when pipelined; even")
+    parser.add_argument("--connections", type=int, default=1000, help="connections at once, where there are many")
+    parser.add_argument("--bytes", type=int, default=64 << 20, help="bytes of a whole transfer")
+    parser.add_argument("--content", choices=CONTENTS, default="binary", help="what the messages are made of")
+    parser.add_argument("--deflate", action="store_true", help="offer permessage-deflate")
+    parser.add_argument("--rate", type=float, help="operations a second that are offered")
     parser.add_argument("--ca", help="PEM file of the CA to trust")
     parser.add_argument("--core", type=int, help="the core to run on")
     parser.add_argument("--server-pid", type=int, help="the process whose CPU time counts as the server's")

@@ -27,16 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LOAD = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
 PICOWS_LOAD = Path(__file__).with_name("picows_load.py")
 
-# Of each workload: that of the load generator, its arguments, and the path at the server.
-WORKLOADS: dict[str, tuple[str, list[str], str]] = {
-    "echo-1": ("echo", ["--connections", "1"], "/"),
-    "echo-100": ("echo", ["--connections", "100"], "/"),
-    "echo-1000": ("echo", ["--connections", "1000"], "/"),
-    "echo-100-picows": ("picows", ["--connections", "100"], "/"),
-    "fan-out-1000": ("fan-out", ["--connections", "1000"], "/fan-out"),
-    "open": ("open", ["--connections", "50"], "/"),
-    "idle": ("idle", [], "/"),
-    "idle-deflate": ("idle", ["--deflate"], "/"),
+# Of each workload: that of the load generator, and the path at the server.
+WORKLOADS: dict[str, tuple[str, str]] = {
+    "echo": ("echo", "/"),
+    "echo-picows": ("picows", "/"),
+    "fan-out": ("fan-out", "/fan-out"),
+    "open": ("open", "/"),
+    "idle": ("idle", "/"),
 }
 
 # Opened before the first look at the memory: what a process needs once is not counted.
@@ -61,7 +58,7 @@ def main(server: Path | None, libraries: Sequence[Library], workloads: Sequence[
     arguments = parser(names)
     arguments.add_argument("--style")
     arguments.add_argument("--loop", default="asyncio")
-    arguments.add_argument("--connections", type=int, default=1000, help="idle connections")
+    arguments.add_argument("--deflate", action="store_true", help="offer permessage-deflate")
     arguments.add_argument("--program", help="the server, if it was compiled")
     options = arguments.parse_args()
     on = LIBRARIES[options.loop]
@@ -127,15 +124,15 @@ def _pin(core: int | None) -> Callable[[], None] | None:
 
 
 def _measure(options: argparse.Namespace, pid: int, port: int) -> dict[str, object]:
-    workload, arguments, path = WORKLOADS[options.workload]
+    workload, path = WORKLOADS[options.workload]
     url = f"ws://127.0.0.1:{port}{path}"
     if workload == "idle":
-        return _memory(url, arguments, options, pid)
+        return _memory(url, ["--deflate"] if options.deflate else [], options, pid)
     program = [sys.executable, str(PICOWS_LOAD)] if workload == "picows" else [str(LOAD), "load"]
     command = [
         *program,
         *([] if workload == "picows" else ["--workload", workload]),
-        *arguments,
+        *("--connections", str(options.connections)),
         *("--size", str(max(options.size, 8)), "--seconds", str(options.seconds), "--warmup", str(options.warmup)),
         url,
     ]

@@ -8,7 +8,7 @@ from peers.program import Library
 from peers.serving import main
 
 LIBRARIES = [Library("aiohttp", "aiohttp")]
-WORKLOADS = ["echo-1", "echo-100", "echo-1000", "echo-100-picows", "open", "idle"]
+WORKLOADS = ["echo", "echo-picows", "open", "idle"]
 
 if __name__ == "__main__":
     main(Path(__file__).with_name("server.py"), LIBRARIES, WORKLOADS)

@@ -132,6 +132,14 @@ static const struct style *chosen_style(const struct style *styles) {
     fail("this peer has no style %s", options.style ? options.style : "without a name");
 }
 
+/* Tells whether an option is one of workloads that these peers do not have. */
+static int is_ignored(const char *name) {
+    static const char *const ignored[] = {"--connections", "--bytes", "--content", "--rate"};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        if (!strcmp(name, ignored[i])) return 1;
+    return 0;
+}
+
 /* Reads the command line; returns whether it asks for what the peer can do. */
 static int parse(int count, char **arguments) {
     int asked = 0;
@@ -141,6 +149,7 @@ static int parse(int count, char **arguments) {
             asked = 1;
             continue;
         }
+        if (!strcmp(name, "--deflate")) continue; /* of workloads that these peers do not have, as those below */
         if (++i == count) fail("%s needs a value", name);
         const char *value = arguments[i];
         if (!strcmp(name, "--url")) options.url = value;
@@ -150,6 +159,7 @@ static int parse(int count, char **arguments) {
         else if (!strcmp(name, "--size")) options.size = strtoul(value, NULL, 10);
         else if (!strcmp(name, "--batch")) options.batch = strtoul(value, NULL, 10);
         else if (!strcmp(name, "--window")) options.window = strtoul(value, NULL, 10);
+        else if (is_ignored(name)) continue;
         else if (!strcmp(name, "--seconds")) options.seconds = strtod(value, NULL);
         else if (!strcmp(name, "--warmup")) options.warmup = strtod(value, NULL);
         else if (!strcmp(name, "--core")) options.core = strtol(value, NULL, 10);

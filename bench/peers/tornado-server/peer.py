@@ -8,7 +8,7 @@ from peers.program import Library
 from peers.serving import main
 
 LIBRARIES = [Library("tornado", "tornado")]
-WORKLOADS = ["echo-1", "echo-100", "echo-1000", "echo-100-picows", "fan-out-1000", "open", "idle"]
+WORKLOADS = ["echo", "echo-picows", "fan-out", "open", "idle"]
 
 if __name__ == "__main__":
     main(Path(__file__).with_name("server.py"), LIBRARIES, WORKLOADS)

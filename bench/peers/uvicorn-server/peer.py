@@ -8,7 +8,7 @@ from peers.program import Library
 from peers.serving import main
 
 LIBRARIES = [Library("uvicorn", "uvicorn"), Library("fastapi", "fastapi")]
-WORKLOADS = ["echo-1", "echo-100", "echo-1000"]
+WORKLOADS = ["echo"]
 
 if __name__ == "__main__":
     main(Path(__file__).with_name("server.py"), LIBRARIES, WORKLOADS)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 from collections.abc import Sequence
 
 from ..version import __version__
-from . import connect
+from . import bench, connect
 from .status import CommandError, Status
 from .worker import write_all
 
 __all__ = ["main"]
 
-COMMANDS = (connect,)
+COMMANDS = (connect, bench)
 """Modules with ``add_parser(subparsers)``, which sets ``run`` to a function of the arguments that returns a status."""
 
 
@@ -24,13 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows the name of the program, by default that of this process.
     """
-    parser = _make_parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parsed = parser.parse_args(arguments)
-    except SystemExit as exc:
-        return int(exc.code or 0)
-    _fill_standard_streams()
-    try:
+        if given[:1] == ["bench"]:
+            # It has a parser of its own.
+            return bench.run(given[1:])
+        try:
+            parsed = _make_parser().parse_args(given)
+        except SystemExit as exc:
+            return int(exc.code or 0)
+        _fill_standard_streams()
         return int(parsed.run(parsed))
     except CommandError as exc:
         with contextlib.suppress(OSError):

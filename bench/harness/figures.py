@@ -1,0 +1,68 @@
+"""The figures beside rate and CPU time that a peer may report for a window, by the names of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["FIGURES", "KINDS", "Kind", "read_figures"]
+
+FIGURES: dict[str, str] = {
+    # Latencies in microseconds: of a round trip, an opening, a delivery, whatever the workload counts.
+    "mean": "mean us",
+    "p50": "p50 us",
+    "p90": "p90 us",
+    "p99": "p99 us",
+    "p999": "p99.9 us",
+    "max": "max us",
+    # The two halves of a round trip, by timestamps taken in the server.
+    "out_p50": "out p50 us",
+    "out_p99": "out p99 us",
+    "out_p999": "out p99.9 us",
+    "in_p50": "in p50 us",
+    "in_p99": "in p99 us",
+    "in_p999": "in p99.9 us",
+    # Of the rates of the single seconds of a window: their standard deviation as a share of their mean.
+    "deviation": "deviation",
+    # Operations a second that were asked for, where a rate is offered.
+    "offered": "offered/s",
+    # The share of the window in which the load generator had work to do.
+    "limited": "load busy",
+}
+"""Name and heading of each."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is compared in a workload.
+
+    Attributes:
+        figure: the name of the figure that is; None: the rate.
+        lower: whether less is better.
+    """
+
+    figure: str | None
+    lower: bool
+
+
+KINDS: dict[str, Kind] = {
+    # Operations a second.
+    "rate": Kind(None, lower=False),
+    # Bytes for each of what is counted.
+    "memory": Kind(None, lower=True),
+    # How many of what is counted there can be.
+    "number": Kind(None, lower=False),
+    # Microseconds.
+    "latency": Kind("p50", lower=True),
+    "tail": Kind("p99", lower=True),
+}
+"""By the names that scenarios use for `measures`."""
+
+
+def read_figures(answer: Mapping[str, object]) -> dict[str, float]:
+    """Returns the figures that an answer has.
+
+    Raises:
+        TypeError, ValueError: one of them is no number.
+    """
+    return {name: float(answer[name]) for name in FIGURES if answer.get(name) is not None}  # type: ignore[arg-type]

@@ -1,0 +1,65 @@
+"""What a run shows while it lasts: results, complaints, progress."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from harness.tables import console
+
+__all__ = ["Screen"]
+
+
+class Screen:
+    """Where results and progress go: to one terminal together, or the results to a pipe, the progress to a terminal."""
+
+    def __init__(self) -> None:
+        self.out = console()
+        self.errors = console(errors=True)
+
+    def print(self, *objects: object, markup: bool = True, style: str | None = None) -> None:
+        """Prints results."""
+        self.out.print(*objects, markup=markup, style=style, soft_wrap=any(isinstance(one, str) for one in objects))
+        self.out.file.flush()
+
+    def complain(self, text: str) -> None:
+        """Prints a line about what is wrong."""
+        self.errors.print(f"bench: {text}", markup=False, soft_wrap=True)
+
+    def _live(self) -> Console:
+        return self.out if self.out.is_terminal else self.errors
+
+    @contextlib.contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        """Shows that something takes time; nothing where there is no terminal."""
+        live = self._live()
+        if not live.is_terminal:
+            yield
+            return
+        with live.status(text):
+            yield
+
+    @contextlib.contextmanager
+    def progress(self, name: str, total: int) -> Iterator[_Tell]:
+        """Shows how far a scenario is; nothing where there is no terminal."""
+        live = self._live()
+        columns = (TextColumn("{task.fields[scenario]}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+        more = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, *more, console=live, transient=True, disable=not live.is_terminal) as progress:
+            yield _Tell(progress, name, total)
+
+
+class _Tell:
+    """Called before each window with what comes."""
+
+    def __init__(self, progress: Progress, name: str, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=total, scenario=name)
+        self._begun = False
+
+    def __call__(self, text: str) -> None:
+        self._progress.update(self._task, description=text, advance=int(self._begun))
+        self._begun = True
