@@ -165,6 +165,10 @@ bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything onc
 bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and the pictures and the text of the docs
 	$(BENCH)/bin/wirespeed bench report $(BENCH_ARGS)
 
+.PHONY: instructions
+instructions: $(VENV)/built target/release/wirespeed-bench ## Count the instructions of the hot paths against those that are kept (needs valgrind)
+	$(VENV)/bin/wirespeed bench instructions $(BENCH_ARGS)
+
 # One scenario: bench-sync, bench-asyncio, bench-field, bench-server, ... as `wirespeed bench list` has them.
 bench-%: $(BENCH)/built target/release/wirespeed-bench
 	$(bench-run) $* $(BENCH_ARGS)

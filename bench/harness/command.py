@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from harness import choice, compare, running
+from harness import choice, compare, instructions, running
 from harness import scenario as scenarios
 from harness.errors import BenchError, UsageError
 from harness.tables import console
@@ -56,6 +56,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     comparing = commands.add_parser("compare", help="two records side by side", description=compare.__doc__)
     compare.add_arguments(comparing)
     comparing.set_defaults(run=compare.run)
+
+    counting = commands.add_parser("instructions", help="instructions a message, against those that are kept")
+    counting.description = instructions.__doc__
+    instructions.add_arguments(counting)
+    counting.set_defaults(run=instructions.run)
     return parser
 
 

@@ -1,0 +1,149 @@
+"""One hot path, so many times: `path.py NAME COUNT URL`. Its instructions are counted from outside.
+
+A name may begin with an event loop: `run:await-round-trip`. The paths of the server start their client as a child,
+whose instructions are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import wirespeed
+from wirespeed import ClientConnection, Listener, ServerConnection
+from wirespeed.sync import connect as connect_blocking
+
+MESSAGE = bytes(range(256))
+SMALL = 64
+OPTIONS: dict[str, Any] = {"compression": None, "ping_interval": None, "proxy": None}
+
+
+def sync_round_trip(count: int, url: str) -> None:
+    with connect_blocking(url, **OPTIONS) as ws:
+        for _ in range(count):
+            ws.send(MESSAGE)
+            assert ws.recv() == MESSAGE
+
+
+def sync_stream(count: int, url: str) -> None:
+    with connect_blocking(f"{url}/blast?size={SMALL}", **OPTIONS) as ws:
+        for _ in range(count):
+            message = ws.recv()
+        assert int.from_bytes(message[:8], "little") == count - 1
+
+
+def sync_send(count: int, url: str) -> None:
+    with connect_blocking(f"{url}/sink", **OPTIONS) as ws:
+        for _ in range(count):
+            ws.send(MESSAGE)
+        ws.send("report")
+        assert f'"messages": {count}' in ws.recv()
+
+
+async def await_round_trip(count: int, url: str) -> None:
+    async with wirespeed.connect(url, **OPTIONS) as ws:
+        for _ in range(count):
+            await ws.send(MESSAGE)
+            assert await ws.recv() == MESSAGE
+
+
+async def await_stream(count: int, url: str) -> None:
+    async with wirespeed.connect(f"{url}/blast?size={SMALL}", **OPTIONS) as ws:
+        for _ in range(count):
+            message = await ws.recv()
+        assert int.from_bytes(message[:8], "little") == count - 1
+
+
+async def await_send(count: int, url: str) -> None:
+    async with wirespeed.connect(f"{url}/sink", **OPTIONS) as ws:
+        for _ in range(count):
+            await ws.send(MESSAGE)
+        await ws.send("report")
+        assert f'"messages": {count}' in await ws.recv()
+
+
+async def callbacks_round_trip(count: int, url: str) -> None:
+    over = asyncio.get_running_loop().create_future()
+
+    class Echo(Listener):
+        left = count
+
+        def on_open(self, ws: ClientConnection) -> None:
+            ws.send_nowait(MESSAGE)
+
+        def on_message(self, ws: ClientConnection, message: Any) -> None:
+            assert message == MESSAGE
+            self.left -= 1
+            if self.left:
+                ws.send_nowait(MESSAGE)
+            elif not over.done():
+                over.set_result(None)
+
+        def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
+            if not over.done():
+                over.set_exception(ConnectionError(f"closed with {code}"))
+
+    ws = await wirespeed.connect(url, listener=Echo(), **OPTIONS)
+    await over
+    await ws.close()
+
+
+async def server_echo(count: int, url: str) -> None:
+    async def handler(ws: ServerConnection) -> None:
+        async for message in ws:
+            await ws.send(message)
+
+    await serve_child(handler, "sync-round-trip", count)
+
+
+async def server_open(count: int, url: str) -> None:
+    async def handler(ws: ServerConnection) -> None:
+        await ws.wait_closed()
+
+    await serve_child(handler, "sync-open", count)
+
+
+def sync_open(count: int, url: str) -> None:
+    for _ in range(count):
+        connect_blocking(url, **OPTIONS).close()
+
+
+async def serve_child(handler: Callable[[ServerConnection], Any], path: str, count: int) -> None:
+    """Serves a child that runs a path against this server, until it ends."""
+    async with wirespeed.serve(handler, "127.0.0.1", 0, compression=None, ping_interval=None) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        child = await asyncio.create_subprocess_exec(sys.executable, __file__, path, str(count), url)
+        if await child.wait():
+            raise SystemExit(f"the client ended with status {child.returncode}")
+
+
+PATHS: dict[str, Callable[[int, str], Any]] = {
+    "sync-round-trip": sync_round_trip,
+    "sync-stream": sync_stream,
+    "sync-send": sync_send,
+    "await-round-trip": await_round_trip,
+    "await-stream": await_stream,
+    "await-send": await_send,
+    "callbacks-round-trip": callbacks_round_trip,
+    "server-echo": server_echo,
+    "server-open": server_open,
+    "sync-open": sync_open,
+}
+
+
+def main() -> None:
+    name, count, url = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    loop, _, path = name.rpartition(":")
+    result = PATHS[path](count, url)
+    if not asyncio.iscoroutine(result):
+        return
+    if loop == "run":
+        wirespeed.run(result)
+    else:
+        asyncio.run(result)
+
+
+if __name__ == "__main__":
+    main()
