@@ -163,7 +163,7 @@ class Stage:
         """Returns the prepared peers."""
         peers = Peers(self.folder / "peers", self.folder, self.folder, environment(BENCH), sys.executable)
         peers.prepare(names)
-        return peers
+        return peers.only(names)
 
     def server(self, body: str = "import time; time.sleep(40)") -> Server:
         """Returns a server that is not started."""

@@ -184,5 +184,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_make_targets_exist(page: Path) -> None:
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    known |= {f"bench-{scenario.stem}" for scenario in (ROOT / "bench" / "scenarios").glob("*.toml")}
     code = " ".join(re.findall(r"`[^`]+`|^ {4}.*$|^```.*?^```", page.read_text(encoding="utf-8"), re.M | re.S))
     assert set(MAKE.findall(code)) <= known

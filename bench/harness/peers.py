@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import json
+import os
 import subprocess
 import tomllib
 from collections.abc import Sequence
@@ -98,11 +100,33 @@ class Peers:
     failed: dict[str, str] = field(default_factory=dict)
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Builds and probes the peers; each lands in `ready`, `skipped` or `failed`.
+        """Builds and probes the peers, unless that was done; each lands in `ready`, `skipped` or `failed`.
 
         Raises:
             UsageError: a peer has no folder, or its peer.toml does not say what it must.
         """
+        folders: dict[str, list[str]] = {}
+        for name in names:
+            if name not in self.ready and name not in self.skipped and name not in self.failed:
+                folders.setdefault(PeerName.of(name).folder, []).append(name)
+        # Each folder by itself, as its peers are built together.
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(self._prepare_all, folders.values()):
+                pass
+
+    def only(self, names: Sequence[str]) -> Peers:
+        """Returns these alone, in this order, of those that were prepared."""
+        few = dataclasses.replace(self, ready={}, skipped={}, failed={})
+        for name in names:
+            if name in self.ready:
+                few.ready[name] = self.ready[name]
+            elif name in self.skipped:
+                few.skipped[name] = self.skipped[name]
+            elif name in self.failed:
+                few.failed[name] = self.failed[name]
+        return few
+
+    def _prepare_all(self, names: Sequence[str]) -> None:
         for name in names:
             try:
                 self._prepare(name)

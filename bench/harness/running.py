@@ -89,9 +89,10 @@ def _run_all(
     keeps: bool,
 ) -> int:
     screen, failed = Screen(), False
+    all_peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
     for scenario, pin in runs:
         try:
-            one = _Run(options, scenario, pin, python, journals, screen, keeps=keeps)
+            one = _Run(options, scenario, pin, python, all_peers, journals, screen, keeps=keeps)
             if journals.is_over(one.name):
                 screen.print(f"{one.name}: measured before\n")
             else:
@@ -128,6 +129,7 @@ class _Run:
         scenario: Scenario,
         pin: str,
         python: str,
+        all_peers: Peers,
         journals: Journals,
         screen: Screen,
         *,
@@ -138,6 +140,7 @@ class _Run:
         self.pin = pin
         self.name = scenario.name if pin == scenario.cores else f"{scenario.name}-{pin}"
         self.python = python
+        self.all_peers = all_peers
         self.journals = journals
         self.screen = screen
         self.keeps = keeps
@@ -147,9 +150,9 @@ class _Run:
         options, scenario, screen = self.options, self.scenario, self.screen
         measure = _measure(scenario, options)
         client_core, server_core = _cores(self.pin, options.core, screen)
-        peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
         with screen.busy(f"{scenario.name}: builds and asks the peers"):
-            peers.prepare(scenario.peers)
+            self.all_peers.prepare(scenario.peers)
+        peers = self.all_peers.only(scenario.peers)
         facts = self._facts(measure, client_core, server_core)
         self._introduce(facts, peers)
         server = self._server(peers, server_core)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.figures import KINDS
+from harness.figures import FIGURES, KINDS
 
 __all__ = ["Bar", "Cell", "Chart", "Measure", "Option", "Options", "PeerName", "Scenario", "Workload", "load", "names"]
 
@@ -82,6 +82,7 @@ class Workload:
         stretch: how many times longer its windows are, where messages come in bursts.
         seconds: the length of its windows, where that is part of what it is; not in a quick run.
         quick_sizes: the sizes of a quick run; None: all.
+        quick_peers: those that take part in a quick run; None: those of `peers`.
         quick: whether it is part of a quick run.
     """
 
@@ -104,6 +105,7 @@ class Workload:
     stretch: float = 1.0
     seconds: float | None = None
     quick_sizes: tuple[int, ...] | None = None
+    quick_peers: tuple[str, ...] | None = None
     quick: bool = True
 
     @property
@@ -126,7 +128,9 @@ class Workload:
     def shortened(self) -> Workload:
         """Returns what is left of it in a quick run."""
         sizes = self.sizes if self.quick_sizes is None else self.quick_sizes
-        return dataclasses.replace(self, sizes=sizes, options=self.options | self.quick_options, seconds=None)
+        peers = self.peers if self.quick_peers is None else self.quick_peers
+        options = self.options | self.quick_options
+        return dataclasses.replace(self, sizes=sizes, peers=peers, options=options, seconds=None)
 
     def target(self, size: int) -> str:
         """Returns the path at the server."""
@@ -196,7 +200,7 @@ class Chart:
         kind: "bars": peers side by side, in a group for each x; "lines": one for each peer, along x; "percentiles": how
             latencies are distributed, a line for each peer.
         workloads: what it shows, each a workload or a group.
-        x: what varies: "size", "workload", or the name of an option.
+        x: what varies: "size", "workload", "loop", or the name of an option.
         figure: what is drawn: "value", that which the workload compares; "throughput", bytes a second; or the name of
             one of `figures.FIGURES`.
         tls: plain, with TLS, or None for both, in two panels.
@@ -345,10 +349,15 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
     for chart in charts:
         _known("kind of chart", [chart.kind], ["bars", "lines", "percentiles"])
         _known("workload", chart.workloads, [name for one in workloads for name in (one.name, one.group) if name])
+        shown = [one for one in workloads if any(one.is_called(name) for name in chart.workloads)]
+        _known(
+            "x of a chart", [chart.x], ["size", "workload", "loop", *{name for one in shown for name in one.options}]
+        )
+        _known("figure", [chart.figure], ["value", "throughput", *FIGURES])
         _some_known(chart.peers or (), data["peers"])
     for workload in workloads:
         _known("measure", [workload.measures], list(KINDS))
-        _some_known(workload.peers or (), data["peers"])
+        _some_known((*(workload.peers or ()), *(workload.quick_peers or ())), data["peers"])
     for bar in bars:
         if [bar.at_least, bar.at_most, bar.above].count(None) != 2:
             raise ValueError(f"bar {bar.text!r} needs one of at_least, at_most and above")

@@ -1,0 +1,143 @@
+"""Which records a report is made of, and what the scenarios say about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.peers import Sample
+from harness.record import Record, read_csv
+from harness.results import Summary, summarize
+from harness.scenario import Cell, Measure, Scenario, Workload, load, names
+
+__all__ = ["RECORDS", "Chosen", "choose", "newest"]
+
+RECORDS = Path(__file__).resolve().parents[2] / "records"
+"""Where the records are kept, a folder for each kind of machine."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A record and its scenario, completed by what only the record has.
+
+    Attributes:
+        known: whether the scenario still exists; else it says no more than the record itself.
+    """
+
+    path: Path
+    record: Record
+    scenario: Scenario
+    known: bool
+
+    @cached_property
+    def cells(self) -> dict[Cell, list[Sample]]:
+        """The samples of each cell, in the order in which they were taken."""
+        cells: dict[Cell, list[Sample]] = {}
+        for sample in self.record.samples:
+            cells.setdefault(sample.cell, []).append(sample)
+        return cells
+
+    @cached_property
+    def summaries(self) -> dict[Cell, list[Summary]]:
+        """The figures of each cell."""
+        return {cell: summarize(samples) for cell, samples in self.cells.items()}
+
+    @cached_property
+    def peers(self) -> list[str]:
+        """The peers that ran, in the order of the scenario."""
+        ran = dict.fromkeys(sample.peer for sample in self.record.samples)
+        return [peer for peer in self.scenario.peers if peer in ran]
+
+
+@dataclass(frozen=True, order=True)
+class _Name:
+    """The parts of a record's name, DATE-SCENARIO[-AGAIN].csv; the newest is the greatest."""
+
+    date: str
+    again: int
+    scenario: str
+
+    @classmethod
+    def of(cls, path: Path) -> _Name | None:
+        """Takes a name apart; None if it is not that of a record."""
+        match = re.fullmatch(r"(\d{4}-\d\d-\d\d)-(.+)", path.stem)
+        if match is None:
+            return None
+        date, rest = match.groups()
+        repeated = re.fullmatch(r"(.+)-(\d+)", rest)
+        # A scenario may itself end with a number.
+        if repeated is None or rest in names():
+            return cls(date, 1, rest)
+        return cls(date, int(repeated[2]), repeated[1])
+
+
+def choose(asked: Sequence[str], folder: Path = RECORDS) -> list[Chosen]:
+    """Returns the records that somebody asked for, each a file or the name of a scenario, which means its newest one.
+
+    Without any: the newest record of each scenario of the machine that was measured last.
+
+    Raises:
+        UsageError: there is no such record, or it cannot be read.
+    """
+    found = newest(folder) if not asked or not all(map(_is_file, asked)) else {}
+    if not asked and not found:
+        raise UsageError(f"{folder} has no records: run a benchmark first, or name a record")
+    paths = [_path(one, found, folder) for one in asked] if asked else list(found.values())
+    return [_chosen(path) for path in dict.fromkeys(paths)]
+
+
+def newest(folder: Path) -> dict[str, Path]:
+    """Returns the newest record of each scenario, by name, of the folder below that has the newest of all."""
+    machines: dict[Path, dict[str, tuple[_Name, Path]]] = {}
+    for path in sorted(folder.glob("*/*.csv")):
+        name = _Name.of(path)
+        if name is None:
+            continue
+        kept = machines.setdefault(path.parent, {})
+        if name.scenario not in kept or kept[name.scenario][0] < name:
+            kept[name.scenario] = (name, path)
+    if not machines:
+        return {}
+    last = max(machines, key=lambda machine: max(name.date for name, _ in machines[machine].values()))
+    return {scenario: path for scenario, (_, path) in sorted(machines[last].items())}
+
+
+def _is_file(asked: str) -> bool:
+    return asked.endswith(".csv") or Path(asked).is_file()
+
+
+def _path(asked: str, found: dict[str, Path], folder: Path) -> Path:
+    if _is_file(asked):
+        return Path(asked)
+    if asked not in found:
+        choice = f"choose from {', '.join(found)}" if found else "there is none"
+        raise UsageError(f"{asked} is neither a file nor a scenario with a record in {folder}: {choice}")
+    return found[asked]
+
+
+def _chosen(path: Path) -> Chosen:
+    record = read_csv(path)
+    name = record.facts.get("scenario", "")
+    known = name in names()
+    return Chosen(path, record, _completed(load(name) if known else _plain(name or path.stem), record), known)
+
+
+def _plain(name: str) -> Scenario:
+    """Returns a scenario that knows nothing but its name."""
+    nothing = Measure(rounds=0, seconds=0, warmup=0)
+    return Scenario(name, name, (), "", (), nothing, nothing, (), ())
+
+
+def _completed(scenario: Scenario, record: Record) -> Scenario:
+    """Adds the workloads and peers of a record that its scenario does not have, by their bare names."""
+    workloads = {workload.name: workload for workload in scenario.workloads}
+    for sample in record.samples:
+        name = sample.cell.workload
+        workloads.setdefault(name, Workload(name, name, unit="operation", measures=sample.measures))
+    peers = dict.fromkeys([*scenario.peers, *(sample.peer for sample in record.samples)])
+    return dataclasses.replace(scenario, workloads=tuple(workloads.values()), peers=tuple(peers))
