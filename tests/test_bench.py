@@ -36,7 +36,7 @@ from harness.process import environment  # noqa: E402
 from harness.record import as_json, read_csv  # noqa: E402
 from harness.results import judge, ratio, summarize  # noqa: E402
 from harness.runner import Runner  # noqa: E402
-from harness.scenario import Bar, Cell, Measure, PeerName, Scenario  # noqa: E402
+from harness.scenario import Bar, Cell, Measure, PeerName, Scenario, Workload  # noqa: E402
 from harness.server import Server  # noqa: E402
 from harness.tables import bars_table, cell_table, text_of  # noqa: E402
 
@@ -517,6 +517,11 @@ def test_scenario_files_are_sound() -> None:
             assert set(workload.sizes) <= set(scenario.workload(workload.name).sizes)
 
 
+@pytest.mark.parametrize(("unit", "units"), [("delivery", "deliveries"), ("echo", "echoes"), ("message", "messages")])
+def test_plural(unit: str, units: str) -> None:
+    assert Workload("", "", unit).units == units
+
+
 def test_workload_for_each_value_of_an_option() -> None:
     data = {
         "title": "", "peers": ["a"], "subject": "a", "limits": [],
@@ -527,6 +532,8 @@ def test_workload_for_each_value_of_an_option() -> None:
             {"name": "long", "title": "", "unit": "", "quick": False},
         ],
     }  # fmt: skip
+    data["workload"][0] |= {"quick_values": [2000], "peers": ["all"]}  # type: ignore[index]
+    data["sets"] = {"all": ["a"]}
     scenario = scenarios.parse("s", data)
     assert [(one.name, one.kind, one.title, one.options) for one in scenario.workloads] == [
         ("w-10", "w", "10 of them", {"m": 1, "n": 10}),
@@ -536,10 +543,8 @@ def test_workload_for_each_value_of_an_option() -> None:
     assert [one.name for one in scenario.narrowed(workloads=["w"]).workloads] == ["w-10", "w-2000"]
     assert [one.name for one in scenario.narrowed(workloads=["w-10", "long"]).workloads] == ["w-10", "long"]
     quick = scenario.shortened()
-    assert [(one.name, one.options["m"], one.seconds) for one in quick.workloads] == [
-        ("w-10", 2, None),
-        ("w-2000", 2, None),
-    ]
+    assert [(one.name, one.options["m"], one.seconds) for one in quick.workloads] == [("w-2000", 2, None)]
+    assert scenario.workloads[0].peers == ("a",)
     changed = scenario.with_options({"m": 7})
     assert [one.options for one in changed.workloads] == [{"m": 7, "n": 10}, {"m": 7, "n": 2000}, {}]
     with pytest.raises(UsageError, match="unknown option x: choose from m, n"):

@@ -305,7 +305,6 @@ def test_table_of_a_cell() -> None:
         (units.time_text(0), "0"),
         (units.number_text(51_158.4), "51,158"),
         (units.number_text(2.5), "2.5"),
-        (units.plural("delivery") + units.plural("echo") + units.plural("key"), "deliveriesechoeskeys"),
         (units.ratio_text(0.9731) + units.ratio_text(1.05) + units.ratio_text(1234.5), "0.9731.051,234"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class Workload:
         options: what else the peers are told, as options of their command line; true: a flag.
         quick_options: what is different of them in a quick run.
         each: name and values of an option; the workload stands once for each of them, named `name-VALUE`.
+        quick_values: those of them that a quick run has; None: all.
         group: the name of the workload that it is one of so; None: it stands alone.
         peers: those that take part, parts of their names left out meaning all; None: all that can.
         rounds: the most rounds that it is worth.
@@ -99,6 +100,7 @@ class Workload:
     options: Options = field(default_factory=dict)
     quick_options: Options = field(default_factory=dict)
     each: dict[str, tuple[Option, ...]] = field(default_factory=dict)
+    quick_values: tuple[Option, ...] | None = None
     group: str | None = None
     peers: tuple[str, ...] | None = None
     rounds: int | None = None
@@ -112,6 +114,13 @@ class Workload:
     def kind(self) -> str:
         """What the peers call what they do."""
         return self.model or self.group or self.name
+
+    @property
+    def units(self) -> str:
+        """The plural of what is counted: echoes, deliveries, round trips."""
+        if self.unit.endswith("y") and self.unit[-2:-1] not in "aeiou":
+            return self.unit[:-1] + "ies"
+        return self.unit + ("es" if self.unit.endswith(("o", "s", "x", "ch", "sh")) else "s")
 
     def admits(self, peer: str) -> bool:
         """Tells whether a peer may take part."""
@@ -343,9 +352,10 @@ def load(name: str) -> Scenario:
 
 def parse(name: str, data: dict[str, Any]) -> Scenario:
     """Makes a scenario of the content of its file."""
-    workloads = tuple(one for table in data["workload"] for one in _each(Workload(**_tuples(table))))
+    sets = data.get("sets", {})
+    workloads = tuple(one for table in data["workload"] for one in _each(Workload(**_with_sets(_tuples(table), sets))))
     bars = tuple(Bar(**_tuples(bar)) for table in data.get("bar", []) for bar in _on_each_loop(table))
-    charts = tuple(Chart(**_tuples(chart)) for chart in data.get("chart", []))
+    charts = tuple(Chart(**_with_sets(_tuples(chart), sets)) for chart in data.get("chart", []))
     for chart in charts:
         _known("kind of chart", [chart.kind], ["bars", "lines", "percentiles"])
         _known("workload", chart.workloads, [name for one in workloads for name in (one.name, one.group) if name])
@@ -386,6 +396,14 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def _with_sets(table: dict[str, Any], sets: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Returns a table with the names of sets in its lists of peers replaced by the peers in them."""
+    lists = {key: table[key] for key in ("peers", "quick_peers") if table.get(key) is not None}
+    return table | {
+        key: tuple(peer for name in names for peer in sets.get(name, (name,))) for key, names in lists.items()
+    }
+
+
 def _each(workload: Workload) -> list[Workload]:
     """Returns a workload once for each value of its `each`, {NAME} replaced in its title."""
     if not workload.each:
@@ -398,6 +416,7 @@ def _each(workload: Workload) -> list[Workload]:
             group=workload.name,
             title=workload.title.format(**{option: f"{value:,}" if isinstance(value, int) else value}),
             options=workload.options | {option: value},
+            quick=workload.quick and (workload.quick_values is None or value in workload.quick_values),
             each={},
         )
         for value in values

@@ -81,9 +81,9 @@ def cell_table(scenario: Scenario, cell: Cell, samples: Sequence[Sample]) -> Ren
 def _header(
     scenario: Scenario, workload: Workload, shown: Sequence[str], limit: str | None, *, with_ratio: bool
 ) -> list[str | Text]:
-    rate = f"{workload.unit}s/s"
+    rate = f"{workload.units}/s"
     kind = KINDS[workload.measures]
-    names = {"memory": "each", "number": f"{workload.unit}s"}
+    names = {"memory": "each", "number": workload.units}
     header: list[str | Text] = ["", FIGURES[kind.figure] if kind.figure else names.get(workload.measures, rate)]
     header += [
         "min - max",

@@ -13,10 +13,11 @@ from itertools import repeat
 from typing import Any
 
 from peers.content import ContentError, Sink, Stream, two_messages
-from peers.program import STEP_SECONDS, echo_url, result
+from peers.latency import WINDOW_SHARE, Latencies
+from peers.program import STEP_SECONDS, echo_url, gate, result
 from peers.usage import Usage
 
-__all__ = ["LOOPS", "Awaiting", "Connect", "measure", "text_report"]
+__all__ = ["LOOPS", "SEND_STEP_BYTES", "Awaiting", "Connect", "Loop", "Step", "check_echo", "run", "text_report"]
 
 # What the sending loop hands over before it waits until a library without backpressure of its own has caught up. With
 # half of it websocket-rs loses a tenth to waiting, with four times as much it loses that to what it has queued.
@@ -33,25 +34,32 @@ class Awaiting:
             BlockingIOError, the message is sent again after `writable`.
         recv: returns an awaitable of the next message.
         report: asks the server's /sink what has arrived, returns its answer.
+        send_text: sends one text message; returns as `send` does.
         messages: iterates over the messages that arrive.
         recv_many: returns an awaitable of a list of the messages that are ready, at least one and at most so many.
         writable: waits until `send` can take more; only for a library whose `send` raises BlockingIOError.
         drain: waits until not too much is queued; only for a library whose `send` takes whatever comes.
+        flush: waits until the system has taken all that was sent; only for a library that can gather messages.
         send_each: sends a list of binary messages by one `send` call for each; only for a library that is called from
             compiled code.
+        close: closes the connection, with the closing handshake where the library has one; what it returns is awaited,
+            unless that is None.
         encode: makes of a message what `recv` returns for it.
     """
 
     connection: object
-    send: Callable[[bytes], Awaitable[object] | None]
+    send: Callable[[Any], Awaitable[object] | None]
     recv: Callable[[], Awaitable[Any]]
     report: Callable[[], Awaitable[object]]
+    send_text: Callable[[str], Awaitable[object] | None] | None = None
     messages: Any = None
     recv_many: Any = None
     writable: Callable[[], Awaitable[object]] | None = None
     drain: Callable[[], Awaitable[object]] | None = None
+    flush: Callable[[], Awaitable[object]] | None = None
     send_each: Callable[[list[bytes]], object] | None = None
-    encode: Callable[[bytes], Any] = lambda message: message
+    close: Callable[[], Awaitable[object] | None] | None = None
+    encode: Callable[[Any], Any] = lambda message: message
 
 
 Connect = Callable[[str, str | None, int], Awaitable[Awaiting]]
@@ -64,20 +72,28 @@ async def _nothing() -> None:
     pass
 
 
+async def _no_figures(seconds: float) -> dict[str, object]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Loop:
     """A workload on an open connection.
 
     Attributes:
         prepare: returns a step of so many messages.
-        finish: ends a sequence of steps, inside the window.
+        finish: ends a sequence of steps, inside the window; returns what it counted beside them, if anything.
+        begin: told that the warm-up is over.
         settle: makes sure that nothing is missing, after the window.
+        figures: measures further figures, after the window, in about so many seconds.
         limit: the most messages in a step.
     """
 
     prepare: Callable[[int], Step]
-    finish: Callable[[], Awaitable[None]] = _nothing
+    finish: Callable[[], Awaitable[int | None]] = _nothing
+    begin: Callable[[], None] = lambda: None
     settle: Callable[[], Awaitable[None]] = _nothing
+    figures: Callable[[float], Awaitable[dict[str, object]]] = _no_figures
     limit: float = float("inf")
 
 
@@ -97,17 +113,23 @@ def text_report(
 
 async def measure(connect: Connect, style: str, options: argparse.Namespace) -> dict[str, object]:
     """Runs the workload that the options name, receiving in the way that `style` names."""
-    loop = await LOOPS[options.workload](connect, style, options)
+    return await run(await LOOPS[options.workload](connect, style, options), options)
+
+
+async def run(loop: Loop, options: argparse.Namespace) -> dict[str, object]:
+    """Warms up, then runs a workload on its open connection for one window."""
     step = await _warm_up(loop, options.warmup)
+    gate(options)
+    loop.begin()
     count = 0
     since = Usage.now(options.server_pid)
     end = since.wall + options.seconds
     while time.perf_counter() < end:
         count += await step()
-    await loop.finish()
+    count += await loop.finish() or 0
     used = Usage.now(options.server_pid) - since
     await loop.settle()
-    return result(count, used)
+    return result(count, used, **await loop.figures(options.seconds * WINDOW_SHARE))
 
 
 async def _warm_up(loop: Loop, seconds: float) -> Step:
@@ -147,7 +169,22 @@ async def _round_trip(connect: Connect, style: str, options: argparse.Namespace)
 
         return step
 
-    return Loop(prepare)
+    async def figures(seconds: float) -> dict[str, object]:
+        latencies, clock = Latencies(), time.perf_counter_ns
+        end = time.perf_counter() + seconds
+        while True:
+            for message, expected in pairs:
+                begun = clock()
+                pending = send(message)
+                if pending is not None:
+                    await pending
+                if await recv() != expected:
+                    raise ContentError("a reply differs from the message that was sent")
+                latencies.add(clock() - begun)
+            if latencies.full or time.perf_counter() >= end:
+                return latencies.figures(options)
+
+    return Loop(prepare, figures=figures)
 
 
 async def _pipelined(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
@@ -231,7 +268,8 @@ def _by_recv_many(recv_many: Callable[[int], Awaitable[list[Any]]], stream: Stre
     return step
 
 
-async def _send(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
+async def check_echo(connect: Connect, options: argparse.Namespace) -> None:
+    """Before a sending loop: what is sent must come back unchanged."""
     echo = await connect(echo_url(options.url), options.ca, options.size)
     for message in two_messages(options.size):
         pending = echo.send(message)
@@ -240,6 +278,9 @@ async def _send(connect: Connect, style: str, options: argparse.Namespace) -> Lo
         if await echo.recv() != echo.encode(message):
             raise ContentError("the echo of a message that was sent differs from it")
 
+
+async def _send(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
+    await check_echo(connect, options)
     connection = await connect(options.url, options.ca, options.size)
     sink = Sink(options.size)
     messages = two_messages(options.size)

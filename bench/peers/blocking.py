@@ -12,14 +12,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from peers import program
+from peers import closed, compressed, dead, duplex, one_way, opening, processes, program, sending, transfer
+from peers.abilities import Abilities, add_arguments
 from peers.content import ContentError, Sink, Stream, two_messages
-from peers.program import STEP_SECONDS, Library, echo_url
+from peers.latency import WINDOW_SHARE, Latencies
+from peers.program import STEP_SECONDS, Library, echo_url, gate
+from peers.stepping import Loop, Step
 from peers.usage import Usage
 
 __all__ = ["BASE", "Blocking", "Connect", "main", "text_report"]
 
-BASE = ("round-trip", "stream-in", "send")
+# What sends and receives by turns; `duplex` is for libraries that say that two threads may share a connection.
+BASE = (
+    *("round-trip", "stream-in", "send", "send-each", processes.WORKLOAD),
+    *one_way.BLOCKING,
+    *transfer.BLOCKING,
+)
 
 
 @dataclass
@@ -30,9 +38,11 @@ class Blocking:
         send: sends one binary message; takes what `encode` made of it.
         recv: returns the next message.
         report: asks the server's /sink what has arrived, returns its answer.
+        send_text: sends one text message.
         messages: iterates over the messages that arrive.
         recv_many: returns a list of the messages that are ready, at least one and at most so many.
         send_many: sends a list of messages.
+        close: closes the connection, with the closing handshake where the library has one.
         encode: makes of a message what `send` takes and what `recv` must then return. A raw socket takes the whole
             frame, prepared; a library takes the message itself.
     """
@@ -40,16 +50,16 @@ class Blocking:
     send: Callable[[Any], object]
     recv: Callable[[], object]
     report: Callable[[], object]
+    send_text: Callable[[str], object] | None = None
     messages: Iterable[Any] = ()
     recv_many: Callable[[int], list[Any]] | None = None
     send_many: Callable[[list[bytes]], object] | None = None
+    close: Callable[[], object] | None = None
     encode: Callable[[bytes], tuple[Any, Any]] = lambda message: (message, message)
 
 
 Connect = Callable[[str, str | None, int], Blocking]
 """Connects to a URL, trusting the CA in a PEM file if given; the third argument is the size of the messages to come."""
-
-Step = Callable[[], int]
 
 
 def text_report(send: Callable[[str], object], recv: Callable[[], object]) -> Callable[[], object]:
@@ -69,6 +79,7 @@ def main(
     *,
     workloads: tuple[str, ...] = BASE,
     helpers: tuple[str, ...] = (),
+    abilities: Abilities | None = None,
 ) -> NoReturn:
     """Runs a peer program: parses the command line, measures, prints one JSON line, ends the process.
 
@@ -78,48 +89,63 @@ def main(
         connect: opens a connection.
         workloads: what it can do; by default what every blocking client can.
         helpers: distributions that make it faster.
+        abilities: what it can do beside; None: it is no library, and neither opens connections again and again.
     """
-    parser = program.parser(list(_LOOPS))
+    if abilities is not None:
+        workloads = (*workloads, opening.WORKLOAD, *abilities.workloads())
+    parser = program.parser(workloads)
+    add_arguments(parser)
     options = parser.parse_args()
     library = Library(module, distribution, helpers)
-    program.main(options, [library], workloads, lambda options: _measure(connect, options))
+    program.main(options, [library], workloads, lambda options: _measure(connect, abilities or Abilities(), options))
 
 
-def _measure(connect: Connect, options: argparse.Namespace) -> dict[str, object]:
-    prepare, finish = _LOOPS[options.workload](connect, options)
-    step = _warm_up(prepare, finish, options.warmup)
+def _measure(connect: Connect, abilities: Abilities, options: argparse.Namespace) -> dict[str, object]:
+    if options.workload == opening.WORKLOAD:
+        return opening.blocking(connect, options)
+    if options.workload == dead.WORKLOAD:
+        return dead.blocking(abilities, options)
+    if options.workload == processes.WORKLOAD:
+        return processes.measure(options)
+    if options.workload in closed.WORKLOADS:
+        loop = closed.blocking(connect, abilities, options)
+    elif options.workload in compressed.BLOCKING:
+        loop = compressed.BLOCKING[options.workload](abilities, options)
+    else:
+        loop = _LOOPS[options.workload](connect, options)
+    step = _warm_up(loop, options.warmup)
+    gate(options)
+    loop.begin()
     count = 0
     since = Usage.now(options.server_pid)
     end = since.wall + options.seconds
     while time.perf_counter() < end:
         count += step()
-    finish()
-    return program.result(count, Usage.now(options.server_pid) - since)
+    count += loop.finish() or 0
+    used = Usage.now(options.server_pid) - since
+    loop.settle()
+    return program.result(count, used, **loop.figures(options.seconds * WINDOW_SHARE))
 
 
-def _warm_up(prepare: Callable[[int], Step], finish: Callable[[], None], seconds: float) -> Step:
+def _warm_up(loop: Loop, seconds: float) -> Step:
     """Runs the workload for some time, and finds the step that takes about STEP_SECONDS."""
     count = 2
-    step = prepare(count)
+    step = loop.prepare(count)
     end = time.perf_counter() + seconds
     while True:
         since = time.perf_counter()
         step()
         now = time.perf_counter()
-        if now - since < STEP_SECONDS / 2:
+        if now - since < STEP_SECONDS / 2 and count * 2 <= loop.limit:
             count *= 2
-            step = prepare(count)
+            step = loop.prepare(count)
         elif now >= end:
             break
-    finish()
+    loop.finish()
     return step
 
 
-def _nothing() -> None:
-    pass
-
-
-def _round_trip(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
+def _round_trip(connect: Connect, options: argparse.Namespace) -> Loop:
     connection = connect(options.url, options.ca, options.size)
     pairs = [connection.encode(message) for message in two_messages(options.size)]
     send, recv = connection.send, connection.recv
@@ -136,10 +162,23 @@ def _round_trip(connect: Connect, options: argparse.Namespace) -> tuple[Callable
 
         return step
 
-    return prepare, _nothing
+    def figures(seconds: float) -> dict[str, object]:
+        latencies, clock = Latencies(), time.perf_counter_ns
+        end = time.perf_counter() + seconds
+        while True:
+            for message, expected in pairs:
+                begun = clock()
+                send(message)
+                if recv() != expected:
+                    raise ContentError("a reply differs from the message that was sent")
+                latencies.add(clock() - begun)
+            if latencies.full or time.perf_counter() >= end:
+                return latencies.figures(options)
+
+    return Loop(prepare, figures=figures)
 
 
-def _stream_in(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
+def _stream_in(connect: Connect, options: argparse.Namespace) -> Loop:
     messages = connect(options.url, options.ca, options.size).messages
     stream = Stream(options.size)
 
@@ -155,10 +194,10 @@ def _stream_in(connect: Connect, options: argparse.Namespace) -> tuple[Callable[
 
         return step
 
-    return prepare, _nothing
+    return Loop(prepare)
 
 
-def _stream_in_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
+def _stream_in_many(connect: Connect, options: argparse.Namespace) -> Loop:
     recv_many = connect(options.url, options.ca, options.size).recv_many
     stream = Stream(options.size)
     limit = options.batch
@@ -177,10 +216,10 @@ def _stream_in_many(connect: Connect, options: argparse.Namespace) -> tuple[Call
 
         return step
 
-    return prepare, _nothing
+    return Loop(prepare)
 
 
-def _send(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
+def _send(connect: Connect, options: argparse.Namespace) -> Loop:
     echo = connect(echo_url(options.url), options.ca, options.size)
     for message, expected in [echo.encode(message) for message in two_messages(options.size)]:
         echo.send(message)
@@ -203,10 +242,10 @@ def _send(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int]
 
         return step
 
-    return prepare, lambda: sink.check(connection.report())
+    return Loop(prepare, lambda: sink.check(connection.report()))
 
 
-def _send_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[[int], Step], Callable[[], None]]:
+def _send_many(connect: Connect, options: argparse.Namespace) -> Loop:
     batch = two_messages(options.size) * max(1, options.batch // 2)
     echo = connect(echo_url(options.url), options.ca, options.size)
     connection = connect(options.url, options.ca, options.size)
@@ -232,13 +271,17 @@ def _send_many(connect: Connect, options: argparse.Namespace) -> tuple[Callable[
 
         return step
 
-    return prepare, lambda: sink.check(connection.report())
+    return Loop(prepare, lambda: sink.check(connection.report()))
 
 
-_LOOPS: dict[str, Callable[..., tuple[Callable[[int], Step], Callable[[], None]]]] = {
+_LOOPS: dict[str, Callable[..., Loop]] = {
     "round-trip": _round_trip,
     "stream-in": _stream_in,
     "stream-in-many": _stream_in_many,
     "send": _send,
     "send-many": _send_many,
+    "send-each": sending.each_is_handed_over(_send),
+    **one_way.BLOCKING,
+    **transfer.BLOCKING,
+    **duplex.BLOCKING,
 }

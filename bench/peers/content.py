@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import attrgetter, itemgetter
 from typing import Any
 
-__all__ = ["ContentError", "Sink", "Stream", "two_messages"]
+__all__ = ["ContentError", "File", "Sink", "Stream", "two_messages", "unwrapping"]
 
 
 class ContentError(Exception):
@@ -17,6 +18,43 @@ def two_messages(size: int) -> list[bytes]:
     """Returns two messages that differ in every byte: a reply that is late by one is noticed."""
     one = (bytes(index * 7 & 0xFF for index in range(256)) * (size // 256 + 1))[:size]
     return [one, one.translate(bytes(range(255, -1, -1)))]
+
+
+def unwrapping(encode: Callable[[bytes], Any], size: int) -> Callable[[Any], Any]:
+    """Returns a function that takes the payload out of what a library returns for a binary message of this size.
+
+    Where the payload is, `encode` tells, which makes of a message what the library returns for it. The rest, type and
+    flags or the head of a frame, must be that of a binary message.
+    """
+    message = two_messages(max(size, 1))[0][:size]
+    wrapped = encode(message)
+    if wrapped is message:
+        return lambda reply: reply
+    if isinstance(wrapped, bytes):
+        head = wrapped[: len(wrapped) - size]
+        return lambda reply: memoryview(reply)[len(head) :] if reply.startswith(head) else _not_binary(reply)
+    inside = payload_of(encode)
+
+    def payload(reply: Any) -> Any:
+        found = inside(reply)
+        return found if encode(found) == reply else _not_binary(reply)
+
+    return payload
+
+
+def payload_of(encode: Callable[[bytes], Any]) -> Callable[[Any], Any]:
+    """Returns a function that takes the payload out of what a library returns for a message, whatever its type."""
+    message = b"payload"
+    wrapped = encode(message)
+    if wrapped is message:
+        return lambda reply: reply
+    if isinstance(wrapped, tuple):
+        return itemgetter(next(index for index, part in enumerate(wrapped) if part is message))
+    return attrgetter(next(name for name, part in vars(wrapped).items() if part is message))
+
+
+def _not_binary(reply: object) -> Any:
+    raise ContentError(f"what arrived is no binary message: {str(reply)[:100]}")
 
 
 class Stream:
@@ -35,7 +73,7 @@ class Stream:
     def check(self, message: object, count: int) -> None:
         """Checks the last of `count` messages: its number proves that all before it came, once and in order."""
         self.position += count
-        expected = (self.position - 1).to_bytes(8, "little") + self.tail
+        expected = self.message(self.position - 1)
         if self.encode(expected) != message:
             try:
                 found = (
@@ -44,6 +82,16 @@ class Stream:
             except TypeError:
                 found = f"is {str(message)[:100]}"
             raise ContentError(f"message {self.position - 1} of the stream {found}")
+
+    def takes(self, message: object) -> bool:
+        """Tells whether this is the message that is due, and if so takes it."""
+        due = self.encode(self.message(self.position)) == message
+        self.position += due
+        return due
+
+    def message(self, number: int) -> bytes:
+        """Returns the message of this number."""
+        return number.to_bytes(8, "little") + self.tail
 
 
 class Sink:
@@ -62,3 +110,41 @@ class Sink:
         expected = {"messages": self.sent, "bytes": self.sent * self.size}
         if arrived != expected:
             raise ContentError(f"/sink received {arrived}, sent was {expected}")
+
+
+class File:
+    """A file in messages of a size, the last one as long as what is left; they are numbered as those of /blast are.
+
+    Attributes:
+        count: its messages.
+        length: its bytes.
+    """
+
+    def __init__(self, size: int, length: int) -> None:
+        if length < 8:
+            raise ContentError(f"a file of {length} bytes is too small, 8 is the least")
+        self._stream = Stream(size)
+        self._size = size
+        self.length = length
+        self.count = -(-length // size)
+
+    def messages(self) -> Iterator[bytes]:
+        """Yields the messages, as many as `count`."""
+        for number in range(self.count):
+            yield self._stream.message(number)[: self.length - number * self._size]
+
+    def check(self, answer: object, digest: str, times: int = 1) -> None:
+        """Compares what the server says of all that went one way with the digest of this end.
+
+        Args:
+            answer: the server's counts and digest.
+            digest: the SHA-256 of all bytes that were sent, or have arrived, here.
+            times: how many times the file went over.
+        """
+        expected = {"messages": self.count * times, "bytes": self.length * times, "sha256": digest}
+        try:
+            told = json.loads(answer if isinstance(answer, (str, bytes)) else bytes(memoryview(answer)))
+        except (TypeError, ValueError):
+            raise ContentError(f"at the end of a file the server says {str(answer)[:100]}") from None
+        if told != expected:
+            raise ContentError(f"a file of {expected} went over, the server says {told}")

@@ -10,6 +10,7 @@ import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from peers.awaiting import Connect
 from peers.content import ContentError, two_messages
@@ -26,8 +27,13 @@ SETTLE_SECONDS = 0.2
 SPARE = 64
 
 
-async def measure(connect: Connect, options: argparse.Namespace) -> dict[str, object]:
-    """Opens connections, has a message echoed over each, lets them rest; `memory` is what all of them hold."""
+async def measure(connect: Connect, options: argparse.Namespace, message: Any = None) -> dict[str, object]:
+    """Opens connections, has a message echoed over each, lets them rest; `memory` is what all of them hold.
+
+    The message is one of 256 bytes, if no other is given.
+    """
+    if message is None:
+        message = two_messages(256)[0]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
     wanted = options.connections
@@ -37,17 +43,15 @@ async def measure(connect: Connect, options: argparse.Namespace) -> dict[str, ob
         raise OSError(f"only {limit[1]} descriptors are allowed (RLIMIT_NOFILE)")
     # A list of full length from the start: it must not grow in between.
     kept: list[object] = [None] * (FIRST + wanted)
-    await _open(connect, options, kept, range(FIRST))
+    await _open(connect, options, message, kept, range(FIRST))
     before = await _resident()
     since = Usage.now(options.server_pid)
-    await _open(connect, options, kept, range(FIRST, len(kept)))
+    await _open(connect, options, message, kept, range(FIRST, len(kept)))
     used = Usage.now(options.server_pid) - since
     return result(wanted, used, memory=await _resident() - before)
 
 
-async def _open(connect: Connect, options: argparse.Namespace, kept: list[object], places: range) -> None:
-    message = two_messages(256)[0]
-
+async def _open(connect: Connect, options: argparse.Namespace, message: Any, kept: list[object], places: range) -> None:
     async def fill(places: Iterator[int]) -> None:
         for place in places:
             connection = await connect(options.url, options.ca, len(message))

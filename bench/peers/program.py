@@ -6,8 +6,11 @@ import argparse
 import importlib
 import importlib.metadata
 import json
+import math
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -15,10 +18,25 @@ from urllib.parse import urlsplit
 
 from peers.usage import Usage
 
-__all__ = ["CONTENTS", "STEP_SECONDS", "Library", "echo_url", "end", "fail", "main", "parser", "result", "version"]
+__all__ = [
+    "CONTENTS",
+    "STEP_SECONDS",
+    "Library",
+    "echo_url",
+    "end",
+    "fail",
+    "gate",
+    "main",
+    "parser",
+    "result",
+    "version",
+]
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
 STEP_SECONDS = 0.005
+
+# What one of several processes may take beyond its window: to check, and to tell.
+CHILD_SECONDS = 30
 
 # What messages may be made of, where that matters: `binary` is what `content.two_messages` makes.
 CONTENTS = ("binary", "repetitive", "random")
@@ -66,6 +84,7 @@ def parser(workloads: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, help="operations a second that are offered")
     parser.add_argument("--ca", help="PEM file of the CA to trust")
     parser.add_argument("--core", type=int, help="the core to run on")
+    parser.add_argument("--child", action="store_true", help="be one of several: begin when told to, tell all samples")
     parser.add_argument("--server-pid", type=int, help="the process whose CPU time counts as the server's")
     return parser
 
@@ -129,6 +148,19 @@ def end(answer: dict[str, object]) -> NoReturn:
     """
     print(json.dumps(answer), flush=True)
     os._exit("failed" in answer)
+
+
+def gate(options: argparse.Namespace) -> None:
+    """Where several processes measure at once: says that this one is warm, waits for the moment that all begin at."""
+    if not options.child:
+        return
+    # If nobody looks after this process any more, it ends nevertheless.
+    signal.alarm(math.ceil(2 * options.seconds) + CHILD_SECONDS)
+    print("ready", flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise RuntimeError("the process that should say when to begin has ended")
+    time.sleep(max(0.0, float(line) - time.monotonic()))
 
 
 def echo_url(url: str) -> str:

@@ -8,7 +8,7 @@ from harness.figures import FIGURES
 from harness.peers import Sample
 from harness.report.document import Row, Table
 from harness.report.selection import Chosen
-from harness.report.units import Unit, number_text, plural, ratio_text, unit_of
+from harness.report.units import Unit, number_text, ratio_text, unit_of
 from harness.report.wins import is_limit, is_ours
 from harness.results import BarResult, Figure, Summary, judge, ratio
 from harness.scenario import Cell, Scenario, size_text
@@ -115,7 +115,7 @@ def _columns(
         ),
     ]
     if measures != "rate":
-        columns.append((f"{plural(workload.unit)}/s", [_number(summary.rate) for summary in sound]))
+        columns.append((f"{workload.units}/s", [_number(summary.rate) for summary in sound]))
     if workload.throughput and cell.size:
         bytes_a_second = unit_of(workload, measures, "throughput")
         rates = [None if summary.rate is None else summary.rate.median * cell.size for summary in sound]

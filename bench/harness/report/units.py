@@ -10,7 +10,7 @@ from harness.errors import UsageError
 from harness.figures import FIGURES, KINDS
 from harness.scenario import Workload
 
-__all__ = ["Unit", "bytes_text", "number_text", "plural", "ratio_text", "short_text", "time_text", "unit_of"]
+__all__ = ["Unit", "bytes_text", "number_text", "ratio_text", "short_text", "time_text", "unit_of"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def unit_of(workload: Workload, measures: str, figure: str = "value") -> Unit:
     if figure not in FIGURES:
         raise UsageError(f"unknown figure {figure}: choose from value, throughput, {', '.join(FIGURES)}")
     if figure == "offered":
-        return Unit(f"{plural(workload.unit)}/s offered", short_text, number_text, lower=None)
+        return Unit(f"{workload.units}/s offered", short_text, number_text, lower=None)
     if figure in ("deviation", "limited"):
         return Unit(FIGURES[figure], _share_text, _share_text, lower=True if figure == "deviation" else None)
     return Unit(FIGURES[figure].removesuffix(" us"), time_text, time_text, lower=True)
@@ -68,15 +68,8 @@ def _unit_of_value(workload: Workload, measures: str) -> Unit:
         heading = FIGURES[kind.figure].removesuffix(" us")
         return Unit(f"{heading} of a {workload.unit}", time_text, time_text, kind.lower)
     if measures == "number":
-        return Unit(plural(workload.unit), short_text, number_text, kind.lower)
-    return Unit(f"{plural(workload.unit)}/s", short_text, number_text, kind.lower)
-
-
-def plural(noun: str) -> str:
-    """Returns the plural of a unit: echoes, deliveries, round trips."""
-    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
-        return noun[:-1] + "ies"
-    return noun + ("es" if noun.endswith(("o", "s", "x", "ch", "sh")) else "s")
+        return Unit(workload.units, short_text, number_text, kind.lower)
+    return Unit(f"{workload.units}/s", short_text, number_text, kind.lower)
 
 
 def number_text(value: float) -> str:

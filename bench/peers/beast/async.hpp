@@ -10,15 +10,15 @@ template <class Stream>
 class Async {
 public:
     static workload open() {
-        if (!std::strcmp(options.workload, "send")) check_echo<Stream>();
+        if (is_sending()) check_echo<Stream>();
         connection = new Connection<Stream>;
-        if (!std::strcmp(options.workload, "send")) return {step_send, finish_sink, nullptr};
-        if (!std::strcmp(options.workload, "stream-in")) return {step_stream_in, nullptr, nullptr};
-        if (!std::strcmp(options.workload, "round-trip")) return {step_round_trip, nullptr, nullptr};
+        if (is_sending()) return {step_send, finish_sink, nullptr, 0};
+        if (!std::strcmp(options.workload, "stream-in")) return {step_stream_in, nullptr, nullptr, 0};
+        if (!std::strcmp(options.workload, "round-trip")) return {step_round_trip, nullptr, nullptr, 1};
         due = options.window;
         write_next();
         read_next();
-        return {step_pipelined, nullptr, settle};
+        return {step_pipelined, nullptr, settle, 0};
     }
 
 private:

@@ -7,10 +7,10 @@
 template <class Stream>
 struct Blocking {
     static inline Connection<Stream>* connection;
-    static inline uint64_t position; /* messages of the stream so far, or to the sink */
+    static inline uint64_t position; /* messages of the stream so far, or to the sink, or round trips */
 
     static uint64_t step_round_trip(uint64_t count) {
-        for (uint64_t i = 0; i < count; i++) connection->round_trip(i);
+        for (uint64_t i = 0; i < count; i++) connection->round_trip(position++);
         return count;
     }
 
@@ -34,9 +34,10 @@ struct Blocking {
     static void finish_sink() { connection->check_sink(position); }
 
     static workload open() {
-        if (!std::strcmp(options.workload, "send")) check_echo<Stream>();
+        if (is_sending()) check_echo<Stream>();
         connection = new Connection<Stream>;
-        if (!std::strcmp(options.workload, "send")) return {step_send, finish_sink, nullptr};
-        return {std::strcmp(options.workload, "stream-in") ? step_round_trip : step_stream_in, nullptr, nullptr};
+        if (is_sending()) return {step_send, finish_sink, nullptr, 0};
+        if (!std::strcmp(options.workload, "stream-in")) return {step_stream_in, nullptr, nullptr, 0};
+        return {step_round_trip, nullptr, nullptr, 1};
     }
 };

@@ -100,6 +100,9 @@ private:
     }
 };
 
+/* Whether it is one of the sending loops; both of them hand over each message by a system call. */
+inline bool is_sending() { return !std::strcmp(options.workload, "send") || !std::strcmp(options.workload, "send-each"); }
+
 /* Before a sending loop: what is sent must come back unchanged. */
 template <class Stream>
 void check_echo() {

@@ -11,8 +11,8 @@ workload open_either() {
 }
 
 int main(int count, char** arguments) {
-    static const char* const blocking[] = {"round-trip", "stream-in", "send", nullptr};
-    static const char* const async[] = {"round-trip", "stream-in", "send", "pipelined", nullptr};
+    static const char* const blocking[] = {"round-trip", "stream-in", "send", "send-each", nullptr};
+    static const char* const async[] = {"round-trip", "stream-in", "send", "send-each", "pipelined", nullptr};
     static const style styles[] = {
         {"sync", blocking, open_either<Blocking>}, {"async", async, open_either<Async>}, {nullptr, nullptr, nullptr}};
     const std::string version = std::to_string(BOOST_VERSION / 100000) + "." +

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from peers.abilities import Abilities
 from peers.blocking import Blocking, main
 
 
 def connect(url: str, ca: str | None, size: int) -> Blocking:
-    """Connects with the defaults; TLS is that of the library. `recv` returns payload and flags: both are compared."""
+    """Connects with the defaults; TLS is that of the library. `recv` returns payload and flags: both are compared.
+
+    `close` sends a close frame, but does not wait for that of the server.
+    """
     from curl_cffi import CurlWsFlag, WebSocket
 
     ws = WebSocket()
@@ -20,10 +24,16 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
         send=ws.send,
         recv=ws.recv,
         report=report,
+        send_text=ws.send_str,
         messages=ws,
+        close=ws.close,
         encode=lambda message: (message, (message, CurlWsFlag.BINARY)),
     )
 
 
+CLOSED = "curl_cffi:WebSocketClosed"
+# It has neither compression nor keepalive.
+ABILITIES = Abilities(closed={"recv": CLOSED, "send": CLOSED})
+
 if __name__ == "__main__":
-    main("curl_cffi", "curl_cffi", connect)
+    main("curl_cffi", "curl_cffi", connect, abilities=ABILITIES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from peers.abilities import Abilities
 from peers.asynchronous import main
 from peers.awaiting import Awaiting
 
@@ -24,7 +25,7 @@ async def connect(url: str, ca: str | None, size: int) -> Awaiting:
     """Connects with the queues of the author's benchmark, and without a limit on size.
 
     `send` only queues; what it returns must be awaited nevertheless. `recv` returns payload and flags: both are
-    compared.
+    compared. `close` sends a close frame, but does not wait for that of the server.
     """
     from curl_cffi import CurlWsFlag
 
@@ -41,9 +42,16 @@ async def connect(url: str, ca: str | None, size: int) -> Awaiting:
         send=ws.send,
         recv=ws.recv,
         report=report,
+        send_text=ws.send_str,
+        flush=ws.flush,
+        close=ws.close,
         encode=lambda message: (message, CurlWsFlag.BINARY),
     )
 
 
+CLOSED = "curl_cffi:WebSocketClosed"
+# It has neither compression nor keepalive.
+ABILITIES = Abilities(closed={"recv": CLOSED, "send": CLOSED})
+
 if __name__ == "__main__":
-    main("curl_cffi", "curl_cffi", {"await": connect})
+    main("curl_cffi", "curl_cffi", {"await": connect}, abilities={"await": ABILITIES})

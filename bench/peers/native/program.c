@@ -10,7 +10,11 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "latency.h"
+
 #define STEP_SECONDS 0.005
+/* The window in which single operations are timed, beside the one of the rate, in which no clock is read. */
+#define LATENCY_SHARE 0.5
 
 struct options options = {
     .url = "ws://127.0.0.1:8765/", .workload = "round-trip", .size = 256, .batch = 1024, .window = 100,
@@ -111,12 +115,13 @@ static void measure(struct workload workload, const char *version) {
     struct usage until = usage_now();
     if (workload.settle) workload.settle();
 
-    char server[32] = "null";
+    char server[32] = "null", figures[256] = "";
+    if (workload.timed) time_alone(workload.step, options.seconds * LATENCY_SHARE, figures, sizeof figures);
     if (since.server >= 0 && until.server >= 0) snprintf(server, sizeof server, "%.9f", until.server - since.server);
     printf("{\"count\": %llu, \"seconds\": %.9f, \"user\": %.6f, \"system\": %.6f, \"server\": %s, \"checked\": true, "
-           "\"version\": \"%s\"}\n",
+           "%s\"version\": \"%s\"}\n",
            (unsigned long long)total, until.wall - since.wall, until.user - since.user, until.system - since.system,
-           server, version);
+           server, figures, version);
 }
 
 static void probe(const struct style *style, const char *version, int tls) {

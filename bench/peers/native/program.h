@@ -34,11 +34,13 @@ struct address {
  * step: does about `count` operations, returns how many they were.
  * finish: ends a sequence of steps, inside the window; may be NULL.
  * settle: makes sure that nothing is missing, after the window; may be NULL.
+ * timed: whether steps of one operation are timed alone, in a second window.
  */
 struct workload {
     uint64_t (*step)(uint64_t count);
     void (*finish)(void);
     void (*settle)(void);
+    int timed;
 };
 
 /* A way of working.

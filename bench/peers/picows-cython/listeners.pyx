@@ -44,6 +44,7 @@ cdef class RoundTrip(Listener):
         self.remaining -= 1
         if self.remaining == 0:
             self.remaining = self.course.again()
+            self.even, self.odd = self.course.messages
         if self.remaining:
             transport.send(WSMsgType.BINARY, self.message(self.remaining))
 
@@ -79,6 +80,37 @@ cdef class StreamIn(Listener):
             self.remaining = self.course.over(
                 frame.get_payload_as_memoryview() if self.course.views else frame.get_payload_as_bytes()
             )
+
+
+cdef class OneWay(WSListener):
+    """Both patterns at /stamp: `window` messages under way, each built by the course, which checks the replies too."""
+
+    cdef object course
+    cdef long remaining, window
+
+    def __init__(self, course):
+        self.course = course
+        self.remaining = course.count
+        self.window = course.window
+
+    cpdef on_ws_connected(self, WSTransport transport):
+        for _ in range(self.window):
+            transport.send(WSMsgType.BINARY, self.course.stamps.message())
+
+    cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
+        if not self.course.take(frame.get_payload_as_memoryview()):
+            return
+        if self.remaining == 0:
+            self.course.late()
+            return
+        self.remaining -= 1
+        if self.remaining == 0:
+            self.remaining = self.course.again()
+        if self.remaining:
+            transport.send(WSMsgType.BINARY, self.course.stamps.message())
+
+    cpdef on_ws_disconnected(self, WSTransport transport):
+        self.course.fail("the connection ended")
 
 
 def send_each(WSTransport transport, list messages):

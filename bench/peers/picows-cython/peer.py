@@ -9,6 +9,7 @@ from pathlib import Path
 from peers.asynchronous import Callbacks, main
 from peers.awaiting import Awaiting
 from peers.callbacks import Course
+from peers.one_way import OneWayCourse
 from peers.picows import peer as picows
 from peers.program import end
 
@@ -18,7 +19,8 @@ async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
     import listeners
 
     classes = {"round-trip": listeners.RoundTrip, "pipelined": listeners.Pipelined, "stream-in": listeners.StreamIn}
-    return await picows.open_with(classes[course.workload](course), url, ca, size)
+    listener = listeners.OneWay if isinstance(course, OneWayCourse) else classes[course.workload]
+    return await picows.open_with(listener(course), url, ca, size)
 
 
 async def connect(url: str, ca: str | None, size: int) -> Awaiting:

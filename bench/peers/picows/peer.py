@@ -8,13 +8,14 @@ import logging
 from functools import partial
 from typing import Any
 
+from peers.abilities import Abilities, Patience, Watched
 from peers.asynchronous import Callbacks, main
 from peers.awaiting import Awaiting, text_report
 from peers.callbacks import Course
 from peers.tls import tls_context
 
 
-async def open_with(listener: Any, url: str, ca: str | None, size: int) -> Any:
+async def open_with(listener: Any, url: str, ca: str | None, size: int, **options: Any) -> Any:
     """Connects as the benchmark of the library's author does: a read buffer that takes a whole message."""
     from picows import ws_connect
 
@@ -26,6 +27,7 @@ async def open_with(listener: Any, url: str, ca: str | None, size: int) -> Any:
         ssl_context=tls_context(ca) if url.startswith("wss:") else None,
         read_buffer_init_size=size + 1024,
         use_aiofastnet=True,
+        **options,
     )
     return transport
 
@@ -156,20 +158,55 @@ def sending() -> Any:
 
 async def connect(url: str, ca: str | None, size: int) -> Awaiting:
     """Connects for the workloads that send without an answer, or rest."""
-    from picows import WSMsgType
+    from picows import WSCloseCode, WSMsgType
 
     listener = sending()()
     transport = await open_with(listener, url, ca, size)
+
+    async def close() -> None:
+        transport.send_close(WSCloseCode.OK)
+        await transport.wait_disconnected()
+
     return Awaiting(
         (transport, listener),
         send=partial(transport.send, WSMsgType.BINARY),
         recv=listener.recv,
         report=text_report(partial(transport.send, WSMsgType.TEXT), listener.recv),
+        send_text=partial(transport.send, WSMsgType.TEXT),
         drain=listener.drain,
+        close=close,
     )
+
+
+async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
+    """Connects with the library's pings when idle; what tells the end is a callback."""
+    from picows import WSListener, WSTransport
+
+    ended = asyncio.get_running_loop().create_future()
+
+    class Ending(WSListener):
+        def on_ws_disconnected(self, transport: WSTransport) -> None:
+            ended.set_result(transport)
+
+    transport = await open_with(
+        Ending(),
+        url,
+        ca,
+        0,
+        enable_auto_ping=True,
+        auto_ping_idle_timeout=patience.interval,
+        auto_ping_reply_timeout=patience.timeout,
+    )
+    return Watched(transport, lambda: ended, lambda told: told is transport)
 
 
 LISTENERS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
 
 if __name__ == "__main__":
-    main("picows", "picows", {"callbacks": Callbacks(listen, connect)}, helpers=("aiofastnet",))
+    main(
+        "picows",
+        "picows",
+        {"callbacks": Callbacks(listen, connect)},
+        helpers=("aiofastnet",),
+        abilities={"callbacks": Abilities(watch=watch)},
+    )

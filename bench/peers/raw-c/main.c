@@ -15,8 +15,9 @@ static struct workload open_epoll(void) {
 }
 
 int main(int count, char **arguments) {
-    static const char *const blocking[] = {"round-trip", "stream-in", "stream-in-many", "send", "send-many", NULL};
-    static const char *const epoll[] = {"round-trip", "stream-in", "send", "pipelined", NULL};
+    static const char *const blocking[] = {"round-trip", "stream-in", "stream-in-many", "send",
+                                           "send-each",  "send-many", NULL};
+    static const char *const epoll[] = {"round-trip", "stream-in", "send", "send-each", "pipelined", NULL};
     static const struct style styles[] = {{NULL, blocking, open_blocking}, {"epoll", epoll, open_epoll}, {0}};
     return run(count, arguments, VERSION, 0, styles);
 }

@@ -14,15 +14,16 @@ static uint8_t *buffer;
 static size_t in_frame;  /* bytes of a frame of the stream */
 static uint64_t arrived; /* bytes of the stream so far */
 static uint64_t sent;    /* messages to the sink so far */
+static uint64_t turn;    /* round trips so far */
 
 static void recv_exactly(uint8_t *data, size_t length) {
     for (size_t received = 0; received < length;) received += port->recv_some(data + received, length - received);
 }
 
 static uint64_t step_round_trip(uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
-        struct frame *reply = &expected[i & 1];
-        port->send_all(out[i & 1].data, out[i & 1].length);
+    for (uint64_t i = 0; i < count; i++, turn++) {
+        struct frame *reply = &expected[turn & 1];
+        port->send_all(out[turn & 1].data, out[turn & 1].length);
         recv_exactly(buffer, reply->length);
         if (memcmp(buffer, reply->data, reply->length)) fail_reply();
     }
@@ -81,8 +82,9 @@ struct workload open_workload(const struct port *chosen) {
     }
     in_frame = expected[0].length;
     buffer = must_allocate(in_frame > READ_SIZE ? in_frame : READ_SIZE);
-    if (!strcmp(options.workload, "round-trip")) return (struct workload){.step = step_round_trip};
-    if (!strcmp(options.workload, "send")) return (struct workload){.step = step_send, .finish = finish_sink};
+    if (!strcmp(options.workload, "round-trip")) return (struct workload){.step = step_round_trip, .timed = 1};
+    if (!strcmp(options.workload, "send") || !strcmp(options.workload, "send-each"))
+        return (struct workload){.step = step_send, .finish = finish_sink};
     if (!strcmp(options.workload, "send-many")) {
         many.data = must_allocate(options.batch * out[0].length);
         for (size_t i = 0; i < options.batch; i++, many.length += out[0].length)

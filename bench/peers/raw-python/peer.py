@@ -91,4 +91,5 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
 
 
 if __name__ == "__main__":
-    main("ssl", None, connect, workloads=("round-trip", "send"))
+    workloads = ("round-trip", "send", "send-each", "one-way", "one-way-window", "processes")
+    main("ssl", None, connect, workloads=workloads)

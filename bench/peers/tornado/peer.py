@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from peers.abilities import Abilities, Patience, Watched, check_deflate
 from peers.asynchronous import Callbacks, main
 from peers.awaiting import Awaiting, text_report
 from peers.callbacks import Course
@@ -14,13 +15,13 @@ from peers.tls import tls_context
 OnMessage = Callable[[Any], object]
 
 
-async def open_with(url: str, ca: str | None, on_message: OnMessage | None = None) -> Any:
+async def open_with(url: str, ca: str | None, on_message: OnMessage | None = None, **options: Any) -> Any:
     """Connects with the defaults, in which compression and keepalive are off, without a delay of small writes."""
     from tornado.httpclient import HTTPRequest
     from tornado.websocket import websocket_connect
 
     request = HTTPRequest(url, ssl_options=tls_context(ca) if url.startswith("wss:") else None)
-    ws = await websocket_connect(request, on_message_callback=on_message, max_message_size=1 << 30)
+    ws = await websocket_connect(request, on_message_callback=on_message, max_message_size=1 << 30, **options)
     ws.protocol.set_nodelay(True)
     return ws
 
@@ -33,7 +34,35 @@ async def connect(url: str, ca: str | None, size: int) -> Awaiting:
         send=partial(ws.write_message, binary=True),
         recv=ws.read_message,
         report=text_report(ws.write_message, ws.read_message),
+        send_text=ws.write_message,
+        close=partial(close, ws),
     )
+
+
+async def close(ws: Any) -> None:
+    """Closes; nothing can be awaited but the None that follows the server's close frame."""
+    ws.close(1000)
+    while await ws.read_message() is not None:
+        pass
+
+
+async def deflate(url: str, ca: str | None, size: int) -> Awaiting:
+    """Connects with compression as the library does by default: zlib's level 6, memLevel 8, any window."""
+    ws = await open_with(url, ca, compression_options={})
+    check_deflate(ws.headers.get("Sec-WebSocket-Extensions"))
+    return Awaiting(
+        ws,
+        send=ws.write_message,
+        recv=ws.read_message,
+        report=text_report(ws.write_message, ws.read_message),
+        close=partial(close, ws),
+    )
+
+
+async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
+    """Connects with the library's pings; it then tries a closing handshake for 5 s, which cannot be shortened."""
+    ws = await open_with(url, ca, ping_interval=patience.interval, ping_timeout=patience.timeout)
+    return Watched(ws, ws.read_message, lambda told: told is None and ws.close_code is None)
 
 
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
@@ -56,12 +85,12 @@ def fail(course: Course, message: Any) -> None:
 
 def round_trip(course: Course, send: OnMessage) -> OnMessage:
     """Returns the callback of the round trips."""
-    messages, again = course.messages, course.again
+    messages, expected, again = course.messages, course.expected, course.again
     remaining = course.count
 
     def on_message(message: Any) -> None:
         nonlocal remaining
-        if messages[remaining & 1] != message:
+        if expected[remaining & 1] != message:
             fail(course, message)
             return
         remaining -= 1
@@ -73,12 +102,12 @@ def round_trip(course: Course, send: OnMessage) -> OnMessage:
 
 def pipelined(course: Course, send: OnMessage) -> OnMessage:
     """Returns the callback of the pipelined messages."""
-    messages, again = course.messages, course.again
+    messages, expected, again = course.messages, course.expected, course.again
     remaining = course.count
 
     def on_message(message: Any) -> None:
         nonlocal remaining, send
-        if messages[remaining & 1] != message:
+        if expected[remaining & 1] != message:
             fail(course, message)
             return
         remaining -= 1
@@ -108,5 +137,9 @@ def stream_in(course: Course, send: OnMessage) -> OnMessage:
 
 CALLBACKS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
 
+# `read_message` tells of a close by None, not by an exception.
+ABILITIES = Abilities(deflate=deflate, closed={"send": "tornado.websocket:WebSocketClosedError"}, watch=watch)
+
 if __name__ == "__main__":
-    main("tornado", "tornado", {"await": connect, "callbacks": Callbacks(listen, connect)})
+    styles = {"await": connect, "callbacks": Callbacks(listen, connect)}
+    main("tornado", "tornado", styles, abilities={"await": ABILITIES})

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from typing import Any
 
+from peers.abilities import Abilities, Patience, Watched, check_deflate
 from peers.asynchronous import Callbacks, main
 from peers.awaiting import Awaiting, text_report
 from peers.callbacks import Course
@@ -23,30 +24,53 @@ async def open_with(url: str, ca: str | None, **options: Any) -> Any:
     """Connects with native TLS, without what raw sockets do not do: compression, keepalive, limits."""
     import wirespeed
 
+    plain: dict[str, Any] = {"compression": None, "ping_interval": None}
     return await wirespeed.connect(
         url,
         ssl=tls(ca) if url.startswith("wss:") else None,
-        compression=None,
         max_size=None,
         max_queue=None,
         max_queue_bytes=None,
-        ping_interval=None,
         proxy=None,
-        **options,
+        **(plain | options),
     )
 
 
 async def connect(url: str, ca: str | None, size: int) -> Awaiting:
     """Connects for awaiting."""
-    ws = await open_with(url, ca)
+    return awaiting(await open_with(url, ca))
+
+
+def awaiting(ws: Any) -> Awaiting:
+    """Returns what the loops drive of a connection."""
     return Awaiting(
         ws,
         send=ws.send,
         recv=ws.recv,
         report=text_report(ws.send, ws.recv),
+        send_text=ws.send,
+        flush=ws.flush,
         messages=ws,
         recv_many=ws.recv_many,
+        close=ws.close,
     )
+
+
+async def deflate(url: str, ca: str | None, size: int) -> Awaiting:
+    """Connects with compression as the library does by default: level 6, memory level 5, any window."""
+    ws = await open_with(url, ca, compression="deflate")
+    check_deflate(ws.response.headers.get("Sec-WebSocket-Extensions"))
+    return awaiting(ws)
+
+
+async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
+    """Connects with the library's keepalive: told at the end of `ping_timeout`, `close_timeout` is not waited for."""
+    import wirespeed
+
+    ws = await open_with(
+        url, ca, ping_interval=patience.interval, ping_timeout=patience.timeout, close_timeout=patience.timeout
+    )
+    return Watched(ws, ws.recv, lambda told: isinstance(told, wirespeed.ConnectionClosedError))
 
 
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
@@ -175,15 +199,25 @@ async def connect_listener(url: str, ca: str | None, size: int) -> Awaiting:
         send=ws.send_nowait,
         recv=listener.recv,
         report=text_report(ws.send_nowait, listener.recv),
+        send_text=ws.send_nowait,
+        flush=ws.flush,
         writable=listener.writable,
+        close=ws.close,
     )
 
 
 LISTENERS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
+
+ABILITIES = Abilities(
+    deflate=deflate,
+    closed={"recv": "wirespeed:ConnectionClosed", "send": "wirespeed:ConnectionClosed"},
+    watch=watch,
+)
 
 if __name__ == "__main__":
     main(
         "wirespeed",
         "wirespeed",
         {"await": connect, "iterate": connect, "many": connect, "callbacks": Callbacks(listen, connect_listener)},
+        abilities={"await": ABILITIES},
     )

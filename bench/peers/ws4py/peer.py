@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from peers.abilities import Abilities
 from peers.blocking import Blocking, main
 
 
@@ -61,8 +62,22 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
         ws.send("report")
         return ws.recv()
 
-    return Blocking(send=functools.partial(ws.send, binary=True), recv=ws.recv, report=report, messages=ws)
+    def close() -> None:
+        ws.close()
+        while ws.once():
+            pass
+        ws.terminate()
+
+    return Blocking(
+        send=functools.partial(ws.send, binary=True),
+        recv=ws.recv,
+        report=report,
+        send_text=ws.send,
+        messages=ws,
+        close=close,
+    )
 
 
 if __name__ == "__main__":
-    main("ws4py", "ws4py", connect, helpers=("wsaccel",))
+    # No compression, no keepalive that would notice; on a closed connection it raises RuntimeError and OSError.
+    main("ws4py", "ws4py", connect, helpers=("wsaccel",), abilities=Abilities())
