@@ -22,7 +22,8 @@ BENCH = Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
 from harness import scenario as scenarios  # noqa: E402
-from harness.scenario import Cell, PeerName  # noqa: E402
+from harness.figures import KINDS  # noqa: E402
+from harness.scenario import Cell, PeerName, Scenario, Workload  # noqa: E402
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,24 +74,50 @@ def test_asyncio_workload_runs(workload: str, tmp_path: Path) -> None:
     assert all((sample["memory"] is not None) == (workload == "idle") for sample in samples)
 
 
-@pytest.mark.parametrize("workload", [workload.name for workload in scenarios.load("field").workloads])
-def test_field_workload_runs(workload: str, tmp_path: Path) -> None:
-    # Of each kind one: asyncio, blocking, C, C in an event loop. What the others need is not installed for the tests.
-    peers = ["wirespeed-sync"]
-    if importlib.util.find_spec("uvloop") is not None:
-        peers.append("wirespeed:await@uvloop")
-    if shutil.which("cc"):
-        peers.append("raw-c")
-    samples = run_workload(tmp_path, "field", workload, peers, "--quick")
-    cells = scenarios.load("field").shortened().workload(workload).cells()
-    expected = {"wirespeed:await@uvloop", "raw-c", "raw-c:epoll", "wirespeed-sync"}
-    expected -= {"wirespeed-sync", "raw-c"} if workload == "pipelined" else set()
-    known = {peer for peer in scenarios.load("field").narrowed(peers=peers).peers if peer in expected}
-    assert {sample["peer"] for sample in samples} == known
-    for peer in known:
-        tls = not peer.startswith("raw-c")
-        measured = [Cell(**sample["cell"]) for sample in samples if sample["peer"] == peer]
-        assert measured == [cell for cell in cells if tls or not cell.tls]
+# What the tests can run: ours, other people's that the tests are made with, and sockets.
+HERE = {"wirespeed", "wirespeed-sync", "wirespeed-server", "codecs", "raw-python"}
+if importlib.util.find_spec("websockets") is not None:
+    HERE |= {"websockets", "websockets-sync", "websockets-server"}
+if shutil.which("cc"):
+    HERE |= {"raw-c"}
+LOOPS = {None, "asyncio", "run"} | ({"uvloop"} if importlib.util.find_spec("uvloop") is not None else set())
+# Libraries of styles of `codecs` that are not installed for the tests.
+MISSING = {style for style in ("orjson", "msgpack") if importlib.util.find_spec(style) is None}
+
+
+def here(scenario: Scenario, workload: Workload) -> list[str]:
+    """Returns the peers of a workload that the tests can run."""
+    names = {peer: PeerName.of(peer) for peer in scenario.peers if workload.admits(peer)}
+    return [
+        peer for peer, name in names.items() if name.folder in HERE and name.loop in LOOPS and name.style not in MISSING
+    ]
+
+
+def cases() -> list[Any]:
+    """Returns each workload of each scenario that has no test of its own above."""
+    names = [name for name in scenarios.names() if name not in ("sync", "asyncio")]
+    return [
+        pytest.param(name, workload.name, id=f"{name}: {workload.name}")
+        for name in names
+        for workload in scenarios.load(name).shortened().workloads
+    ]
+
+
+@pytest.mark.parametrize(("name", "workload"), cases())
+def test_every_workload_runs(name: str, workload: str, tmp_path: Path) -> None:
+    scenario = scenarios.load(name).shortened()
+    peers = here(scenario, scenario.workload(workload))
+    if not peers:
+        pytest.skip("none of the peers of this workload is installed for the tests")
+    samples = run_workload(tmp_path, name, workload, peers, "--quick")
+    assert samples
+    assert {sample["peer"] for sample in samples} <= set(peers)
+    cells = {Cell(**sample["cell"]) for sample in samples}
+    assert cells == set(scenario.workload(workload).cells())
+    ours = {sample["peer"] for sample in samples if sample["peer"].startswith(("wirespeed", "codecs"))}
+    assert ours or not any(peer.startswith(("wirespeed", "codecs")) for peer in peers)
+    kind = KINDS[scenario.workload(workload).measures]
+    assert all(kind.figure is None or kind.figure in sample["figures"] for sample in samples)
 
 
 LIAR = """

@@ -354,7 +354,12 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
     """Makes a scenario of the content of its file."""
     sets = data.get("sets", {})
     workloads = tuple(one for table in data["workload"] for one in _each(Workload(**_with_sets(_tuples(table), sets))))
-    bars = tuple(Bar(**_tuples(bar)) for table in data.get("bar", []) for bar in _on_each_loop(table))
+    bars = tuple(
+        Bar(**_tuples(bar))
+        for table in data.get("bar", [])
+        for on_loop in _on_each_loop(table)
+        for bar in _in_each_workload(on_loop, workloads)
+    )
     charts = tuple(Chart(**_with_sets(_tuples(chart), sets)) for chart in data.get("chart", []))
     for chart in charts:
         _known("kind of chart", [chart.kind], ["bars", "lines", "percentiles"])
@@ -438,6 +443,11 @@ def _on_each_loop(bar: dict[str, Any]) -> list[dict[str, Any]]:
             one["versus"] = [name.format(loop=loop) for name in versus]
         bars.append(one)
     return bars
+
+
+def _in_each_workload(bar: dict[str, Any], workloads: Sequence[Workload]) -> list[dict[str, Any]]:
+    """Returns a bar once for each of the workloads of its group, if it names one."""
+    return [bar | {"workload": one.name} for one in workloads if one.is_called(bar["workload"])] or [bar]
 
 
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:

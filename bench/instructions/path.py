@@ -64,6 +64,12 @@ async def await_send(count: int, url: str) -> None:
         assert f'"messages": {count}' in await ws.recv()
 
 
+async def await_open(count: int, url: str) -> None:
+    for _ in range(count):
+        ws = await wirespeed.connect(url, **OPTIONS)
+        await ws.close()
+
+
 async def callbacks_round_trip(count: int, url: str) -> None:
     over = asyncio.get_running_loop().create_future()
 
@@ -126,6 +132,7 @@ PATHS: dict[str, Callable[[int, str], Any]] = {
     "await-round-trip": await_round_trip,
     "await-stream": await_stream,
     "await-send": await_send,
+    "await-open": await_open,
     "callbacks-round-trip": callbacks_round_trip,
     "server-echo": server_echo,
     "server-open": server_open,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import resource
 import sys
@@ -13,7 +14,14 @@ from typing import Any
 
 from peers import loops
 
-__all__ = ["forever", "parse", "prepare", "ready", "run"]
+__all__ = ["BACKLOG", "ROLES", "forever", "parse", "prepare", "ready", "report", "run"]
+
+# What is done with messages. Servers that see the path of a request go by that: /, /sink, /fan-out.
+ROLES = ("echo", "sink", "fan-out")
+
+# Connections that the system keeps for the server to accept, in every server that has a setting for it: in a storm,
+# those above it would wait for the next attempt of TCP, a second later, and not for the server.
+BACKLOG = 4096
 
 
 def parse() -> argparse.Namespace:
@@ -21,8 +29,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The server of a peer; prints its port, ends with its standard input.")
     parser.add_argument("--style")
     parser.add_argument("--loop", choices=loops.LOOPS, default="asyncio")
-    parser.add_argument("--ping-interval", type=float, default=20.0)
-    parser.add_argument("--fan-out", action="store_true", help="the path is /fan-out, for servers that see none")
+    parser.add_argument("--role", choices=ROLES, default="echo", help="what the path means, for servers that see none")
+    parser.add_argument("--deflate", action="store_true", help="agree to permessage-deflate")
+    parser.add_argument("--ping-interval", type=float, default=20.0, help="seconds between two pings to a client")
+    parser.add_argument("--must-ping", action="store_true", help="for servers that send no pings unless they are told")
+    parser.add_argument("--jwt-secret", help="clients need a token (HS256) that was signed with this")
     return parser.parse_args()
 
 
@@ -42,6 +53,11 @@ def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def ready(port: int) -> None:
     """Says where the server listens."""
     print(port, flush=True)
+
+
+def report(messages: int, size: int) -> str:
+    """Returns the answer of a sink to a text message: what it has counted on that connection."""
+    return json.dumps({"messages": messages, "bytes": size})
 
 
 async def forever() -> None:

@@ -1,114 +1,137 @@
 """The program around the server peers: starts the server, puts load on it, prints the JSON line.
 
-A server peer's figures are those of its server: its rate, as the load generator has counted and checked it, and its
-CPU time. The load generator runs on the core that the harness gives; the server on another, where there is one.
+A server peer's figures are those of its server: its rate and latencies, as the load generator has counted and checked
+them, and its CPU time. The load generator runs on the core that the harness gives; the server on another, where there
+is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
+import importlib.metadata
 import os
+import secrets
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from peers import serving_load
 from peers.loops import LIBRARIES
 from peers.program import Library, end, fail, parser, version
-from peers.usage import process_cpu
+from peers.serving_load import FORMATS, MODELS, Load, require_descriptors
+from peers.serving_memory import measure_memory
+from peers.serving_process import ChildError, started
 
 __all__ = ["main"]
 
-ROOT = Path(__file__).resolve().parents[2]
-LOAD = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
-PICOWS_LOAD = Path(__file__).with_name("picows_load.py")
-
-# Of each workload: that of the load generator, and the path at the server.
-WORKLOADS: dict[str, tuple[str, str]] = {
-    "echo": ("echo", "/"),
-    "echo-picows": ("picows", "/"),
-    "fan-out": ("fan-out", "/fan-out"),
-    "open": ("open", "/"),
-    "idle": ("idle", "/"),
-}
-
-# Opened before the first look at the memory: what a process needs once is not counted.
-FIRST = 100
-
-# Large enough to be compressed where that is agreed on, and no larger: handlers that wait still hold the last message.
-IDLE_SIZE = 256
-# After an echo, for what a server releases when a connection is idle: its keepalive is set to a second for this.
-SETTLE_SECONDS = 3.0
+# How long a server may take until it listens.
+START_SECONDS = 15.0
+# Where connections are at rest: servers release what only busy ones need at their next ping.
+IDLE_PING_SECONDS = 1.0
 
 
-def main(server: Path | None, libraries: Sequence[Library], workloads: Sequence[str] | None = None) -> NoReturn:
+def main(
+    server: Path | None,
+    libraries: Sequence[Library],
+    workloads: Collection[str] | None = None,
+    *,
+    deflate: bool = True,
+    token_styles: Collection[str] = (),
+    descriptors: int = 1,
+    plain: str = "binary",
+) -> NoReturn:
     """Runs a server peer: measures, or answers --probe.
 
     Args:
-        server: Its program. It takes --style and --loop, prints its port, and ends with its standard input. None: a
-            compiled one, which --program names; it takes --until-eof, and says where it listens.
+        server: Its program. It takes the options of `server_program`, prints its port, and ends with its standard
+            input. None: a compiled one, which --program names; it takes --until-eof, and says where it listens.
         libraries: What must be installed.
-        workloads: Those that it takes part in; None for all.
+        workloads: Those that it takes part in, names of `serving_load.MODELS`; None for all.
+        deflate: Whether it knows permessage-deflate.
+        token_styles: The styles in which clients need a token; not for workloads whose clients have none.
+        descriptors: How many it needs for a connection.
+        plain: What messages are where the workload does not say it, one of `serving_load.FORMATS`: not `binary` for
+            a server that takes some bytes at their beginning for its own. They are as long, and are compared in full.
     """
-    names = list(WORKLOADS) if workloads is None else list(workloads)
-    arguments = parser(names)
-    arguments.add_argument("--style")
-    arguments.add_argument("--loop", default="asyncio")
-    arguments.add_argument("--deflate", action="store_true", help="offer permessage-deflate")
-    arguments.add_argument("--program", help="the server, if it was compiled")
+    names = list(MODELS if workloads is None else workloads)
+    arguments = _parser(names)
+    arguments.set_defaults(format=plain)
     options = arguments.parse_args()
+    signal.signal(signal.SIGTERM, _terminated)
     on = LIBRARIES[options.loop]
     libraries = [*libraries, *([on] if on is not None else [])]
     try:
-        about = {"version": version(libraries) if server is not None else _compiled_version(options.program)}
         if options.probe:
-            end(about | {"workloads": names, "tls": False})
-        with _server(_command(server, options), options) as (pid, port):
-            end(_measure(options, pid, port) | about)
+            about = version(libraries) if server is not None else _compiled_version(options.program)
+            known = [name for name in names if options.style not in token_styles or MODELS[name].tokens]
+            end({"version": about, "workloads": known, "tls": False})
+        if options.deflate and not deflate:
+            raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
+        secret = secrets.token_hex(32) if options.style in token_styles else None
+        answer = _measured(server, options, secret, descriptors)
+        # Without importing what the server imports: that is waiting for nothing.
+        about = _installed(libraries) if server is not None else _compiled_version(options.program)
+    except ChildError as error:
+        end({"failed": str(error)})
     except Exception as error:
         fail(error, libraries)
+    end(answer | {"version": about})
 
 
-def _compiled_version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
+    arguments = parser(names)
+    # To the load generator, it means something else in each workload.
+    arguments.set_defaults(window=None)
+    arguments.add_argument("--style")
+    arguments.add_argument("--loop", default="asyncio")
+    arguments.add_argument("--program", help="the server, if it was compiled")
+    arguments.add_argument("--format", choices=FORMATS, help="what messages are")
+    arguments.add_argument("--share", type=float, help="messages a second to publish, as a share of the most it can do")
+    arguments.add_argument("--ping-interval", type=float, help="seconds between two pings of the server to a client")
+    arguments.add_argument("--settle", type=float, default=3.0, help="seconds before memory is looked at")
+    return arguments
 
 
-def _command(server: Path | None, options: argparse.Namespace) -> list[str]:
-    if server is None:
-        return [options.program, "--until-eof"]
-    command = [sys.executable, str(server), "--loop", options.loop]
-    if options.style is not None:
-        command += ["--style", options.style]
-    if options.workload.startswith("idle"):
-        command += ["--ping-interval", "1"]
-    if options.workload.startswith("fan-out"):
-        command += ["--fan-out"]
-    return command
-
-
-@contextlib.contextmanager
-def _server(command: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=_pin(_server_core(options)),
-    )
-    try:
-        line = child.stdout.readline() if child.stdout is not None else ""
+def _measured(
+    server: Path | None, options: argparse.Namespace, secret: str | None, descriptors: int
+) -> dict[str, object]:
+    """Returns the answer of a window, all processes stopped."""
+    model = MODELS[options.workload]
+    require_descriptors(0 if model.as_many_as_fit else options.connections, descriptors)
+    with started(_command(server, options, secret), _server_core(options), "the server") as child:
         # The port alone, or behind `listening ws://127.0.0.1:`.
-        port = line.strip().rpartition(":")[2]
+        port = child.line(START_SECONDS).strip().rpartition(":")[2]
         if not port.isdigit():
-            raise RuntimeError("the server did not start")
-        yield child.pid, int(port)
-    finally:
-        child.kill()
-        child.wait()
+            raise child.failure("did not say where it listens")
+        load = Load(options, f"ws://127.0.0.1:{port}{model.path}", secret, descriptors)
+        try:
+            if model.workload == "idle":
+                return measure_memory(load, child.pid, options)
+            return serving_load.run(model, load, child.pid)
+        except ChildError as error:
+            # The load only sees connections that end.
+            if child.has_ended():
+                raise child.failure("ended while it was under load") from error
+            raise
+
+
+def _command(server: Path | None, options: argparse.Namespace, secret: str | None) -> list[str]:
+    model = MODELS[options.workload]
+    command = [options.program, "--until-eof"] if server is None else [sys.executable, str(server)]
+    if server is not None:
+        command += ["--loop", options.loop, "--role", model.role]
+        command += ["--style", options.style] if options.style is not None else []
+        command += ["--jwt-secret", secret] if secret is not None else []
+    if options.deflate:
+        command += ["--deflate"]
+    if options.ping_interval is not None:
+        command += ["--ping-interval", str(options.ping_interval), *(["--must-ping"] if server is not None else [])]
+    elif model.workload == "idle" and server is not None:
+        command += ["--ping-interval", str(IDLE_PING_SECONDS)]
+    return command
 
 
 def _server_core(options: argparse.Namespace) -> int | None:
@@ -119,83 +142,17 @@ def _server_core(options: argparse.Namespace) -> int | None:
     return min(cores) if len(cores) == 1 else options.core
 
 
-def _pin(core: int | None) -> Callable[[], None] | None:
-    return None if core is None else lambda: os.sched_setaffinity(0, {core})
+def _compiled_version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
-def _measure(options: argparse.Namespace, pid: int, port: int) -> dict[str, object]:
-    workload, path = WORKLOADS[options.workload]
-    url = f"ws://127.0.0.1:{port}{path}"
-    if workload == "idle":
-        return _memory(url, ["--deflate"] if options.deflate else [], options, pid)
-    program = [sys.executable, str(PICOWS_LOAD)] if workload == "picows" else [str(LOAD), "load"]
-    command = [
-        *program,
-        *([] if workload == "picows" else ["--workload", workload]),
-        *("--connections", str(options.connections)),
-        *("--size", str(max(options.size, 8)), "--seconds", str(options.seconds), "--warmup", str(options.warmup)),
-        url,
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_pin(options.core)
-    ) as load:
-        begin = load.stdout.readline() if load.stdout is not None else ""
-        before = process_cpu(pid)
-        line = load.stdout.readline() if load.stdout is not None else ""
-        after = process_cpu(pid)
-        errors = load.stderr.read() if load.stderr is not None else ""
-    if begin.strip() != "begin" or not line:
-        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "the load generator has ended")
-    answer = json.loads(line)
-    used = 0.0 if before is None or after is None else after - before
-    return {
-        "count": answer["count"],
-        "seconds": answer["seconds"],
-        "user": answer.get("cpu", 0.0),
-        "system": 0.0,
-        "server": used,
-        "checked": answer["checked"],
-        "limited": answer.get("limited"),
-        "p50": answer.get("p50"),
-        "p99": answer.get("p99"),
-    }
+def _installed(libraries: Sequence[Library]) -> str:
+    versions = [importlib.metadata.version(one.distribution or one.module) for one in libraries]
+    return " on ".join(
+        [versions[0], *(f"{one.module} {text}" for one, text in zip(libraries[1:], versions[1:], strict=True))]
+    )
 
 
-def _memory(url: str, arguments: list[str], options: argparse.Namespace, pid: int) -> dict[str, object]:
-    started = time.perf_counter()
-    with _idle(url, [*arguments, "--connections", str(FIRST)]):
-        time.sleep(SETTLE_SECONDS)
-        before = _resident(pid)
-        with _idle(url, [*arguments, "--connections", str(options.connections)]):
-            time.sleep(SETTLE_SECONDS)
-            memory = _resident(pid) - before
-    return {
-        "count": options.connections,
-        "seconds": time.perf_counter() - started,
-        "user": 0.0,
-        "system": 0.0,
-        "server": None,
-        "checked": True,
-        "memory": memory,
-    }
-
-
-@contextlib.contextmanager
-def _idle(url: str, arguments: list[str]) -> Iterator[None]:
-    command = [str(LOAD), "load", "--workload", "idle", "--size", str(IDLE_SIZE), *arguments, url]
-    load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        line = load.stdout.readline() if load.stdout is not None else ""
-        if line.strip() != "ready":
-            raise RuntimeError("the connections could not be opened")
-        yield
-        if load.poll() is not None:
-            raise RuntimeError("the server has closed idle connections")
-    finally:
-        load.kill()
-        load.wait()
-
-
-def _resident(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def _terminated(signum: int, frame: object) -> NoReturn:
+    # Unwinds, so that server and load are stopped.
+    raise SystemExit(128 + signum)

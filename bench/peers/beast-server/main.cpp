@@ -13,11 +13,11 @@
 
 static net::io_context context{1};
 
-/* Accepts for ever. `settings`: those of TLS; none for a plain port. */
+/* Accepts for ever. `tls`: its settings; none for a plain port. */
 class Listener {
 public:
-    Listener(unsigned short port, ssl::context* settings)
-        : settings{settings}, acceptor{context, {net::ip::address_v4::loopback(), port}} {
+    Listener(unsigned short port, ssl::context* tls)
+        : tls{tls}, acceptor{context, {net::ip::address_v4::loopback(), port}} {
         acceptor.listen(4096);
         accept();
     }
@@ -25,12 +25,12 @@ public:
     unsigned port() const { return acceptor.local_endpoint().port(); }
 
 private:
-    ssl::context* settings;
+    ssl::context* tls;
     tcp::acceptor acceptor;
 
     void accept() {
         acceptor.async_accept([this](beast::error_code error, tcp::socket socket) {
-            if (!error && settings) std::make_shared<Session<Secure>>(std::move(socket), *settings)->run();
+            if (!error && tls) std::make_shared<Session<Secure>>(std::move(socket), *tls)->run();
             else if (!error) std::make_shared<Session<Plain>>(std::move(socket))->run();
             accept();
         });
@@ -78,11 +78,15 @@ int main(int count, char** arguments) {
             return 0;
         }
         if (name == "--until-eof") until_eof = true;
+        else if (name == "--deflate") settings.deflate = true;
+        else if (name == "--ping-interval" && i + 1 < count)
+            settings.ping_interval = std::chrono::milliseconds{static_cast<long>(1000 * std::atof(arguments[++i]))};
         else if (name == "--port" && i + 1 < count) port = static_cast<unsigned short>(std::atoi(arguments[++i]));
         else if (name == "--tls-port" && i + 1 < count)
             tls_port = static_cast<unsigned short>(std::atoi(arguments[++i]));
         else {
-            std::fprintf(stderr, "usage: beast-server [--port N] [--tls-port N] [--until-eof] [--version]\n");
+            std::fprintf(stderr, "usage: beast-server [--port N] [--tls-port N] [--deflate] [--ping-interval SECONDS] "
+                                 "[--until-eof] [--version]\n");
             return 2;
         }
     }

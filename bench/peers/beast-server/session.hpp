@@ -1,6 +1,7 @@
 /* One client, served by handlers as in Beast's examples websocket-server-async and websocket-chat-multi; what it is
- * for says the path of its request. No compression, no timeouts, no limit on size; messages are not split, and small
- * writes not delayed, as in the benchmark that Python's libraries are known to be compared with it by.
+ * for says the path of its request. No limit on size; compression and pings only where they are asked for, no other
+ * timeouts; messages are not split, and small writes not delayed, as in the benchmark that Python's libraries are known
+ * to be compared with it by.
  */
 
 #pragma once
@@ -12,6 +13,7 @@
 #include <boost/beast/ssl.hpp>
 #include <boost/beast/websocket.hpp>
 #include <boost/beast/websocket/ssl.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -29,6 +31,13 @@ using tcp = net::ip::tcp;
 
 using Plain = tcp::socket;
 using Secure = beast::ssl_stream<tcp::socket>;
+
+/* What is the same for all sessions. */
+struct Settings {
+    bool deflate = false;                       /* agree to permessage-deflate */
+    std::chrono::milliseconds ping_interval{0}; /* of silence, after which a ping is sent; 0: none is */
+};
+inline Settings settings;
 
 template <class Stream>
 class Session : public std::enable_shared_from_this<Session<Stream>> {
@@ -69,6 +78,16 @@ private:
     void accept() {
         ws.auto_fragment(false);
         ws.read_message_max(0);
+        if (settings.deflate) {
+            websocket::permessage_deflate deflate;
+            deflate.server_enable = true;
+            ws.set_option(deflate);
+        }
+        if (settings.ping_interval.count()) {
+            /* Beast sends a ping when half of the time is over after which it gives a silent connection up. */
+            const auto never = websocket::stream_base::none();
+            ws.set_option(websocket::stream_base::timeout{never, 2 * settings.ping_interval, true});
+        }
         ws.async_accept(request, then(&Session::begin));
     }
 

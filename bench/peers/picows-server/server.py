@@ -1,22 +1,41 @@
-"""An echo server on picows, as in its examples. At /fan-out, everybody gets what anybody sends."""
+"""A server on picows, as in its examples. At /sink, it counts; at /fan-out, everybody gets what anybody sends."""
 
 from __future__ import annotations
 
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest, ws_create_server
 
-from peers.server_program import forever, parse, ready, run
+from peers.server_program import BACKLOG, forever, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: set[WSTransport] = set()
 
 
+def close(transport: WSTransport, frame: WSFrame) -> None:
+    transport.send_close(frame.get_close_code(), frame.get_close_message())
+    transport.disconnect()
+
+
 class Echo(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.CLOSE:
-            transport.send_close(frame.get_close_code(), frame.get_close_message())
-            transport.disconnect()
+            close(transport, frame)
         elif frame.msg_type in (WSMsgType.BINARY, WSMsgType.TEXT):
             transport.send(frame.msg_type, frame.get_payload_as_memoryview())
+
+
+class Sink(WSListener):
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size = 0
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.BINARY:
+            self.messages += 1
+            self.size += len(frame.get_payload_as_memoryview())
+        elif frame.msg_type == WSMsgType.TEXT:
+            transport.send(WSMsgType.TEXT, report(self.messages, self.size).encode())
+        elif frame.msg_type == WSMsgType.CLOSE:
+            close(transport, frame)
 
 
 class FanOut(WSListener):
@@ -28,20 +47,31 @@ class FanOut(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.CLOSE:
-            transport.send_close(frame.get_close_code(), frame.get_close_message())
-            transport.disconnect()
+            close(transport, frame)
         elif frame.msg_type in (WSMsgType.BINARY, WSMsgType.TEXT):
             message = frame.get_payload_as_bytes()
             for other in EVERYBODY:
                 other.send(frame.msg_type, message)
 
 
+LISTENERS = {b"/": Echo, b"/sink": Sink, b"/fan-out": FanOut}
+
+
 def factory(request: WSUpgradeRequest) -> WSListener:
-    return FanOut() if request.path == b"/fan-out" else Echo()
+    return LISTENERS[request.path]()
 
 
 async def main() -> None:
-    server = await ws_create_server(factory, "127.0.0.1", 0)
+    server = await ws_create_server(
+        factory,
+        "127.0.0.1",
+        0,
+        enable_auto_ping=OPTIONS.must_ping,
+        auto_ping_idle_timeout=OPTIONS.ping_interval,
+        # It must not be longer.
+        auto_ping_reply_timeout=OPTIONS.ping_interval,
+        backlog=BACKLOG,
+    )
     ready(server.sockets[0].getsockname()[1])
     await forever()
 

@@ -8,7 +8,8 @@ from peers.program import Library
 from peers.serving import main
 
 LIBRARIES = [Library("socketify", "socketify")]
-WORKLOADS = ["echo", "echo-picows", "fan-out", "open", "idle"]
+# Not `hold`: it cannot ping more often than every four seconds.
+WORKLOADS = ["echo", "echo-picows", "burst", "sink", "fan-out", "publish", "open", "storm", "most", "idle"]
 
 if __name__ == "__main__":
     main(Path(__file__).with_name("server.py"), LIBRARIES, WORKLOADS)

@@ -1,13 +1,17 @@
-"""A FastAPI echo endpoint under uvicorn: with its default WebSocket protocol, or with that of wirespeed."""
+"""FastAPI under uvicorn: with its default WebSocket protocol, or with that of wirespeed.
+
+At /sink, it counts; at /fan-out, everybody gets what anybody sends, in the way of FastAPI's documentation.
+"""
 
 from __future__ import annotations
 
 import uvicorn
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
-from peers.server_program import parse, ready, run
+from peers.server_program import BACKLOG, parse, ready, report, run
 
 OPTIONS = parse()
+EVERYBODY: list[WebSocket] = []
 
 app = FastAPI()
 
@@ -15,16 +19,51 @@ app = FastAPI()
 @app.websocket("/")
 async def echo(ws: WebSocket) -> None:
     await ws.accept()
+    # Text goes back as text: `receive_bytes` would take no text.
+    while (message := await ws.receive())["type"] == "websocket.receive":
+        if (data := message.get("bytes")) is not None:
+            await ws.send_bytes(data)
+        else:
+            await ws.send_text(message["text"])
+
+
+@app.websocket("/sink")
+async def sink(ws: WebSocket) -> None:
+    await ws.accept()
+    messages = size = 0
+    while (message := await ws.receive())["type"] == "websocket.receive":
+        if (data := message.get("bytes")) is not None:
+            messages += 1
+            size += len(data)
+        else:
+            await ws.send_text(report(messages, size))
+
+
+@app.websocket("/fan-out")
+async def fan_out(ws: WebSocket) -> None:
+    await ws.accept()
+    EVERYBODY.append(ws)
     try:
         while True:
-            await ws.send_bytes(await ws.receive_bytes())
+            message = await ws.receive_bytes()
+            for other in EVERYBODY:
+                await other.send_bytes(message)
     except WebSocketDisconnect:
-        pass
+        EVERYBODY.remove(ws)
 
 
 async def main() -> None:
-    ws = "wirespeed.asgi:WebSocketProtocol" if OPTIONS.style == "wirespeed" else "auto"
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, ws=ws, log_level="error", access_log=False)
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        ws="wirespeed.asgi:WebSocketProtocol" if OPTIONS.style == "wirespeed" else "auto",
+        ws_ping_interval=OPTIONS.ping_interval,
+        ws_per_message_deflate=OPTIONS.deflate,
+        backlog=BACKLOG,
+        log_level="error",
+        access_log=False,
+    )
     server = uvicorn.Server(config)
     startup = server.startup
 

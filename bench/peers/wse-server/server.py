@@ -1,11 +1,13 @@
-"""An echo server on wse-server, whose threads are its own: messages are drained in batches, or each is called back.
+"""A server on wse-server, whose threads are its own: messages are drained in batches, or each is called back.
 
-It has no secret, so that anybody may connect without a token, is not greeted, and binary messages are passed on as
-they are. Its applications see no path: where the load is that of a fan-out, everybody gets what anybody sends.
+Without a secret anybody may connect without a token and is not greeted; with one (the style jwt, which drains),
+clients need a token and are told when they are ready. Binary messages are passed on as they are in both. Its
+applications see no path: they are told what the load is for.
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -13,15 +15,64 @@ from typing import Any
 
 from wse_server import RustWSEServer
 
-from peers.server_program import parse, prepare, ready
+from peers.server_program import parse, prepare, ready, report
 
 OPTIONS = parse()
 CONNECTIONS = 100_000
+# Of what waits for the application: above it, messages are dropped. The default is an eighth of it.
+QUEUE = 1 << 20
 # As in the loop that its documentation shows.
 BATCH, WAIT_MILLISECONDS = 256, 50
 # Before the first message is sent to everybody: who has just finished the handshake may not be among them yet.
 SETTLE_SECONDS = 0.5
-settled = False
+
+
+class Application:
+    """What is done with messages. Text is handed on as a dict where it is a JSON object, and as it is otherwise."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+
+    def on_message(self, connection: str, data: Any) -> None:
+        raise NotImplementedError
+
+
+class Echo(Application):
+    def on_message(self, connection: str, data: Any) -> None:
+        if isinstance(data, bytes):
+            self.server.send_bytes(connection, data)
+        else:
+            self.server.send(connection, data if isinstance(data, str) else json.dumps(data, separators=(",", ":")))
+
+
+class Sink(Application):
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self.taken: dict[str, list[int]] = {}
+        # Callbacks run in many threads.
+        self.lock = threading.Lock()
+
+    def on_message(self, connection: str, data: Any) -> None:
+        with self.lock:
+            tally = self.taken.setdefault(connection, [0, 0])
+            if isinstance(data, bytes):
+                tally[0] += 1
+                tally[1] += len(data)
+                return
+        self.server.send(connection, report(*tally))
+
+
+class FanOut(Application):
+    settled = False
+
+    def on_message(self, connection: str, data: Any) -> None:
+        if not self.settled:
+            time.sleep(SETTLE_SECONDS)
+            self.settled = True
+        self.server.broadcast_all_bytes(data)
+
+
+APPLICATIONS = {"echo": Echo, "sink": Sink, "fan-out": FanOut}
 
 
 def free_port() -> int:
@@ -31,42 +82,39 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def drain(server: Any) -> None:
+def drain(server: Any, application: Application) -> None:
     """Answers what comes, a batch at a time."""
+    on_message = application.on_message
     while True:
         for kind, connection, data in server.drain_inbound(BATCH, WAIT_MILLISECONDS):
-            if kind == "bin":
-                answer(server, connection, data)
-
-
-def answer(server: Any, connection: str, data: Any) -> None:
-    """Sends a message back, or to everybody."""
-    global settled
-    if OPTIONS.fan_out:
-        if not settled:
-            time.sleep(SETTLE_SECONDS)
-            settled = True
-        server.broadcast_all_bytes(data)
-    else:
-        server.send_bytes(connection, data)
+            if kind in ("bin", "msg", "raw"):
+                on_message(connection, data)
 
 
 def main() -> None:
     prepare()
     port = free_port()
-    server: Any = RustWSEServer("127.0.0.1", port, max_connections=CONNECTIONS)
-    if OPTIONS.style == "drain":
+    server: Any = RustWSEServer(
+        "127.0.0.1",
+        port,
+        max_connections=CONNECTIONS,
+        max_inbound_queue_size=QUEUE,
+        jwt_secret=OPTIONS.jwt_secret.encode() if OPTIONS.jwt_secret is not None else None,
+    )
+    application = APPLICATIONS[OPTIONS.role](server)
+    drains = OPTIONS.style != "callbacks"
+    if drains:
         server.enable_drain_mode()
     else:
         server.set_callbacks(
             lambda connection, cookies: None,
-            lambda connection, data: answer(server, connection, data),
+            application.on_message,
             lambda connection: None,
         )
     server.start()
     ready(port)
-    if OPTIONS.style == "drain":
-        drain(server)
+    if drains:
+        drain(server, application)
     threading.Event().wait()
 
 

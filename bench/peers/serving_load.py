@@ -1,0 +1,185 @@
+"""The load on a server peer: the load generator's command line, and what becomes of its answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers.serving_process import Child, ChildError, started
+from peers.usage import process_cpu
+
+__all__ = ["FORMATS", "MODELS", "Load", "Model", "require_descriptors", "run"]
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATOR = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
+PICOWS_LOAD = Path(__file__).with_name("picows_load.py")
+
+# How long after the window the last echo of a fixed rate may come; later, the server does not keep up with it.
+LATE_SECONDS = 0.5
+
+# Descriptors of a server that are not connections of the load.
+SPARE = 64
+
+
+# What messages may be: bytes with a number in front, or documents with a number in them.
+FORMATS = ("binary", "json", "msgpack")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the peers are asked to do.
+
+    Attributes:
+        workload: that of the load generator; None: the load is that of picows.
+        role: what the server does with messages, one of `server_program.ROLES`.
+        tokens: whether the load can have a token, for servers that want one.
+        as_many_as_fit: whether it stops by itself where there are too few descriptors.
+        pings: whether the server has to send pings.
+    """
+
+    workload: str | None
+    role: str = "echo"
+    tokens: bool = True
+    as_many_as_fit: bool = False
+    pings: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path at the server."""
+        return "/" if self.role == "echo" else f"/{self.role}"
+
+
+MODELS: dict[str, Model] = {
+    "echo": Model("echo"),
+    "echo-picows": Model(None, tokens=False),
+    "burst": Model("burst"),
+    "sink": Model("sink", role="sink"),
+    "fan-out": Model("fan-out", role="fan-out"),
+    "publish": Model("publish", role="fan-out"),
+    "open": Model("open"),
+    "storm": Model("storm"),
+    "hold": Model("hold", pings=True),
+    "most": Model("most", as_many_as_fit=True),
+    "idle": Model("idle"),
+}
+"""By the names that scenarios use."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How a server is put under load.
+
+    Attributes:
+        options: the command line of the peer.
+        url: where the server listens.
+        secret: what tokens are signed with, if it wants one.
+        descriptors: that it needs for a connection.
+    """
+
+    options: argparse.Namespace
+    url: str
+    secret: str | None
+    descriptors: int
+
+    def command(self, workload: str | None, **different: object) -> list[str]:
+        """Returns the command line of a load generator; `different`: options that are not those of the peer.
+
+        Raises:
+            ChildError: it is not there.
+        """
+        options = self.options
+        wanted: dict[str, object] = {
+            "connections": options.connections,
+            "size": options.size or None,
+            "seconds": options.seconds,
+            "warmup": options.warmup,
+        }
+        if workload is None:
+            program = [sys.executable, str(PICOWS_LOAD)]
+        else:
+            if not GENERATOR.exists():
+                raise ChildError(f"no {GENERATOR}: build it with cargo build --release -p wirespeed-bench")
+            program = [str(GENERATOR), "load", "--workload", workload]
+            wanted |= {"window": options.window, "rate": options.rate, "share": options.share}
+            wanted |= {"deflate": options.deflate, "jwt-secret": self.secret}
+            wanted |= {"content": options.format if options.format != "binary" else None}
+        arguments = []
+        for name, value in (wanted | different).items():
+            if value is not None and value is not False:
+                arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return [*program, *arguments, self.url]
+
+
+def run(model: Model, load: Load, pid: int) -> dict[str, object]:
+    """Puts load on a server for a window and returns the answer of the contract, with all figures that there are.
+
+    Args:
+        model: what is asked for.
+        load: how.
+        pid: the server.
+
+    Raises:
+        ChildError: the load generator has found something wrong.
+    """
+    with started(load.command(model.workload), load.options.core, "the load generator") as child:
+        before = process_cpu(pid)
+        line = child.line()
+        if line.strip() == "begin":
+            before = process_cpu(pid)
+            line = child.line()
+        after = process_cpu(pid)
+        answer = _answer(child, line)
+    if model.pings and not answer.get("pings"):
+        raise ChildError("the server sent no pings to the connections that were held")
+    if load.options.deflate and answer.get("deflate") is not True:
+        raise ChildError("the server did not agree to compression")
+    if model.workload == "echo" and load.options.rate is not None:
+        _require_pace(answer)
+    figures = {name: value for name, value in answer.items() if name != "cpu" and value is not None}
+    return figures | {
+        "user": answer.get("cpu", 0.0),
+        "system": 0.0,
+        "server": None if before is None or after is None else after - before,
+    }
+
+
+def require_descriptors(connections: int, each: int) -> None:
+    """Lets this process and its children open as many files as the system allows.
+
+    Args:
+        connections: that there will be.
+        each: descriptors that one of them needs in the server.
+
+    Raises:
+        ChildError: that is not enough for so many connections.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    needed = connections * each + SPARE
+    if most != resource.RLIM_INFINITY and needed > most:
+        raise ChildError(
+            f"{connections} connections need {needed} descriptors, the system allows {most}: "
+            "raise the hard limit (ulimit -Hn), or ask for fewer with --connections"
+        )
+
+
+def _require_pace(answer: dict[str, Any]) -> None:
+    offered, count, seconds = answer["offered"], answer["count"], answer["seconds"]
+    if seconds - count / offered > LATE_SECONDS:
+        raise ChildError(f"the server cannot answer {offered:.0f} messages a second: it answered {count / seconds:.0f}")
+
+
+def _answer(child: Child, line: str) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = json.loads(line)
+    except ValueError:
+        child.has_ended()
+        reason = child.last_error().removeprefix("wirespeed-bench: ")
+        raise ChildError(reason) if reason else child.failure("gave no answer") from None
+    return answer
