@@ -88,6 +88,7 @@ class Peers:
         skipped: the reason why a peer is not here, by name.
         failed: the reason why a peer that is here cannot run, by name.
         build: where what they compile is kept.
+        running: the processes that run at this moment.
     """
 
     folder: Path
@@ -98,6 +99,12 @@ class Peers:
     ready: dict[str, Peer] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+
+    def stop(self) -> None:
+        """Ends the peers that run at this moment, in whatever thread."""
+        for process in list(self.running):
+            process.terminate()
 
     def prepare(self, names: Sequence[str]) -> None:
         """Builds and probes the peers, unless that was done; each lands in `ready`, `skipped` or `failed`.
@@ -247,10 +254,13 @@ class Peers:
 
     def _communicate(self, command: Sequence[str], deadline: float) -> tuple[int, bytes, str]:
         with child(command, cwd=self.cwd, env=self.env) as process:
+            self.running.add(process)
             try:
                 out, errors = process.communicate(timeout=deadline)
             except subprocess.TimeoutExpired:
                 raise BenchError(f"no result within {deadline:.0f} s") from None
+            finally:
+                self.running.discard(process)
             lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
             return process.returncode, out, lines[-1][:200] if lines else ""
 

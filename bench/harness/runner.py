@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from harness.errors import BenchError
 from harness.peers import Peer, Peers, Sample
@@ -16,7 +18,12 @@ __all__ = ["Runner"]
 
 @dataclass
 class Runner:
-    """Runs a scenario against a started server; `progress` is told before each window what comes."""
+    """Runs a scenario against a started server.
+
+    Attributes:
+        progress: is told before each window what comes.
+        parallel: how many windows run at the same time: one, where they are to measure anything.
+    """
 
     scenario: Scenario
     measure: Measure
@@ -24,6 +31,8 @@ class Runner:
     server: Server
     core: int | None
     progress: Callable[[str], None] = lambda text: None
+    parallel: int = 1
+    _server_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def takes_part(self, peer: Peer, cell: Cell) -> bool:
         """Tells whether a peer runs in a cell: it can, and the scenario wants it."""
@@ -61,16 +70,33 @@ class Runner:
         dropped: set[str] = set()
         rounds = self.rounds(cell)
         for number in range(1, rounds + 1):
-            for name, peer in self.peers.ready.items():
-                if not self.takes_part(peer, cell) or name in dropped:
-                    continue
-                self.progress(f"{cell}: round {number} of {rounds}, {name}")
-                sample = self._run_window(name, cell, number)
+            names = [
+                name for name, peer in self.peers.ready.items() if self.takes_part(peer, cell) and name not in dropped
+            ]
+            for sample in self._run_round(cell, names, number, rounds):
                 samples.append(sample)
                 if sample.failure is not None:
                     # It would most likely fail again, after a long wait.
-                    dropped.add(name)
+                    dropped.add(sample.peer)
         return samples
+
+    def _run_round(self, cell: Cell, names: Sequence[str], number: int, rounds: int) -> Iterator[Sample]:
+        """Yields the sample of each peer, in this order, whatever runs at the same time."""
+
+        def window(name: str) -> Sample:
+            self.progress(f"{cell}: round {number} of {rounds}, {name}")
+            return self._run_window(name, cell, number)
+
+        if self.parallel == 1:
+            yield from map(window, names)
+            return
+        with concurrent.futures.ThreadPoolExecutor(self.parallel) as pool:
+            try:
+                yield from pool.map(window, names)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.peers.stop()
+                raise
 
     def _run_window(self, name: str, cell: Cell, number: int) -> Sample:
         workload = self.scenario.workload(cell.workload)
@@ -80,12 +106,13 @@ class Runner:
         sample = self.peers.run(
             self.peers.ready[name], Sample(name, cell, number), workload, measure, endpoint, self.core
         )
-        failure = self.server.failure()
-        if failure is not None:
-            self.server.stop()
-            try:
-                self.server.start()
-            except BenchError as error:
-                raise BenchError(f"{failure} ({cell}, {name}), and does not start again: {error}") from error
-            return dataclasses.replace(sample, failure=failure)
+        with self._server_lock:
+            failure = self.server.failure()
+            if failure is not None:
+                self.server.stop()
+                try:
+                    self.server.start()
+                except BenchError as error:
+                    raise BenchError(f"{failure} ({cell}, {name}), and does not start again: {error}") from error
+                return dataclasses.replace(sample, failure=failure)
         return sample

@@ -33,7 +33,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--deflate", action="store_true", help="agree to permessage-deflate")
     parser.add_argument("--ping-interval", type=float, default=20.0, help="seconds between two pings to a client")
     parser.add_argument("--must-ping", action="store_true", help="for servers that send no pings unless they are told")
-    parser.add_argument("--jwt-secret", help="clients need a token (HS256) that was signed with this")
     return parser.parse_args()
 
 
@@ -50,9 +49,9 @@ def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     loops.run(name, main())
 
 
-def ready(port: int) -> None:
-    """Says where the server listens."""
-    print(port, flush=True)
+def ready(port: int, token: str | None = None) -> None:
+    """Says where the server listens, and what token its clients need."""
+    print(port if token is None else f"{port} {token}", flush=True)
 
 
 def report(messages: int, size: int) -> str:

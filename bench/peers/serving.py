@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -70,8 +69,7 @@ def main(
             end({"version": about, "workloads": known, "tls": False})
         if options.deflate and not deflate:
             raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
-        secret = secrets.token_hex(32) if options.style in token_styles else None
-        answer = _measured(server, options, secret, descriptors)
+        answer = _measured(server, options, descriptors)
         # Without importing what the server imports: that is waiting for nothing.
         about = _installed(libraries) if server is not None else _compiled_version(options.program)
     except ChildError as error:
@@ -95,18 +93,16 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     return arguments
 
 
-def _measured(
-    server: Path | None, options: argparse.Namespace, secret: str | None, descriptors: int
-) -> dict[str, object]:
+def _measured(server: Path | None, options: argparse.Namespace, descriptors: int) -> dict[str, object]:
     """Returns the answer of a window, all processes stopped."""
     model = MODELS[options.workload]
     require_descriptors(0 if model.as_many_as_fit else options.connections, descriptors)
-    with started(_command(server, options, secret), _server_core(options), "the server") as child:
-        # The port alone, or behind `listening ws://127.0.0.1:`.
-        port = child.line(START_SECONDS).strip().rpartition(":")[2]
+    with started(_command(server, options), _server_core(options), "the server") as child:
+        # The port alone, or behind `listening ws://127.0.0.1:`; the token that clients need, if they do.
+        port, _, token = child.line(START_SECONDS).strip().rpartition(":")[2].partition(" ")
         if not port.isdigit():
             raise child.failure("did not say where it listens")
-        load = Load(options, f"ws://127.0.0.1:{port}{model.path}", secret, descriptors)
+        load = Load(options, f"ws://127.0.0.1:{port}{model.path}", token or None, descriptors)
         try:
             if model.workload == "idle":
                 return measure_memory(load, child.pid, options)
@@ -118,13 +114,12 @@ def _measured(
             raise
 
 
-def _command(server: Path | None, options: argparse.Namespace, secret: str | None) -> list[str]:
+def _command(server: Path | None, options: argparse.Namespace) -> list[str]:
     model = MODELS[options.workload]
     command = [options.program, "--until-eof"] if server is None else [sys.executable, str(server)]
     if server is not None:
         command += ["--loop", options.loop, "--role", model.role]
         command += ["--style", options.style] if options.style is not None else []
-        command += ["--jwt-secret", secret] if secret is not None else []
     if options.deflate:
         command += ["--deflate"]
     if options.ping_interval is not None:

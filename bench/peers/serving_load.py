@@ -78,13 +78,13 @@ class Load:
     Attributes:
         options: the command line of the peer.
         url: where the server listens.
-        secret: what tokens are signed with, if it wants one.
+        token: what a client of WSE must have, if it wants one.
         descriptors: that it needs for a connection.
     """
 
     options: argparse.Namespace
     url: str
-    secret: str | None
+    token: str | None
     descriptors: int
 
     def command(self, workload: str | None, **different: object) -> list[str]:
@@ -107,7 +107,7 @@ class Load:
                 raise ChildError(f"no {GENERATOR}: build it with cargo build --release -p wirespeed-bench")
             program = [str(GENERATOR), "load", "--workload", workload]
             wanted |= {"window": options.window, "rate": options.rate, "share": options.share}
-            wanted |= {"deflate": options.deflate, "jwt-secret": self.secret}
+            wanted |= {"deflate": options.deflate, "wse-token": self.token}
             wanted |= {"content": options.format if options.format != "binary" else None}
         arguments = []
         for name, value in (wanted | different).items():

@@ -1,19 +1,20 @@
 """A server on wse-server, whose threads are its own: messages are drained in batches, or each is called back.
 
 Without a secret anybody may connect without a token and is not greeted; with one (the style jwt, which drains),
-clients need a token and are told when they are ready. Binary messages are passed on as they are in both. Its
-applications see no path: they are told what the load is for.
+clients need a token, which is printed behind the port, and are told when they are ready. Binary messages are passed on
+as they are in both. Its applications see no path: they are told what the load is for.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import threading
 import time
 from typing import Any
 
-from wse_server import RustWSEServer
+from wse_server import RustWSEServer, rust_jwt_encode
 
 from peers.server_program import parse, prepare, ready, report
 
@@ -25,6 +26,7 @@ QUEUE = 1 << 20
 BATCH, WAIT_MILLISECONDS = 256, 50
 # Before the first message is sent to everybody: who has just finished the handshake may not be among them yet.
 SETTLE_SECONDS = 0.5
+TOKEN_SECONDS = 24 * 3600
 
 
 class Application:
@@ -82,6 +84,12 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def token(secret: bytes) -> str:
+    """Returns a token for the load generator, which is valid longer than any run."""
+    now = int(time.time())
+    return str(rust_jwt_encode({"sub": "load", "iat": now, "exp": now + TOKEN_SECONDS}, secret))
+
+
 def drain(server: Any, application: Application) -> None:
     """Answers what comes, a batch at a time."""
     on_message = application.on_message
@@ -94,12 +102,13 @@ def drain(server: Any, application: Application) -> None:
 def main() -> None:
     prepare()
     port = free_port()
+    secret = secrets.token_bytes(32) if OPTIONS.style == "jwt" else None
     server: Any = RustWSEServer(
         "127.0.0.1",
         port,
         max_connections=CONNECTIONS,
         max_inbound_queue_size=QUEUE,
-        jwt_secret=OPTIONS.jwt_secret.encode() if OPTIONS.jwt_secret is not None else None,
+        jwt_secret=secret,
     )
     application = APPLICATIONS[OPTIONS.role](server)
     drains = OPTIONS.style != "callbacks"
@@ -112,7 +121,7 @@ def main() -> None:
             lambda connection: None,
         )
     server.start()
-    ready(port)
+    ready(port, None if secret is None else token(secret))
     if drains:
         drain(server, application)
     threading.Event().wait()

@@ -1,5 +1,6 @@
 //! `wirespeed-bench`: the native side of tests and benchmarks.
 
+mod descriptors;
 mod echo;
 mod load;
 
@@ -39,11 +40,16 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            use std::io::Write as _;
-            let _ = writeln!(std::io::stderr(), "wirespeed-bench: {error}");
+            warn(&error.to_string());
             ExitCode::from(2)
         }
     }
+}
+
+/// Writes a line to standard error; nobody may be reading it.
+fn warn(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "wirespeed-bench: {text}");
 }
 
 /// Writes to standard output at once; a reader that is gone is no error.

@@ -13,9 +13,6 @@ use super::Settings;
 use super::opening::{Opened, Opening};
 use super::role::Role;
 
-/// Bytes queued above which nothing more is read, or produced, until the client has read.
-const HIGH_WATER: usize = 256 * 1024;
-
 /// A read of fewer bytes has emptied the socket: the next bytes make a new event (epoll(7), edge-triggered).
 const FULL_READ: usize = 64 * 1024;
 
@@ -48,8 +45,9 @@ impl Connection {
         &self.socket
     }
 
-    /// Does what can be done without waiting. `closed`: the client has ended its direction, so the end is there to be read.
-    pub(crate) fn proceed(&mut self, closed: bool) -> Outcome {
+    /// Does what can be done without waiting. `closed`: the client has ended its direction, so the end is there to be
+    /// read; `gone`: both directions have ended.
+    pub(crate) fn proceed(&mut self, closed: bool, gone: bool) -> Outcome {
         if let Phase::Opening(opening) = &mut self.phase {
             match opening.proceed(&self.socket, &self.settings) {
                 Opened::NotYet => return Outcome::Waiting,
@@ -65,14 +63,18 @@ impl Connection {
             }
         }
         let Phase::Open(peer, role) = &mut self.phase else { return Outcome::Waiting };
+        if let Role::Deaf = role {
+            return if gone { Outcome::Over } else { Outcome::Waiting };
+        }
         serve(peer, role, &self.socket, closed)
     }
 }
 
 fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Outcome {
+    let most = role.most_queued();
     let mut drained = false;
     loop {
-        while peer.link.queued() < HIGH_WATER {
+        while peer.link.queued() < most {
             let (event, link) = peer.poll_event_and_link();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
@@ -82,11 +84,7 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
                 None => break,
             }
         }
-        if let Role::Blast(blast) = role {
-            while peer.link.state().can_send() && peer.link.queued() < HIGH_WATER && blast.send(&mut peer.link).is_ok()
-            {
-            }
-        }
+        let produced = role.produce(&mut peer.link, socket);
         let flushed = peer.link.flush(socket, Mode::NonBlocking);
         if peer.link.failure().is_some() && peer.link.queued() == 0 || flushed.is_err() {
             return Outcome::Over;
@@ -97,17 +95,20 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
             State::Failed if peer.link.queued() == 0 => return Outcome::Over,
             _ => {}
         }
-        if peer.link.queued() >= HIGH_WATER {
+        if peer.link.queued() >= most {
             return Outcome::Waiting; // until the client has read
         }
         if peer.has_input() {
             continue;
         }
         if drained {
-            if matches!(role, Role::Blast(_)) && peer.link.queued() == 0 && peer.link.state().can_send() {
+            if !produced || peer.link.queued() > 0 {
+                return Outcome::Waiting;
+            }
+            if !matches!(role, Role::Duplex(..)) {
                 continue;
             }
-            return Outcome::Waiting;
+            // The client reads as fast as this produces: what it sends has to be looked for in between.
         }
         let mut operation = peer.begin_read();
         let result = operation.read(socket, Mode::NonBlocking);

@@ -7,6 +7,7 @@ mod role;
 mod worker;
 
 use std::error::Error;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use std::thread;
 use lexopt::{Arg, Parser, ValueExt as _};
 use wirespeed_driver::tls::server::ServerConfig;
 
-use crate::show;
+use crate::{descriptors, show};
 
 const HELP: &str = "\
 A WebSocket server on 127.0.0.1, for tests, benchmarks and demonstrations.
@@ -29,9 +30,19 @@ PATH is a PEM file with the authority that signed its certificate, made at start
 
 Paths:
   /                 Sends every message back
-  /blast?size=N     Sends binary messages of N bytes as fast as the client reads. Message i begins with i, 8 bytes little-endian;
-                    byte j behind is j modulo 256
+  /stamp            Sends binary messages of 24 bytes or more back, with two times in nanoseconds of CLOCK_MONOTONIC,
+                    each 8 bytes little-endian: in bytes 8 to 15 when the message was taken, in 16 to 23 when the reply
+                    was sent. Anything else is closed with code 1008
+  /blast?size=N     Sends binary messages of N bytes as fast as the client reads. Message i begins with i, 8 bytes
+                    little-endian; byte j behind is j modulo 256
   /sink             Counts binary messages; a text message is answered with {\"messages\": N, \"bytes\": M}
+  /duplex?size=N    Both at the same time, neither waiting for the other
+  /hash             As /sink; the answer has \"sha256\": HEX too, of the payloads of all binary messages in their order
+  /file?size=N&bytes=M
+                    Sends M bytes in binary messages of N, as those of /blast, the last one shorter if need be, then the
+                    text {\"messages\": N, \"bytes\": M, \"sha256\": HEX}. The same again, from number 0, for each text
+                    message `again` [default: size=65536&bytes=1048576]
+  /deaf             Neither reads nor writes once the connection is open
   /close?code=N     Closes with code N at once
 
 Options:
@@ -44,6 +55,9 @@ Options:
 
 It ends with SIGTERM or SIGINT.
 ";
+
+/// Connections that may wait to be accepted: as many as the system allows (/proc/sys/net/core/somaxconn).
+const BACKLOG: i32 = 1 << 16;
 
 /// What all connections share.
 pub(crate) struct Settings {
@@ -60,6 +74,7 @@ struct Options {
 
 pub(crate) fn run(arguments: Parser) -> Result<(), Box<dyn Error>> {
     let Some(options) = parse(arguments)? else { return Ok(()) };
+    descriptors::raise();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -127,8 +142,8 @@ fn bind(port: u16, threads: usize) -> Result<Vec<TcpListener>, Box<dyn Error>> {
             socket.set_reuse_port(true)?;
         }
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        socket.bind(&address.into()).map_err(|error| format!("cannot listen on {address}: {error}"))?;
-        socket.listen(1024)?;
+        socket.bind(&address.into()).map_err(|error| cannot_listen(address, &error))?;
+        socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         let listener: TcpListener = socket.into();
         port = listener.local_addr()?.port();
@@ -137,6 +152,25 @@ fn bind(port: u16, threads: usize) -> Result<Vec<TcpListener>, Box<dyn Error>> {
     Ok(listeners)
 }
 
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("cannot listen on {address}: the port is in use; choose another one, or 0 for any that is free")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!(
+                "cannot listen on {address}: only root may use this port; choose another one, or 0 for any that is free"
+            )
+        }
+        _ => format!("cannot listen on {address}: {error}"),
+    }
+}
+
 fn port_of(listeners: &[TcpListener]) -> Result<u16, Box<dyn Error>> {
     Ok(listeners.first().ok_or("no listener")?.local_addr()?.port())
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,0 +1,101 @@
+//! What a workload found, as the line of JSON.
+
+use std::fmt::Write as _;
+
+use super::histogram::Histogram;
+
+/// The result of a window; whatever was not measured is not in the line.
+#[derive(Default)]
+pub(crate) struct Answer {
+    /// What was counted, all of it checked.
+    pub(crate) count: u64,
+    /// What it took.
+    pub(crate) seconds: f64,
+    /// Processor time of this process meanwhile, in seconds.
+    pub(crate) cpu: Option<f64>,
+    /// The share of the window in which this process had work, 0 to 1.
+    pub(crate) limited: Option<f64>,
+    pub(crate) latencies: Option<Histogram>,
+    /// Of the rates of single seconds: their standard deviation as a share of their mean.
+    pub(crate) deviation: Option<f64>,
+    /// Operations a second that were asked for.
+    pub(crate) offered: Option<f64>,
+    /// Pings of the server that were answered.
+    pub(crate) pings: Option<u64>,
+    /// Why there are no more connections.
+    pub(crate) stopped: Option<String>,
+    /// Whether compression, which was offered, was agreed on.
+    pub(crate) deflate: Option<bool>,
+}
+
+impl Answer {
+    /// The line, with its end.
+    pub(crate) fn to_json(&self) -> String {
+        let mut line = format!("{{\"count\": {}, \"seconds\": {:.6}, \"checked\": true", self.count, self.seconds);
+        let mut number = |name: &str, value: Option<f64>, decimals: usize| {
+            if let Some(value) = value {
+                let _ = write!(line, ", \"{name}\": {value:.decimals$}"); // a String takes everything
+            }
+        };
+        number("cpu", self.cpu, 6);
+        number("limited", self.limited, 3);
+        if let Some(latencies) = self.latencies.as_ref().filter(|latencies| latencies.count() > 0) {
+            number("mean", Some(latencies.mean()), 2);
+            for (name, part) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
+                number(name, Some(latencies.quantile(part)), 1);
+            }
+            number("max", Some(latencies.max()), 1);
+        }
+        number("deviation", self.deviation, 5);
+        number("offered", self.offered, 3);
+        if let Some(pings) = self.pings {
+            let _ = write!(line, ", \"pings\": {pings}");
+        }
+        if let Some(stopped) = &self.stopped {
+            let _ = write!(line, ", \"stopped\": {}", serde_json::Value::from(stopped.as_str()));
+        }
+        if let Some(deflate) = self.deflate {
+            let _ = write!(line, ", \"deflate\": {deflate}");
+        }
+        line.push_str("}\n");
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_left_out() {
+        let answer = Answer { count: 3, seconds: 0.5, latencies: Some(Histogram::new()), ..Answer::default() };
+        assert_eq!(answer.to_json(), "{\"count\": 3, \"seconds\": 0.500000, \"checked\": true}\n");
+    }
+
+    #[test]
+    fn everything_is_valid_json() {
+        let mut latencies = Histogram::new();
+        latencies.record(Duration::from_micros(10));
+        let answer = Answer {
+            count: 1,
+            seconds: 1.0,
+            cpu: Some(0.25),
+            limited: Some(0.5),
+            latencies: Some(latencies),
+            deviation: Some(0.01),
+            offered: Some(100.0),
+            pings: Some(2),
+            stopped: Some("it said \"no\"\n".into()),
+            deflate: Some(true),
+        };
+        let found: Value = serde_json::from_str(&answer.to_json()).expect("JSON");
+        assert_eq!(found["stopped"], "it said \"no\"\n");
+        assert_eq!(found["max"], json!(10.0));
+        assert_eq!(found["mean"], json!(10.0));
+        assert_eq!((&found["pings"], &found["deflate"], &found["limited"]), (&json!(2), &json!(true), &json!(0.5)));
+    }
+}

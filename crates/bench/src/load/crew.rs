@@ -1,0 +1,316 @@
+//! The clients of a run and what they wait with: one poll, one timer.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use wirespeed_driver::protocol::MessageKind;
+use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake::ClientRequest;
+
+use super::client::{Client, Found, Line, REFUSED};
+use super::content::Content;
+use super::options::Options;
+use super::text;
+
+/// How long nothing may come where something is due.
+pub(crate) const STALLED: Duration = Duration::from_secs(10);
+
+/// How much an open loop may be behind what it offers.
+pub(crate) const BEHIND: Duration = Duration::from_secs(5);
+
+/// Bytes that may wait for the server, of all connections together, before it counts as behind.
+const MOST_QUEUED: usize = 256 << 20;
+
+/// How often it is looked whether anything is behind.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Connections that are opened at the same time, by workloads that are not about opening them.
+pub(crate) const OPENING: usize = 64;
+
+/// How long a server that has just been started may refuse connections.
+const STARTING: Duration = Duration::from_secs(3);
+
+/// Events that one wait may bring.
+const EVENTS: usize = 4096;
+
+const TIMER: Token = Token(usize::MAX);
+pub(crate) const STDIN: usize = usize::MAX - 1;
+
+/// A client, by its number, that has something to do.
+#[derive(Clone, Copy)]
+pub(crate) struct Ready {
+    pub(crate) number: usize,
+    /// The server has ended its direction.
+    pub(crate) closed: bool,
+}
+
+/// All clients.
+pub(crate) struct Crew<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) content: Content,
+    /// By their numbers; those that are gone leave a gap.
+    pub(crate) clients: Vec<Option<Client>>,
+    /// Whom the last wait found.
+    pub(crate) ready: Vec<Ready>,
+    /// Time in which this process had nothing to do.
+    pub(crate) waited: Duration,
+    /// The size of the sockets' send buffers; none: the system's choice.
+    pub(crate) send_buffer: Option<usize>,
+    request: ClientRequest,
+    poll: Poll,
+    events: Events,
+    timer: OwnedFd,
+    /// What the timer is set to.
+    armed: Option<Instant>,
+    /// When something came last.
+    lively: Instant,
+    /// When it was last looked whether anything is behind.
+    looked: Instant,
+    /// Clients that were ever begun: each has an address of its own, as far as there are some.
+    serial: usize,
+}
+
+impl<'a> Crew<'a> {
+    pub(crate) fn new(options: &'a Options) -> Result<Self, String> {
+        let mut request = ClientRequest::new(&options.host, &options.target);
+        request.deflate = options.deflate.then(negotiate::Config::client);
+        if let Some(token) = &options.token {
+            request.headers.push("Cookie", format!("access_token={token}")).map_err(text)?;
+        }
+        let poll = Poll::new().map_err(text)?;
+        // A timeout of the poll counts in milliseconds, which is too coarse for what is due at its time.
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK).map_err(text)?;
+        poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE).map_err(text)?;
+        let now = Instant::now();
+        Ok(Self {
+            options,
+            content: Content::new(options.form, options.size),
+            clients: Vec::new(),
+            ready: Vec::new(),
+            waited: Duration::ZERO,
+            send_buffer: None,
+            request,
+            poll,
+            events: Events::with_capacity(EVENTS),
+            timer,
+            armed: None,
+            lively: now,
+            looked: now,
+            serial: 0,
+        })
+    }
+
+    /// Begins to open a connection, under a number that is free.
+    pub(crate) fn connect(&mut self, number: usize) -> Result<(), String> {
+        let greeting_due = self.options.token.is_some();
+        let client = Client::connect(self.options.address, &self.request, greeting_due, self.serial, self.send_buffer)?;
+        self.serial += 1;
+        self.watch(client.raw(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
+        if number >= self.clients.len() {
+            self.clients.resize_with(number + 1, || None);
+        }
+        self.clients[number] = Some(client);
+        Ok(())
+    }
+
+    /// Forgets a client; whatever it had under way is lost.
+    pub(crate) fn forget(&mut self, number: usize) {
+        if let Some(client) = self.clients.get_mut(number).and_then(Option::take) {
+            let _ = self.poll.registry().deregister(&mut SourceFd(&client.raw())); // closing it does as much
+        }
+    }
+
+    /// Tells of standard input too, as client [`STDIN`]; false: it is no pipe or terminal but a file, whose end is
+    /// there.
+    pub(crate) fn watch_stdin(&mut self) -> Result<bool, String> {
+        match self.poll.registry().register(&mut SourceFd(&io::stdin().as_raw_fd()), Token(STDIN), Interest::READABLE) {
+            // epoll_ctl(2): EPERM, it does not support epoll.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
+            result => result.map(|()| true).map_err(text),
+        }
+    }
+
+    fn watch(&mut self, fd: std::os::fd::RawFd, token: Token, interest: Interest) -> Result<(), String> {
+        self.poll.registry().register(&mut SourceFd(&fd), token, interest).map_err(text)
+    }
+
+    /// Whether compression was agreed on, if it was offered.
+    pub(crate) fn deflate(&self) -> Option<bool> {
+        let mut open = self.clients.iter().flatten().filter(|client| client.is_open()).peekable();
+        self.options.deflate.then(|| open.peek().is_some() && open.all(Client::has_deflate))
+    }
+
+    /// Pings that were answered so far.
+    pub(crate) fn pings(&self) -> u64 {
+        self.clients.iter().flatten().map(|client| client.exchange().pings).sum()
+    }
+
+    /// Waits until a client has something to do, or until that moment. Where something is due: an error if nothing
+    /// comes for long.
+    pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), String> {
+        self.wait_quietly(until)?;
+        if self.lively.elapsed() < STALLED {
+            return Ok(());
+        }
+        Err(format!("nothing came for {} s", STALLED.as_secs()))
+    }
+
+    /// Waits in the same way; nothing has to come.
+    pub(crate) fn wait_quietly(&mut self, until: Option<Instant>) -> Result<(), String> {
+        let before = Instant::now();
+        let timeout = if until.is_some_and(|until| until <= before) {
+            Duration::ZERO
+        } else {
+            if let Some(until) = until {
+                self.arm(before, until)?;
+            }
+            STALLED
+        };
+        loop {
+            match self.poll.poll(&mut self.events, Some(timeout)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result.map_err(text)?,
+            }
+        }
+        let after = Instant::now();
+        self.waited += after - before;
+        self.ready.clear();
+        for event in &self.events {
+            if event.token() == TIMER {
+                self.armed = None;
+            } else {
+                self.ready.push(Ready { number: event.token().0, closed: event.is_read_closed() });
+            }
+        }
+        if !self.ready.is_empty() {
+            self.lively = after;
+        }
+        Ok(())
+    }
+
+    /// From now on something is due.
+    pub(crate) fn expect(&mut self) {
+        self.lively = Instant::now();
+    }
+
+    fn arm(&mut self, now: Instant, until: Instant) -> Result<(), String> {
+        if self.armed == Some(until) {
+            return Ok(());
+        }
+        let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would switch it off
+        let value = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map_err(text)?;
+        self.armed = Some(until);
+        Ok(())
+    }
+
+    /// Lets everybody do something whom the last wait found. All connections have to stay.
+    pub(crate) fn serve(
+        &mut self,
+        on_message: &mut impl FnMut(usize, &mut Line<'_>, &mut Content, MessageKind, &[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        for &Ready { number, closed } in &self.ready {
+            let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else { continue };
+            let content = &mut self.content;
+            client.proceed(closed, &mut |line, kind, bytes| on_message(number, line, content, kind, bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Opens as many connections as the options say.
+    pub(crate) fn open_all(&mut self) -> Result<(), String> {
+        let wanted = self.options.connections;
+        self.open_first()?;
+        let (mut begun, mut opened) = (1, 1);
+        while opened < wanted {
+            while begun < wanted && begun - opened < OPENING {
+                self.connect(begun)?;
+                begun += 1;
+            }
+            self.wait(None).map_err(|error| format!("{opened} of {wanted} connections are open: {error}"))?;
+            for index in 0..self.ready.len() {
+                opened += usize::from(self.open_one(index)? == Found::Opened);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens connection 0. A server that has just been started may refuse it for a while.
+    pub(crate) fn open_first(&mut self) -> Result<(), String> {
+        let until = Instant::now() + STARTING;
+        loop {
+            let result = self.connect(0).and_then(|()| self.open_zero());
+            match result {
+                Err(error) if error == REFUSED && Instant::now() < until => {
+                    self.forget(0);
+                    thread::sleep(Duration::from_millis(20));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn open_zero(&mut self) -> Result<(), String> {
+        self.expect();
+        loop {
+            self.wait(None).map_err(|error| format!("the first connection is not ready: {error}"))?;
+            for index in 0..self.ready.len() {
+                if self.open_one(index)? == Found::Opened {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Goes on with a client that is ready, and has sent no message that has a reply.
+    pub(crate) fn open_one(&mut self, index: usize) -> Result<Found, String> {
+        let Ready { number, closed } = self.ready[index];
+        let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else { return Ok(Found::Nothing) };
+        client.proceed(closed, &mut |_, _, _| Err("a message came that nobody had asked for".into()))
+    }
+
+    /// Every connection has one message echoed.
+    pub(crate) fn echo_once(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        let mut left = 0;
+        for client in self.clients.iter_mut().flatten() {
+            let mut line = client.line(now)?;
+            line.send(&mut self.content, now)?;
+            line.flush();
+            left += 1;
+        }
+        self.expect();
+        while left > 0 {
+            self.wait(None).map_err(|error| format!("{left} connections have not echoed: {error}"))?;
+            self.serve(&mut |_, line, content, kind, bytes| {
+                line.take(content, kind, bytes)?;
+                left -= 1;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Says every now and then whether something is behind, of connections that are to answer what is due at its time.
+    pub(crate) fn behind(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.looked) < LOOK {
+            return false;
+        }
+        self.looked = now;
+        let oldest = self.clients.iter().flatten().filter_map(|client| client.exchange().due.front()).min();
+        oldest.is_some_and(|oldest| now.saturating_duration_since(*oldest) > BEHIND)
+            || self.clients.iter().flatten().map(Client::queued).sum::<usize>() > MOST_QUEUED
+    }
+}

@@ -1,0 +1,280 @@
+//! The command line of the load generator.
+
+use std::error::Error;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use lexopt::{Arg, Parser, ValueExt as _};
+
+use crate::show;
+
+use super::content::Form;
+
+const HELP: &str = "\
+Load for a WebSocket server on the loopback interface; prints what it did as a line of JSON.
+
+Usage: wirespeed-bench load [OPTIONS] ws://ADDRESS:PORT/PATH
+
+Workloads:
+  echo      Every connection sends a message, waits for its echo, and sends the next. With --rate, so many messages a
+            second are sent, by all connections in turn, at moments that are settled beforehand; latencies begin when a
+            message was due
+  burst     All connections send a message at the same time; when everybody has the echo, again. Latencies begin with
+            the burst
+  sink      Every connection sends as fast as the server reads, to a path that counts, and answers each text message
+            with {\"messages\": N, \"bytes\": M}; what it says there is what counts
+  fan-out   One connection sends a message, which the server sends to all of them; when all have it, it sends the next
+  publish   The same, but so many messages a second, or a share of what is possible; latencies begin when a message was
+            due
+  open      Connections are opened and closed, as many at once as --connections says
+  storm     All connections are begun at once; when all are ready they are closed; again, until the window is over. The
+            seconds are those of opening
+  hold      Connections are held: pings are answered, one connection after the other sends a message, and at the end
+            everybody does
+  most      Connections are opened until the server or the system refuses, --connections at most; those that then echo
+            a message count
+  idle      Connections are opened, have a message echoed, and are held until standard input ends
+
+Options:
+  --workload NAME     [default: echo]
+  --connections N     [default: 1]
+  --size BYTES        Of a message, 8 at least [default: 128]
+  --content FORM      binary: numbered; json: documents in text messages; msgpack: maps in binary messages. The smallest
+                      document has some 40 bytes [default: binary]
+  --deflate           Offer permessage-deflate, and compress every message if it is agreed on
+  --window N          Messages under way at once: of a connection for echo [default: 1], to everybody for fan-out
+                      [default: 1] and for publish while it looks for what is possible [default: 4]
+  --rate R            Messages a second, of all connections together, for echo and publish; for hold [default: one for
+                      every hundred connections, one at least]
+  --share S           Of what is possible, for publish without --rate; that is looked for during the warm-up
+                      [default: 0.5]
+  --seconds S         What is measured [default: 1]
+  --warmup S          What comes before [default: 0.3]
+  --wse-token TOKEN   Speak the handshake of WSE: the token (a JWT) goes along as the cookie access_token, and a connection is
+                      ready when the server has sent `server_ready`
+  -h, --help          Show this text
+
+It prints `begin` first, where what is measured begins, or `ready` when all connections are idle. Then a line of JSON:
+  count, seconds      What was counted, all of it checked, and how long it took; `checked` says so
+  cpu                 Seconds of this process on a processor
+  limited             The part of the time in which this process had work to do: near 1, it was the limit, and not the
+                      server; above 0.9 it says so on standard error too
+  mean, p50, p90, p99, p999, max
+                      Latencies in microseconds, where there are some
+  deviation           Of windows of two seconds and more: the standard deviation of the rates of single seconds, as a
+                      part of their mean
+  offered             What was to be counted in a second, with a rate: for publish, deliveries
+  pings               How many of the server's pings were answered, for hold and idle
+  stopped             Why there are no more connections, for most
+  deflate             Whether compression was agreed on, if it was offered
+A reply, a delivery or a count that is wrong, missing or out of order is an error, in one line on standard error.
+";
+
+/// What the connections do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workload {
+    Echo,
+    Burst,
+    Sink,
+    FanOut,
+    Publish,
+    Open,
+    Storm,
+    Hold,
+    Most,
+    Idle,
+}
+
+const WORKLOADS: [(&str, Workload); 10] = [
+    ("echo", Workload::Echo),
+    ("burst", Workload::Burst),
+    ("sink", Workload::Sink),
+    ("fan-out", Workload::FanOut),
+    ("publish", Workload::Publish),
+    ("open", Workload::Open),
+    ("storm", Workload::Storm),
+    ("hold", Workload::Hold),
+    ("most", Workload::Most),
+    ("idle", Workload::Idle),
+];
+
+const FORMS: [(&str, Form); 3] = [("binary", Form::Binary), ("json", Form::Json), ("msgpack", Form::MessagePack)];
+
+/// What to do.
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) workload: Workload,
+    pub(crate) connections: usize,
+    /// Bytes of a message.
+    pub(crate) size: usize,
+    pub(crate) form: Form,
+    /// Messages under way.
+    pub(crate) window: Option<usize>,
+    pub(crate) deflate: bool,
+    /// A second.
+    pub(crate) rate: Option<f64>,
+    pub(crate) share: f64,
+    pub(crate) seconds: Duration,
+    pub(crate) warmup: Duration,
+    /// The handshake of WSE, with this token.
+    pub(crate) token: Option<String>,
+    pub(crate) address: SocketAddr,
+    pub(crate) host: String,
+    pub(crate) target: String,
+}
+
+/// Reads the command line; none: it was answered.
+pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Error>> {
+    let mut options = Options {
+        workload: Workload::Echo,
+        connections: 1,
+        size: 128,
+        form: Form::Binary,
+        window: None,
+        deflate: false,
+        rate: None,
+        share: 0.5,
+        seconds: Duration::from_secs(1),
+        warmup: Duration::from_millis(300),
+        token: None,
+        address: SocketAddr::from(([127, 0, 0, 1], 0)),
+        host: String::new(),
+        target: String::new(),
+    };
+    let mut share = None;
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Arg::Long("workload") => options.workload = choice("--workload", &mut arguments, &WORKLOADS)?,
+            Arg::Long("content") => options.form = choice("--content", &mut arguments, &FORMS)?,
+            Arg::Long("connections") => options.connections = arguments.value()?.parse()?,
+            Arg::Long("size") => options.size = arguments.value()?.parse()?,
+            Arg::Long("window") => options.window = Some(arguments.value()?.parse()?),
+            Arg::Long("deflate") => options.deflate = true,
+            Arg::Long("rate") => options.rate = Some(positive("--rate", &mut arguments)?),
+            Arg::Long("share") => share = Some(positive("--share", &mut arguments)?),
+            Arg::Long("seconds") => {
+                options.seconds = Duration::try_from_secs_f64(positive("--seconds", &mut arguments)?)?
+            }
+            Arg::Long("warmup") => options.warmup = Duration::try_from_secs_f64(arguments.value()?.parse()?)?,
+            Arg::Long("wse-token") => options.token = Some(arguments.value()?.string()?),
+            Arg::Short('h') | Arg::Long("help") => {
+                show(HELP);
+                return Ok(None);
+            }
+            Arg::Value(url) if options.host.is_empty() => {
+                let url = url.string()?;
+                let rest = url.strip_prefix("ws://").ok_or("the URL must begin with ws://")?;
+                let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+                let mut addresses = host.to_socket_addrs().map_err(|error| format!("{url}: {error}"))?;
+                options.address = addresses.next().ok_or_else(|| format!("{url}: the host has no address"))?;
+                options.host = host.to_owned();
+                options.target = format!("/{path}");
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    check(&options, share)?;
+    options.share = share.unwrap_or(options.share);
+    Ok(Some(options))
+}
+
+/// Tells what does not go together.
+fn check(options: &Options, share: Option<f64>) -> Result<(), String> {
+    let Options { workload, .. } = *options;
+    if options.host.is_empty() {
+        return Err("the URL is missing; try --help".into());
+    }
+    if !options.address.ip().is_loopback() {
+        return Err("load is for servers on the loopback interface only".into());
+    }
+    if options.connections == 0 || options.window == Some(0) || options.size < 8 {
+        return Err("--connections and --window must be at least 1, --size at least 8".into());
+    }
+    if options.rate.is_some() && !matches!(workload, Workload::Echo | Workload::Publish | Workload::Hold) {
+        return Err("--rate is for echo, publish and hold".into());
+    }
+    if options.rate.is_some() && workload == Workload::Echo && options.window.is_some() {
+        return Err(
+            "--rate and --window exclude each other: at a given rate, as many messages are under way as there are"
+                .into(),
+        );
+    }
+    if options.window.is_some() && !matches!(workload, Workload::Echo | Workload::FanOut | Workload::Publish) {
+        return Err("--window is for echo, fan-out and publish".into());
+    }
+    if share.is_some() && (workload != Workload::Publish || options.rate.is_some()) {
+        return Err("--share is for publish without --rate".into());
+    }
+    if workload == Workload::Sink && options.form == Form::Json {
+        return Err(
+            "sink needs binary messages, as a text message asks for the count: --content binary or msgpack".into()
+        );
+    }
+    Ok(())
+}
+
+fn choice<T: Copy>(option: &str, arguments: &mut Parser, among: &[(&str, T)]) -> Result<T, Box<dyn Error>> {
+    let name = arguments.value()?.string()?;
+    if let Some((_, found)) = among.iter().find(|(known, _)| *known == name) {
+        return Ok(*found);
+    }
+    let known: Vec<_> = among.iter().map(|(known, _)| *known).collect();
+    Err(format!("{option} {name}: choose one of {}", known.join(", ")).into())
+}
+
+fn positive(option: &str, arguments: &mut Parser) -> Result<f64, Box<dyn Error>> {
+    let value: f64 = arguments.value()?.parse()?;
+    if value > 0.0 && value.is_finite() { Ok(value) } else { Err(format!("{option} must be above 0").into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &str) -> Result<Options, String> {
+        let arguments = arguments.split_whitespace().chain(["ws://127.0.0.1:80/path?x=1"]);
+        match parse(Parser::from_args(arguments)) {
+            Ok(options) => options.ok_or_else(|| "it was answered".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let options = parsed("").expect("valid");
+        assert_eq!((options.workload, options.connections, options.size), (Workload::Echo, 1, 128));
+        assert_eq!((options.host.as_str(), options.target.as_str()), ("127.0.0.1:80", "/path?x=1"));
+        assert!(options.token.is_none() && options.rate.is_none() && options.window.is_none());
+    }
+
+    #[test]
+    fn every_workload_is_known_and_helped_with() {
+        for (name, workload) in WORKLOADS {
+            assert_eq!(parsed(&format!("--workload {name}")).expect("valid").workload, workload);
+            assert!(HELP.contains(&format!("\n  {name} ")), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for (arguments, word) in [
+            ("--workload nothing", "choose one of echo, burst"),
+            ("--content xml", "choose one of binary, json"),
+            ("--connections 0", "at least 1"),
+            ("--size 7", "at least 8"),
+            ("--window 0", "at least 1"),
+            ("--rate 0", "above 0"),
+            ("--rate nan", "above 0"),
+            ("--seconds -1", "above 0"),
+            ("--rate 5 --workload burst", "--rate is for"),
+            ("--rate 5 --window 5", "exclude"),
+            ("--window 5 --workload sink", "--window is for"),
+            ("--share 0.5", "--share is for"),
+            ("--share 0.5 --rate 5 --workload publish", "--share is for"),
+            ("--workload sink --content json", "binary messages"),
+        ] {
+            let error = parsed(arguments).map(|_| ()).expect_err(arguments);
+            assert!(error.contains(word), "{arguments}: {error}");
+        }
+    }
+}

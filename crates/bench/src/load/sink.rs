@@ -1,0 +1,268 @@
+//! Every connection sends as fast as its socket takes it, to a path that counts; only what the server says it has
+//! received is counted here.
+//!
+//! The server answers each text message with what has arrived before it. Such questions are asked all the time, so
+//! that the rates of single seconds are known too, and last when the window is over: it ends with the last answer.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wirespeed_driver::entropy;
+use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, Side};
+
+use super::answer::Answer;
+use super::client::Line;
+use super::content::Content;
+use super::crew::Crew;
+use super::text;
+use super::window::Window;
+
+/// Bytes of frames that are made before the window, masks included, and sent again and again.
+const BLOCK: usize = 64 * 1024;
+
+/// Bytes of a connection that wait for its socket.
+const QUEUED: usize = 256 * 1024;
+
+/// Bytes of all sockets' send buffers together, and of one: what is in them has to be worked off after the window.
+const BUFFERS: usize = 32 << 20;
+const BUFFER: std::ops::RangeInclusive<usize> = 16 * 1024..=256 * 1024;
+
+/// Questions a second, of all connections together, at most.
+const QUESTIONS: usize = 1000;
+
+/// How long after a question a connection asks the next at the earliest.
+const ASK: Duration = Duration::from_millis(10);
+
+const REPORT: &[u8] = b"report";
+
+pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
+    let connections = crew.options.connections;
+    crew.send_buffer = Some((BUFFERS / connections).clamp(*BUFFER.start(), *BUFFER.end()));
+    crew.open_all()?;
+    let block = Block::new(&mut crew.content)?;
+    let every = ASK.max(Duration::from_secs(1) * u32::try_from(connections).unwrap_or(u32::MAX) / QUESTIONS as u32);
+    let now = Instant::now();
+    let sinks =
+        (0..connections).map(|_| Sink { sent: 0, asked: VecDeque::new(), confirmed: 0, ask: now, hungry: true });
+    let mut load = Load { block, sinks: sinks.collect(), hungry: (0..connections).collect(), every };
+    let warm = now + crew.options.warmup;
+    load.send_until(crew, warm, &mut |_, _| {})?;
+    load.finish(crew, &mut |_, _| {})?;
+    let mut window = Window::begin(crew);
+    let end = window.end;
+    load.send_until(crew, end, &mut |now, count| window.count(now, count))?;
+    load.finish(crew, &mut |now, count| window.count(now, count))?;
+    let end = Instant::now();
+    Ok(window.finish(crew, end))
+}
+
+/// Frames, encoded.
+struct Block {
+    frames: Vec<u8>,
+    messages: u64,
+    /// Bytes of a payload.
+    size: usize,
+}
+
+impl Block {
+    fn new(content: &mut Content) -> Result<Self, String> {
+        let limits = Limits { message_size: None, fragment_size: None, fragments: None };
+        let mut encoder = Connection::<Vec<u8>>::new(Config { side: Side::Client, limits, deflate: None });
+        let (mut frames, mut messages, kind) = (Vec::new(), 0, content.kind());
+        while frames.is_empty() || frames.len() + content.size() < BLOCK {
+            let message = content.message(messages);
+            encoder.send_message(kind, message, None, entropy::draw_key, &mut frames).map_err(text)?;
+            messages += 1;
+        }
+        Ok(Self { frames, messages, size: content.size() })
+    }
+}
+
+/// One connection.
+struct Sink {
+    /// Messages.
+    sent: u64,
+    /// How many were sent before each question that was not answered yet.
+    asked: VecDeque<u64>,
+    confirmed: u64,
+    /// When to ask next.
+    ask: Instant,
+    /// Whether it is among those that can send.
+    hungry: bool,
+}
+
+struct Load {
+    block: Block,
+    sinks: Vec<Sink>,
+    /// Connections that can send, in turn.
+    hungry: VecDeque<usize>,
+    /// How often each asks.
+    every: Duration,
+}
+
+impl Load {
+    /// Sends until that moment, and calls `on_answer` with what was confirmed.
+    fn send_until(
+        &mut self,
+        crew: &mut Crew<'_>,
+        end: Instant,
+        on_answer: &mut impl FnMut(Instant, u64),
+    ) -> Result<(), String> {
+        crew.expect();
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                return Ok(());
+            }
+            // One turn of everybody who can send.
+            for _ in 0..self.hungry.len() {
+                let Some(number) = self.hungry.pop_front() else { break };
+                if self.send(crew, number, now)? {
+                    self.hungry.push_back(number);
+                } else {
+                    self.sinks[number].hungry = false;
+                }
+            }
+            let until = if self.hungry.is_empty() { end } else { now };
+            crew.wait(Some(until))?;
+            self.receive(crew, on_answer)?;
+        }
+    }
+
+    /// Sends a block; false: the socket takes no more now.
+    fn send(&mut self, crew: &mut Crew<'_>, number: usize, now: Instant) -> Result<bool, String> {
+        let Self { block, sinks, every, .. } = self;
+        let (Some(client), Some(sink)) = (crew.clients[number].as_mut(), sinks.get_mut(number)) else {
+            return Ok(false);
+        };
+        let mut line = client.line(now)?;
+        if line.link.queued() < QUEUED {
+            if line.link.deflate().is_some() {
+                // Compressed with what came before in mind, so not to be made beforehand.
+                for _ in 0..block.messages {
+                    line.send(&mut crew.content, now)?;
+                    line.exchange.due.clear(); // no message has a reply
+                }
+            } else {
+                let bytes = block.messages * block.size as u64;
+                line.link.send_encoded(&block.frames, block.messages, bytes, false).map_err(text)?;
+            }
+            sink.sent += block.messages;
+            if now >= sink.ask {
+                sink.ask = now + *every;
+                sink.ask(&mut line)?;
+            }
+        }
+        line.flush();
+        Ok(line.link.queued() == 0)
+    }
+
+    /// Takes what comes.
+    fn receive(&mut self, crew: &mut Crew<'_>, on_answer: &mut impl FnMut(Instant, u64)) -> Result<(), String> {
+        let Self { block, sinks, hungry, .. } = self;
+        crew.serve(&mut |number, line, _, kind, bytes| {
+            let Some(sink) = sinks.get_mut(number) else { return Ok(()) };
+            on_answer(line.now, sink.answer(block.size, kind, bytes)?);
+            Ok(())
+        })?;
+        for ready in &crew.ready {
+            let (Some(client), Some(sink)) = (&crew.clients[ready.number], sinks.get_mut(ready.number)) else {
+                continue;
+            };
+            if !sink.hungry && client.queued() < QUEUED {
+                sink.hungry = true;
+                hungry.push_back(ready.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks everybody for what has arrived, and waits for the answers.
+    fn finish(&mut self, crew: &mut Crew<'_>, on_answer: &mut impl FnMut(Instant, u64)) -> Result<(), String> {
+        let now = Instant::now();
+        for (client, sink) in crew.clients.iter_mut().flatten().zip(&mut self.sinks) {
+            let mut line = client.line(now)?;
+            sink.ask(&mut line)?;
+            line.flush();
+        }
+        crew.expect();
+        while self.sinks.iter().any(|sink| !sink.asked.is_empty()) {
+            crew.wait(None).map_err(|error| {
+                let silent = self.sinks.iter().filter(|sink| !sink.asked.is_empty()).count();
+                format!("{silent} connections have no answer to `report`: {error}")
+            })?;
+            self.receive(crew, on_answer)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
+        line.link.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
+        self.asked.push_back(self.sent);
+        Ok(())
+    }
+
+    /// How many more messages an answer confirms: all that were sent before the question, or it is an error.
+    fn answer(&mut self, size: usize, kind: MessageKind, bytes: &[u8]) -> Result<u64, String> {
+        let wrong = || {
+            let begin = &bytes[..bytes.len().min(60)];
+            format!("the server answered `report` with {:?}", String::from_utf8_lossy(begin))
+        };
+        let answer: Value = serde_json::from_slice(bytes).map_err(|_| wrong())?;
+        let number = |name: &str| answer.get(name).and_then(Value::as_u64).ok_or_else(wrong);
+        let (messages, arrived) = (number("messages")?, number("bytes")?);
+        let sent = self.asked.pop_front().filter(|_| kind == MessageKind::Text).ok_or_else(wrong)?;
+        if messages != sent {
+            return Err(format!("the server received {messages} of {sent} messages"));
+        }
+        if arrived != sent * size as u64 {
+            return Err(format!("the server received {arrived} of {} bytes", sent * size as u64));
+        }
+        let more = messages - self.confirmed;
+        self.confirmed = messages;
+        Ok(more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content::Form;
+    use super::*;
+
+    fn asked(sent: u64) -> Sink {
+        Sink { sent, asked: [sent].into(), confirmed: 2, ask: Instant::now(), hungry: false }
+    }
+
+    #[test]
+    fn an_answer_confirms_what_was_sent_before_the_question() {
+        let mut sink = asked(10);
+        // White space and more members are the server's own affair.
+        let answer = br#"{"bytes":80,  "messages" :10, "seconds": 1.5}"#;
+        assert_eq!(sink.answer(8, MessageKind::Text, answer), Ok(8));
+        assert_eq!(sink.confirmed, 10);
+        assert!(sink.answer(8, MessageKind::Text, answer).is_err(), "nobody has asked");
+    }
+
+    #[test]
+    fn less_or_more_is_an_error() {
+        let answer = |text: &str| asked(10).answer(8, MessageKind::Text, text.as_bytes());
+        assert_eq!(answer(r#"{"messages": 9, "bytes": 72}"#), Err("the server received 9 of 10 messages".into()));
+        assert_eq!(answer(r#"{"messages": 11, "bytes": 88}"#), Err("the server received 11 of 10 messages".into()));
+        assert_eq!(answer(r#"{"messages": 10, "bytes": 79}"#), Err("the server received 79 of 80 bytes".into()));
+        for text in ["", "{}", "[]", r#"{"messages": 10}"#, r#"{"messages": -10, "bytes": 80}"#] {
+            assert!(answer(text).is_err_and(|error| error.contains("answered")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_block_is_whole_frames_of_many_messages_or_one() {
+        for (size, messages) in [(128, 480..512), (BLOCK, 1..2), (1 << 20, 1..2)] {
+            let block = Block::new(&mut Content::new(Form::Binary, size)).expect("a block");
+            assert!(messages.contains(&block.messages), "{size}: {}", block.messages);
+            assert!(block.frames.len() > size * usize::try_from(block.messages).expect("few"));
+        }
+    }
+}

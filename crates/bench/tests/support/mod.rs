@@ -1,0 +1,70 @@
+//! The program under test, run for a moment.
+
+#![allow(dead_code)] // no test uses all of it
+
+pub(crate) mod client;
+pub(crate) mod room;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// The echo server, until this is dropped.
+pub(crate) struct Echo {
+    child: Child,
+    /// `ws://127.0.0.1:PORT`
+    pub(crate) url: String,
+}
+
+impl Echo {
+    pub(crate) fn start() -> Self {
+        let mut child = command().args(["echo", "--port", "0"]).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let url = line.trim().strip_prefix("listening ").expect("where it listens").to_owned();
+        Self { child, url }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program.
+pub(crate) fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_wirespeed-bench"))
+}
+
+/// Runs a load: its answer, or the line that says why there is none.
+pub(crate) fn load(arguments: &str, url: &str) -> Result<Value, String> {
+    let short = ["--seconds", "0.05", "--warmup", "0.02"];
+    let mut command = command();
+    command.arg("load").args(short).args(arguments.split_whitespace()).arg(url).stdin(Stdio::null());
+    answer(command)
+}
+
+/// Runs a program that prints `begin` or `ready`, then its answer.
+pub(crate) fn answer(mut command: Command) -> Result<Value, String> {
+    let output = command.output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    if !output.status.success() {
+        assert_eq!(stderr.lines().count(), 1, "one line says why: {stderr}");
+        return Err(stderr.trim().strip_prefix("wirespeed-bench: ").expect("its name").to_owned());
+    }
+    let lines: Vec<_> = stdout.lines().collect();
+    assert!(matches!(lines[..], ["begin" | "ready", _]), "{stdout}");
+    let answer: Value = serde_json::from_str(lines[1]).expect("JSON");
+    assert_eq!(answer["checked"], true);
+    Ok(answer)
+}
+
+/// A member that is a number.
+pub(crate) fn number(answer: &Value, name: &str) -> f64 {
+    answer[name].as_f64().unwrap_or_else(|| panic!("no {name} in {answer}"))
+}
