@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import WSMsgType, web
 
-from peers.server_program import BACKLOG, forever, parse, ready, report, run
+from serving.server import BACKLOG, forever, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: set[web.WebSocketResponse] = set()

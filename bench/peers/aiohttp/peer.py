@@ -6,10 +6,10 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched, check_deflate
-from peers.asynchronous import main
-from peers.awaiting import Awaiting
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched, check_deflate
+from models.asynchronous import main
+from models.awaiting import Awaiting
+from models.tls import tls_context
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peers.serving import main
+from serving.peer import main
 
 if __name__ == "__main__":
     main(None, [])

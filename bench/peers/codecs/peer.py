@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from peers import awaiting, loops, program
-from peers.asynchronous import on_loop
-from peers.awaiting import SEND_STEP_BYTES, Loop, Step
+from models import awaiting, loops, program
+from models.asynchronous import on_loop
+from models.awaiting import SEND_STEP_BYTES, Loop, Step
+from models.content import ContentError, Sink
 from peers.codecs.documents import DOCUMENTS
 from peers.codecs.ways import WAYS, Bound, Way
-from peers.content import ContentError, Sink
 from peers.wirespeed import peer as wirespeed
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from peers.program import Library
+from models.program import Library
 
 __all__ = ["WAYS", "Bound", "Way"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peers.abilities import Abilities
-from peers.blocking import Blocking, main
+from models.abilities import Abilities
+from models.blocking import Blocking, main
 
 
 def connect(url: str, ca: str | None, size: int) -> Blocking:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from peers.abilities import Abilities
-from peers.asynchronous import main
-from peers.awaiting import Awaiting
+from models.abilities import Abilities
+from models.asynchronous import main
+from models.awaiting import Awaiting
 
 # As in the benchmark of the library's author.
 QUEUE = 256

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched
-from peers.asynchronous import main
-from peers.awaiting import Awaiting
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched
+from models.asynchronous import main
+from models.awaiting import Awaiting
+from models.tls import tls_context
 
 
 @functools.cache

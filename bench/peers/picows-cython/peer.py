@@ -6,12 +6,12 @@ import dataclasses
 from functools import partial
 from pathlib import Path
 
-from peers.asynchronous import Callbacks, main
-from peers.awaiting import Awaiting
-from peers.callbacks import Course
-from peers.one_way import OneWayCourse
+from models.asynchronous import Callbacks, main
+from models.awaiting import Awaiting
+from models.callbacks import Course
+from models.one_way import OneWayCourse
+from models.program import end
 from peers.picows import peer as picows
-from peers.program import end
 
 
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest, ws_create_server
 
-from peers.server_program import BACKLOG, forever, parse, ready, report, run
+from serving.server import BACKLOG, forever, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: set[WSTransport] = set()

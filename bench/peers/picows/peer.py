@@ -8,11 +8,11 @@ import logging
 from functools import partial
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched
-from peers.asynchronous import Callbacks, main
-from peers.awaiting import Awaiting, text_report
-from peers.callbacks import Course
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched
+from models.asynchronous import Callbacks, main
+from models.awaiting import Awaiting, text_report
+from models.callbacks import Course
+from models.tls import tls_context
 
 
 async def open_with(listener: Any, url: str, ca: str | None, size: int, **options: Any) -> Any:

@@ -10,8 +10,8 @@ import socket
 import struct
 from urllib.parse import urlsplit
 
-from peers.blocking import Blocking, main
-from peers.tls import tls_context
+from models.blocking import Blocking, main
+from models.tls import tls_context
 
 TEXT, BINARY = 0x81, 0x82
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers.program import Library
-from peers.serving import main
+from models.program import Library
+from serving.peer import main
 
 LIBRARIES = [Library("socketify", "socketify")]
 # Not `hold`: it cannot ping more often than every four seconds.

@@ -9,7 +9,7 @@ from typing import Any
 
 from socketify import App, CompressOptions, OpCode
 
-from peers.server_program import parse, prepare, ready, report
+from serving.server import parse, prepare, ready, report
 
 OPTIONS = parse()
 # No limit on size and none on what is queued: above it, socketify drops messages.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers.program import Library
-from peers.serving import main
+from models.program import Library
+from serving.peer import main
 
 if __name__ == "__main__":
     main(Path(__file__).with_name("server.py"), [Library("tornado", "tornado")])

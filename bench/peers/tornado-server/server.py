@@ -9,7 +9,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 from tornado.websocket import WebSocketHandler
 
-from peers.server_program import BACKLOG, forever, parse, ready, report, run
+from serving.server import BACKLOG, forever, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: set[WebSocketHandler] = set()

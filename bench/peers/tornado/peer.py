@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched, check_deflate
-from peers.asynchronous import Callbacks, main
-from peers.awaiting import Awaiting, text_report
-from peers.callbacks import Course
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched, check_deflate
+from models.asynchronous import Callbacks, main
+from models.awaiting import Awaiting, text_report
+from models.callbacks import Course
+from models.tls import tls_context
 
 OnMessage = Callable[[Any], object]
 

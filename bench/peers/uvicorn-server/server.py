@@ -8,7 +8,7 @@ from __future__ import annotations
 import uvicorn
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
-from peers.server_program import BACKLOG, parse, ready, report, run
+from serving.server import BACKLOG, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: list[WebSocket] = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched
-from peers.blocking import Blocking, main, text_report
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched
+from models.blocking import Blocking, main, text_report
+from models.tls import tls_context
 
 
 def connect(url: str, ca: str | None, size: int) -> Blocking:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from peers.abilities import Abilities
-from peers.blocking import Blocking, main, text_report
+from models.abilities import Abilities
+from models.blocking import Blocking, main, text_report
 
 
 def connect(url: str, ca: str | None, size: int) -> Blocking:

@@ -9,10 +9,10 @@ import http.client
 from typing import Any
 from urllib.parse import urlsplit
 
-from peers.abilities import Abilities, check_deflate
-from peers.asynchronous import main
-from peers.awaiting import Awaiting, text_report
-from peers.tls import tls_context
+from models.abilities import Abilities, check_deflate
+from models.asynchronous import main
+from models.awaiting import Awaiting, text_report
+from models.tls import tls_context
 
 
 async def connect(url: str, ca: str | None, size: int) -> Awaiting:

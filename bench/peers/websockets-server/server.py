@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from websockets.asyncio.server import ServerConnection, broadcast, serve
 
-from peers.server_program import BACKLOG, forever, parse, ready, report, run
+from serving.server import BACKLOG, forever, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: set[ServerConnection] = set()

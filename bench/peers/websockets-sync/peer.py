@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched, check_deflate
-from peers.blocking import BASE, Blocking, main, text_report
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched, check_deflate
+from models.blocking import BASE, Blocking, main, text_report
+from models.tls import tls_context
 
 
 def open_with(url: str, ca: str | None, **options: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched, check_deflate
-from peers.asynchronous import main
-from peers.awaiting import Awaiting, text_report
-from peers.tls import tls_context
+from models.abilities import Abilities, Patience, Watched, check_deflate
+from models.asynchronous import main
+from models.awaiting import Awaiting, text_report
+from models.tls import tls_context
 
 
 async def open_with(url: str, ca: str | None, **options: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from wirespeed import Listener, ServerConnection, broadcast, serve
 
-from peers.server_program import BACKLOG, forever, parse, ready, report, run
+from serving.server import BACKLOG, forever, parse, ready, report, run
 
 OPTIONS = parse()
 EVERYBODY: set[Any] = set()

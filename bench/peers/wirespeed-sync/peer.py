@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched, check_deflate
-from peers.blocking import BASE, Blocking, main, text_report
+from models.abilities import Abilities, Patience, Watched, check_deflate
+from models.blocking import BASE, Blocking, main, text_report
 
 
 @functools.cache

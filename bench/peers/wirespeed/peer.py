@@ -6,10 +6,10 @@ import asyncio
 import functools
 from typing import Any
 
-from peers.abilities import Abilities, Patience, Watched, check_deflate
-from peers.asynchronous import Callbacks, main
-from peers.awaiting import Awaiting, text_report
-from peers.callbacks import Course
+from models.abilities import Abilities, Patience, Watched, check_deflate
+from models.asynchronous import Callbacks, main
+from models.awaiting import Awaiting, text_report
+from models.callbacks import Course
 
 
 @functools.cache

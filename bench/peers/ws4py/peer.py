@@ -7,8 +7,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from peers.abilities import Abilities
-from peers.blocking import Blocking, main
+from models.abilities import Abilities
+from models.blocking import Blocking, main
 
 
 @functools.cache

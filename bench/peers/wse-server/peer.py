@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers.program import Library
-from peers.serving import main
+from models.program import Library
+from serving.peer import main
 
 LIBRARIES = [Library("wse_server", "wse-server")]
 # Not `hold`: its pings are messages of its own, in JSON, and not those of the protocol.

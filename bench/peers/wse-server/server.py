@@ -16,7 +16,7 @@ from typing import Any
 
 from wse_server import RustWSEServer, rust_jwt_encode
 
-from peers.server_program import parse, prepare, ready, report
+from serving.server import parse, prepare, ready, report
 
 OPTIONS = parse()
 CONNECTIONS = 100_000

@@ -17,12 +17,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from peers import serving_load
-from peers.loops import LIBRARIES
-from peers.program import Library, end, fail, parser, version
-from peers.serving_load import FORMATS, MODELS, Load, require_descriptors
-from peers.serving_memory import measure_memory
-from peers.serving_process import ChildError, started
+from models.loops import LIBRARIES
+from models.program import Library, end, fail, parser, version
+from serving import load as serving_load
+from serving.load import FORMATS, MODELS, Load, require_descriptors
+from serving.memory import measure_memory
+from serving.process import ChildError, started
 
 __all__ = ["main"]
 
@@ -48,11 +48,11 @@ def main(
         server: Its program. It takes the options of `server_program`, prints its port, and ends with its standard
             input. None: a compiled one, which --program names; it takes --until-eof, and says where it listens.
         libraries: What must be installed.
-        workloads: Those that it takes part in, names of `serving_load.MODELS`; None for all.
+        workloads: Those that it takes part in, names of `load.MODELS`; None for all.
         deflate: Whether it knows permessage-deflate.
         token_styles: The styles in which clients need a token; not for workloads whose clients have none.
         descriptors: How many it needs for a connection.
-        plain: What messages are where the workload does not say it, one of `serving_load.FORMATS`: not `binary` for
+        plain: What messages are where the workload does not say it, one of `load.FORMATS`: not `binary` for
             a server that takes some bytes at their beginning for its own. They are as long, and are compared in full.
     """
     names = list(MODELS if workloads is None else workloads)

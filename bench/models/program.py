@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from peers.usage import Usage
+from models.usage import Usage
 
 __all__ = [
     "CONTENTS",

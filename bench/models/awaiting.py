@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from peers.content import ContentError, Sink, Stream, two_messages
-from peers.latency import WINDOW_SHARE, Latencies
-from peers.program import STEP_SECONDS, echo_url, gate, result
-from peers.usage import Usage
+from models.content import ContentError, Sink, Stream, two_messages
+from models.latency import WINDOW_SHARE, Latencies
+from models.program import STEP_SECONDS, echo_url, gate, result
+from models.usage import Usage
 
 __all__ = ["LOOPS", "SEND_STEP_BYTES", "Awaiting", "Connect", "Loop", "Step", "check_echo", "run", "text_report"]
 

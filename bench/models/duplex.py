@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from peers import stepping
-from peers.awaiting import Awaiting, Connect, Loop, Step
-from peers.content import ContentError, Sink, Stream, payload_of, two_messages
+from models import stepping
+from models.awaiting import Awaiting, Connect, Loop, Step
+from models.content import ContentError, Sink, Stream, payload_of, two_messages
 
 if TYPE_CHECKING:
-    from peers import blocking
+    from models import blocking
 
 __all__ = ["BLOCKING", "LOOPS"]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from peers.latency import Latencies
+from models.latency import Latencies
 
 __all__ = ["WORKLOAD", "measure"]
 

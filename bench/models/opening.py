@@ -10,14 +10,14 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from peers.awaiting import Connect
-from peers.content import ContentError, two_messages
-from peers.latency import Latencies
-from peers.program import result
-from peers.usage import Usage
+from models.awaiting import Connect
+from models.content import ContentError, two_messages
+from models.latency import Latencies
+from models.program import result
+from models.usage import Usage
 
 if TYPE_CHECKING:
-    from peers import blocking as peers_blocking
+    from models import blocking as shared
 
 __all__ = ["WORKLOAD", "awaiting", "blocking"]
 
@@ -57,7 +57,7 @@ async def _await_one(connect: Connect, options: argparse.Namespace, message: byt
     return taken
 
 
-def blocking(connect: peers_blocking.Connect, options: argparse.Namespace) -> dict[str, object]:
+def blocking(connect: shared.Connect, options: argparse.Namespace) -> dict[str, object]:
     """Opens and closes connections for one window, after a warm-up."""
     message = two_messages(MESSAGE_BYTES)[0]
     end = time.perf_counter() + options.warmup
@@ -73,7 +73,7 @@ def blocking(connect: peers_blocking.Connect, options: argparse.Namespace) -> di
     return _result(times, Usage.now(options.server_pid) - since)
 
 
-def _block_one(connect: peers_blocking.Connect, options: argparse.Namespace, message: bytes) -> int:
+def _block_one(connect: shared.Connect, options: argparse.Namespace, message: bytes) -> int:
     before = time.perf_counter_ns()
     connection = connect(options.url, options.ca, len(message))
     taken = time.perf_counter_ns() - before

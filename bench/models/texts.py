@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from peers.content import ContentError
+from models.content import ContentError
 
 __all__ = ["texts"]
 

@@ -11,11 +11,11 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from peers.abilities import Abilities, Patience, Watched
-from peers.content import ContentError
-from peers.latency import Latencies
-from peers.program import result
-from peers.usage import Usage
+from models.abilities import Abilities, Patience, Watched
+from models.content import ContentError
+from models.latency import Latencies
+from models.program import result
+from models.usage import Usage
 
 __all__ = ["WORKLOAD", "awaiting", "blocking"]
 

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Coroutine
 from typing import Any
 
-from peers.program import Library
+from models.program import Library
 
 __all__ = ["LIBRARIES", "LOOPS", "run"]
 

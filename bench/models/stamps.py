@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from peers.content import ContentError, two_messages
-from peers.latency import Latencies
+from models.content import ContentError, two_messages
+from models.latency import Latencies
 
 __all__ = ["Stamps"]
 

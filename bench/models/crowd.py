@@ -6,11 +6,11 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
-from peers.awaiting import Awaiting, Connect
-from peers.callbacks import Course, Listen
-from peers.content import ContentError, two_messages
-from peers.program import result
-from peers.usage import Usage
+from models.awaiting import Awaiting, Connect
+from models.callbacks import Course, Listen
+from models.content import ContentError, two_messages
+from models.program import result
+from models.usage import Usage
 
 __all__ = ["WORKLOAD", "by_awaiting", "by_callbacks"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from peers import awaiting, stepping
-from peers.callbacks import Course
-from peers.content import ContentError, unwrapping
-from peers.stamps import Stamps
+from models import awaiting, stepping
+from models.callbacks import Course
+from models.content import ContentError, unwrapping
+from models.stamps import Stamps
 
 if TYPE_CHECKING:
-    from peers import blocking
+    from models import blocking
 
 __all__ = ["BLOCKING", "COURSES", "LOOPS", "OneWayCourse"]
 

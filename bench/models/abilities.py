@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from peers.content import ContentError
+from models.content import ContentError
 
 __all__ = ["Abilities", "Patience", "Watched", "add_arguments", "check_deflate"]
 

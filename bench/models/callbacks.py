@@ -19,10 +19,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from peers.content import ContentError, Stream, two_messages
-from peers.latency import WINDOW_SHARE, Latencies
-from peers.program import STEP_SECONDS, gate, result
-from peers.usage import Usage
+from models.content import ContentError, Stream, two_messages
+from models.latency import WINDOW_SHARE, Latencies
+from models.program import STEP_SECONDS, gate, result
+from models.usage import Usage
 
 __all__ = ["WORKLOADS", "Course", "Listen", "measure"]
 

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import cycle, islice
 from typing import Any
 
-from peers import memory, stepping
-from peers.abilities import Abilities
-from peers.awaiting import SEND_STEP_BYTES, Awaiting, Loop, Step
-from peers.content import ContentError, Sink
-from peers.program import echo_url
-from peers.texts import texts
+from models import memory, stepping
+from models.abilities import Abilities
+from models.awaiting import SEND_STEP_BYTES, Awaiting, Loop, Step
+from models.content import ContentError, Sink
+from models.program import echo_url
+from models.texts import texts
 
 __all__ = ["AWAITING", "BLOCKING", "IDLE", "idle"]
 

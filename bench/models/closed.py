@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from peers import stepping
-from peers.abilities import Abilities
-from peers.awaiting import Awaiting, Connect, Loop, Step
-from peers.content import ContentError, two_messages
+from models import stepping
+from models.abilities import Abilities
+from models.awaiting import Awaiting, Connect, Loop, Step
+from models.content import ContentError, two_messages
 
 if TYPE_CHECKING:
-    from peers import blocking as peers_blocking
+    from models import blocking as shared
 
 __all__ = ["WORKLOADS", "awaiting", "blocking"]
 
@@ -60,7 +60,7 @@ async def awaiting(connect: Connect, abilities: Abilities, options: argparse.Nam
     return Loop(prepare)
 
 
-def blocking(connect: peers_blocking.Connect, abilities: Abilities, options: argparse.Namespace) -> stepping.Loop:
+def blocking(connect: shared.Connect, abilities: Abilities, options: argparse.Namespace) -> stepping.Loop:
     """Connects, waits until the server has closed; the steps count exceptions."""
     call = WORKLOADS[options.workload]
     closed = abilities.closed_error(call)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peers.serving_process import Child, ChildError, started
-from peers.usage import process_cpu
+from models.usage import process_cpu
+from serving.process import Child, ChildError, started
 
 __all__ = ["FORMATS", "MODELS", "Load", "Model", "require_descriptors", "run"]
 

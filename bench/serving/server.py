@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from peers import loops
+from models import loops
 
 __all__ = ["BACKLOG", "ROLES", "forever", "parse", "prepare", "ready", "report", "run"]
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from peers import (
+from models import (
     awaiting,
     callbacks,
     closed,
@@ -24,8 +24,8 @@ from peers import (
     sending,
     transfer,
 )
-from peers.abilities import Abilities, add_arguments
-from peers.program import Library
+from models.abilities import Abilities, add_arguments
+from models.program import Library
 
 __all__ = ["Callbacks", "main", "on_loop"]
 

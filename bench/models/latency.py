@@ -6,7 +6,7 @@ import argparse
 from array import array
 from collections.abc import Iterable, Sequence
 
-from peers.content import ContentError
+from models.content import ContentError
 
 __all__ = ["WINDOW_SHARE", "Latencies"]
 

@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from peers import stepping
-from peers.awaiting import SEND_STEP_BYTES, Awaiting, Connect, Loop, Step, check_echo
-from peers.content import ContentError, Sink, two_messages
-from peers.handed import bytes_handed_over
+from models import stepping
+from models.awaiting import SEND_STEP_BYTES, Awaiting, Connect, Loop, Step, check_echo
+from models.content import ContentError, Sink, two_messages
+from models.handed import bytes_handed_over
 
 if TYPE_CHECKING:
-    from peers import blocking
+    from models import blocking
 
 __all__ = ["LOOPS", "each_is_handed_over"]
 

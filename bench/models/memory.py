@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from peers.awaiting import Connect
-from peers.content import ContentError, two_messages
-from peers.program import result
-from peers.usage import Usage
+from models.awaiting import Connect
+from models.content import ContentError, two_messages
+from models.program import result
+from models.usage import Usage
 
 __all__ = ["measure"]
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from peers.serving_load import Load, require_descriptors
-from peers.serving_process import ChildError, started
+from serving.load import Load, require_descriptors
+from serving.process import ChildError, started
 
 __all__ = ["measure_memory"]
 

@@ -6,12 +6,12 @@ import argparse
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from peers import stepping
-from peers.awaiting import Awaiting, Connect, Loop
-from peers.content import ContentError, File, payload_of, unwrapping
+from models import stepping
+from models.awaiting import Awaiting, Connect, Loop
+from models.content import ContentError, File, payload_of, unwrapping
 
 if TYPE_CHECKING:
-    from peers import blocking
+    from models import blocking
 
 __all__ = ["BLOCKING", "LOOPS"]
 

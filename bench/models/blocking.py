@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from peers import closed, compressed, dead, duplex, one_way, opening, processes, program, sending, transfer
-from peers.abilities import Abilities, add_arguments
-from peers.content import ContentError, Sink, Stream, two_messages
-from peers.latency import WINDOW_SHARE, Latencies
-from peers.program import STEP_SECONDS, Library, echo_url, gate
-from peers.stepping import Loop, Step
-from peers.usage import Usage
+from models import closed, compressed, dead, duplex, one_way, opening, processes, program, sending, transfer
+from models.abilities import Abilities, add_arguments
+from models.content import ContentError, Sink, Stream, two_messages
+from models.latency import WINDOW_SHARE, Latencies
+from models.program import STEP_SECONDS, Library, echo_url, gate
+from models.stepping import Loop, Step
+from models.usage import Usage
 
 __all__ = ["BASE", "Blocking", "Connect", "main", "text_report"]
 
