@@ -5,7 +5,6 @@ It resolves nothing and waits for nothing: each kind of client does, in its own 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -21,7 +20,9 @@ __all__ = [
     "Failures",
     "from_infos",
     "interleaved",
+    "numeric",
     "open_socket",
+    "start_connecting",
     "system_error",
     "unresolved",
 ]
@@ -70,6 +71,24 @@ def from_infos(host: str, infos: Iterable[tuple[int, int, int, str, tuple[Any, .
     return list(unique)
 
 
+def numeric(host: str, port: int, family: int) -> list[Address]:
+    """Return what every resolver returns for an IPv4 address, and nothing for any other host.
+
+    Args:
+        host: Host name or address.
+        port: Port.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses, 0 for both.
+    """
+    if family not in (0, socket.AF_INET):
+        return []
+    try:
+        # It takes the usual spelling only, which is that of the resolver.
+        socket.inet_pton(socket.AF_INET, host)
+    except (OSError, ValueError):
+        return []
+    return [Address(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, (host, port))]
+
+
 def unresolved(host: str, exc: socket.gaierror) -> socket.gaierror:
     """Return an exception that says which name could not be resolved.
 
@@ -87,8 +106,9 @@ def interleaved(addresses: Iterable[Address], first_count: int) -> list[Address]
         addresses: One at least.
         first_count: How many addresses of the first family come before one of the other, 0 to keep the order.
     """
-    if not first_count:
-        return list(addresses)
+    addresses = list(addresses)
+    if not first_count or len(addresses) == 1:
+        return addresses
     return list(_interleaved(addresses, first_count))
 
 
@@ -112,15 +132,39 @@ def open_socket(address: Address, local_addresses: list[Address] | None) -> sock
     Raises:
         OSError: The system has no such sockets, or none of the local addresses fits.
     """
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket(address.family, address.kind, address.proto))
+    sock = socket.socket(address.family, address.kind, address.proto)
+    try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if local_addresses is not None:
             _bind(sock, address, local_addresses)
-        # It is the caller's from here on.
-        stack.pop_all()
+    except BaseException:
+        sock.close()
+        raise
     return sock
+
+
+def start_connecting(sock: socket.socket, address: Address) -> bool:
+    """Begin to connect a socket to an address, and return whether it is connected already.
+
+    Args:
+        sock: A non-blocking socket. Unless it is connected, it becomes writable when the attempt has ended.
+        address: Where to connect to.
+
+    Raises:
+        OSError: The attempt failed at once.
+    """
+    error = sock.connect_ex(address.sockaddr)
+    if error not in IN_PROGRESS:
+        if error:
+            raise system_error(error)
+        return True
+    # An address of this machine has answered by now, although the system says that the attempt is under way.
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def _bind(sock: socket.socket, address: Address, local_addresses: list[Address]) -> None:

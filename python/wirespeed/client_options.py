@@ -28,8 +28,10 @@ from .uri import WebSocketURI
 
 __all__ = ["AsyncClientOptions", "ClientOptions", "Network", "check_headers", "native_tls"]
 
+_LOGGER = logging.getLogger("wirespeed.client")
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclasses.dataclass(kw_only=True)
 class ClientOptions(ConnectionOptions):
     """Keyword arguments that do not depend on where a client connects to. Their names are those of ``connect``.
 
@@ -49,7 +51,7 @@ class ClientOptions(ConnectionOptions):
     @property
     def effective_logger(self) -> LoggerLike:
         """The logger to use: the one given, or ``wirespeed.client``."""
-        return logging.getLogger("wirespeed.client") if self.logger is None else self.logger
+        return _LOGGER if self.logger is None else self.logger
 
     def native(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
         """Return the options of one attempt in the form of the native core.
@@ -73,7 +75,7 @@ class ClientOptions(ConnectionOptions):
         }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class AsyncClientOptions(AsyncOptions, ClientOptions):
     """The same for a client on an event loop, with what only such clients have.
 
@@ -140,7 +142,7 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
         raise TypeError(f"{expected}, not {type(headers).__name__}") from None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Network:
     """The keyword arguments that tell how to reach a server. Their names are those of ``connect`` and ``unix_connect``.
 

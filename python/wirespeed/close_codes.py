@@ -56,7 +56,7 @@ _EXPLANATIONS: dict[int, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class Close:
     """Code and reason of a close frame.
 
@@ -67,6 +67,13 @@ class Close:
 
     code: int
     reason: str = ""
+
+    def __init__(self, code: int, reason: str = "") -> None:
+        # Each exception for a closed connection brings two of these; a frozen dataclass would set its fields at several
+        # times the cost.
+        fields = self.__dict__
+        fields["code"] = code
+        fields["reason"] = reason
 
     def __eq__(self, other: object) -> bool:
         # That of the websockets package is the same thing; the drop-in for it hands out these.

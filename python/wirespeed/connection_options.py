@@ -31,7 +31,7 @@ _UNLIMITED = 2**62
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class ConnectionOptions:
     """Keyword arguments of every kind of connection. Their names are those of ``connect`` and ``serve``.
 
@@ -64,15 +64,14 @@ class ConnectionOptions:
                     raise ValueError(f"subprotocols must be tokens, without spaces or commas; {subprotocol!r} is not")
         for name in ("open_timeout", "ping_interval", "ping_timeout", "close_timeout"):
             check_seconds(name, getattr(self, name))
-        for name, value in (
-            *zip(("max_size", "max_size"), pair(self.max_size), strict=True),
-            ("max_fragments", self.max_fragments),
-            *zip(("max_queue", "max_queue"), pair(self.max_queue), strict=True),
-        ):
-            check_count(name, value)
+        for limit in pair(self.max_size):
+            check_count("max_size", limit)
+        check_count("max_fragments", self.max_fragments)
+        for limit in pair(self.max_queue):
+            check_count("max_queue", limit)
         if self.logger is not None and not hasattr(self.logger, "debug"):
             raise TypeError(f"logger must be a logging.Logger, not {type(self.logger).__name__}")
-        object.__setattr__(self, "_deflate", deflate_options(self._compression()))
+        self._deflate = deflate_options(self._compression())
 
     def _compression(self) -> Deflate | str | None:
         """Return what the defaults of this end make of ``compression``."""
@@ -96,7 +95,7 @@ class ConnectionOptions:
         }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class AsyncOptions(ConnectionOptions):
     """The same for connections on an event loop, with what only those have.
 
@@ -160,6 +159,6 @@ def check_count(name: str, value: object) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
-    low, bits = {"max_fragments": (1, 32), "yield_after": (1, 32)}.get(name, (0, 62))
-    if not low <= value < 2**bits:
+    low, bits = (1, 32) if name in ("max_fragments", "yield_after") else (0, 62)
+    if value < low or value >> bits:
         raise ValueError(f"{name} must be at least {low} and less than 2**{bits}; None is no limit")

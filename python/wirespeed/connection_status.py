@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .datastructures import Request, Response
     from .typing import Subprotocol
 
-__all__ = ["ConnectionStatus"]
+__all__ = ["ConnectionStatus", "Heads"]
 
 
 class ConnectionStatus:
@@ -71,3 +71,17 @@ class ConnectionStatus:
     def subprotocol(self) -> Subprotocol | None:
         """Subprotocol that was agreed on, ``None`` if there is none."""
         return self._handshake.subprotocol
+
+
+class Heads:
+    """The opening handshake of a connection, for a log: nothing is made of it if nobody writes the log.
+
+    Args:
+        connection: The connection.
+    """
+
+    def __init__(self, connection: ConnectionStatus) -> None:
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"{self._connection.id}, {self._connection.request!r}, {self._connection.response!r}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import os
 import socket
 import time
 import urllib.request
@@ -97,7 +98,7 @@ def get_proxy(uri: WebSocketURI, proxy: str | Literal[True] | None = True) -> Pr
 
 
 def _configured_proxy(uri: WebSocketURI) -> str | None:
-    if urllib.request.proxy_bypass(f"{uri.host}:{uri.port}"):
+    if _nothing_configured():
         return None
     # RFC 6455, section 4.1, paragraph 3: prefer a SOCKS5 proxy, then the one for HTTPS, then the one for HTTP. A proxy
     # configured for the scheme itself comes first, because it was meant for this.
@@ -105,11 +106,21 @@ def _configured_proxy(uri: WebSocketURI) -> str | None:
     for scheme in ("wss", "socks", "https") if uri.secure else ("ws", "socks", "https", "http"):
         proxy = proxies.get(scheme)
         if proxy is not None:
+            if urllib.request.proxy_bypass(f"{uri.host}:{uri.port}"):
+                return None
             # Operating systems give every proxy an http URL; a variable has the URL that its user wrote.
             if scheme == "socks" and proxy.startswith("http://"):
                 return "socks5h://" + proxy[len("http://") :]
             return proxy
     return None
+
+
+def _nothing_configured() -> bool:
+    # Where only variables count, their names tell: reading them all, values included, costs as much as opening a
+    # connection.
+    if urllib.request.getproxies is not urllib.request.getproxies_environment:
+        return False
+    return "_proxy" not in "\n".join(os.environ).lower()
 
 
 def parse_proxy(proxy: str) -> Proxy:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
+from typing import TYPE_CHECKING
 
 from .datastructures import Headers, HeadersLike, Response
 from .exceptions import InvalidStatus, InvalidURI, SecurityError
 from .redaction import mask_user_info, printable
 from .uri import WebSocketURI, parse_uri, split
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MAX_REDIRECTS", "RedirectChain", "redirect_location", "resolve_location", "without_credentials"]
 
@@ -65,6 +69,12 @@ class RedirectChain:
         self._address = address
         self._max_redirects = max_redirects
         self._followed = 0
+
+    def copy(self) -> Self:
+        """Return a chain that is where this one is, and moves on by itself."""
+        chain = type(self).__new__(type(self))
+        vars(chain).update(vars(self))
+        return chain
 
     def follow(self, exc: InvalidStatus) -> None:
         """Move on to where a response redirects.

@@ -23,7 +23,7 @@ from .typing import LoggerLike
 __all__ = ["AsyncServerOptions", "ServerOptions", "ServerSSL", "check_farewell", "check_ssl", "native_server_tls"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class ServerOptions(ConnectionOptions):
     """Keyword arguments that do not depend on where a server listens. Their names are those of ``serve``.
 
@@ -108,7 +108,7 @@ class ServerOptions(ConnectionOptions):
         raise InvalidOrigin(origin)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class AsyncServerOptions(AsyncOptions, ServerOptions):
     """The same for a server on an event loop, with what only such servers have.
 

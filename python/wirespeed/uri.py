@@ -6,18 +6,17 @@ comes out is safe to write into a request line or a header. Proxies share its tr
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import re
 import urllib.parse
+from typing import NamedTuple
 
 from .exceptions import InvalidURI
 
 __all__ = ["WebSocketURI", "parse_uri"]
 
 
-@dataclasses.dataclass(frozen=True)
-class WebSocketURI:
+class WebSocketURI(NamedTuple):
     """A valid WebSocket URI.
 
     Attributes:
@@ -35,8 +34,13 @@ class WebSocketURI:
     port: int
     path: str
     query: str
-    username: str | None = dataclasses.field(default=None, repr=False)
-    password: str | None = dataclasses.field(default=None, repr=False)
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        # Without user name and password: it may be logged.
+        shown = zip(self._fields[:5], self[:5], strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
     @property
     def resource_name(self) -> str:
@@ -212,18 +216,21 @@ def _name(name: str) -> str:
     if not _is_name(name):
         raise ValueError("its host contains a forbidden character")
     # RFC 1035, section 2.3.4. A resolver would refuse it too, but as an encoding error.
-    if len(name) > 254 or any(len(label) > 63 for label in name.split(".")):
+    if len(name) > 63 and (len(name) > 254 or any(len(label) > 63 for label in name.split("."))):
         raise ValueError("its host, or a label of it, is too long")
     if name.startswith(".") or ".." in name:
         raise ValueError("its host has an empty label")
     return name.lower()
 
 
+_is_port = re.compile(r"[0-9]{1,5}").fullmatch
+
+
 def _port(port: str) -> int | None:
     # RFC 3986, section 3.2.3: an empty port stands for the default.
     if not port:
         return None
-    if re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535:
+    if _is_port(port) and 1 <= int(port) <= 65535:
         return int(port)
     raise ValueError("its port isn't a number from 1 to 65535; a : or @ in a password must be percent-encoded")
 

@@ -268,11 +268,10 @@ def test_order(run: Run, monkeypatch: pytest.MonkeyPatch, resolve: Resolve, clos
 class Proactor(asyncio.SelectorEventLoop):
     """What the default loop of Windows offers."""
 
-    def add_writer(self, *args: Any) -> None:
-        raise NotImplementedError
-
-    def remove_writer(self, *args: Any) -> bool:
-        raise NotImplementedError
+    add_reader = asyncio.AbstractEventLoop.add_reader
+    remove_reader = asyncio.AbstractEventLoop.remove_reader
+    add_writer = asyncio.AbstractEventLoop.add_writer
+    remove_writer = asyncio.AbstractEventLoop.remove_writer
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         error = sock.connect_ex(address)

@@ -14,6 +14,7 @@ from ..addresses import HAPPY_EYEBALLS_DELAY
 from ..client_options import AsyncClientOptions, Network, check_headers
 from ..compression import Deflate
 from ..connection_options import QUEUE_BYTES
+from ..connection_status import Heads
 from ..datastructures import HeadersLike
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
@@ -231,7 +232,8 @@ class connect:  # noqa: N801 - it is used as a function
         self._policy = policy
         self._create_connection = create_connection
         self._entered = False
-        check_chain(network.chain(uri, self._headers), options, network)
+        self._chain = network.chain(uri, self._headers)
+        self._request = check_chain(self._chain, options, network)
 
     def _first_attempt(self) -> ConnectAttempt:
         return ConnectAttempt.first(self._uri, self._headers)
@@ -239,27 +241,31 @@ class connect:  # noqa: N801 - it is used as a function
     async def _connect(self, attempt: ConnectAttempt) -> ClientConnection:
         options, network = self._options, self._network
         try:
-            with Deadline(options.open_timeout) as deadline, contextlib.ExitStack() as stack:
-                deadline.text = _refresh_timeout
-                await self._policy.call_refresh(attempt)
-                chain = network.chain(attempt.uri, check_headers(attempt.additional_headers))
-                opened, sock = await open_websocket(chain, options, network, deadline)
-                stack.enter_context(sock)
-                connection = await establish(
-                    opened,
-                    sock,
-                    options,
-                    local_address=sock.getsockname(),
-                    remote_address=_remote_address(sock),
-                    create_connection=self._create_connection,
-                )
-                # The socket is the connection's.
-                stack.pop_all()
+            with Deadline(options.open_timeout) as deadline:
+                chain, request = self._chain.copy(), self._request
+                if self._policy.refresh is not None:
+                    deadline.text = _refresh_timeout
+                    await self._policy.call_refresh(attempt)
+                    chain = network.chain(attempt.uri, check_headers(attempt.additional_headers))
+                    request = check_chain(chain, options, network)
+                opened, sock = await open_websocket(chain, request, options, network, deadline)
+                try:
+                    connection = await establish(
+                        opened,
+                        sock,
+                        options,
+                        local_address=sock.getsockname(),
+                        remote_address=_remote_address(sock),
+                        create_connection=self._create_connection,
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
         finally:
             # Taken over, if it came so far; closed otherwise.
             if network.sock is not None:
                 network.sock.close()
-        options.effective_logger.debug("connection open: %r", _Heads(connection))
+        options.effective_logger.debug("connection open: %r", Heads(connection))
         return connection
 
     def __await__(self) -> Generator[Any, None, ClientConnection]:
@@ -336,16 +342,6 @@ def unix_connect(
     connecting = connect.__new__(connect)
     connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection)
     return connecting
-
-
-class _Heads:
-    """The opening handshake of a connection, for a log: nothing is made of it if nobody writes the log."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-
-    def __repr__(self) -> str:
-        return f"{self._connection.id}, {self._connection.request!r}, {self._connection.response!r}"
 
 
 def _refresh_timeout() -> str:

@@ -21,6 +21,7 @@ from ..exceptions import ConcurrencyError
 from ..protocol_state import State
 from ..typing import BytesLike, Data, DataLike
 from . import codec
+from .sockets import watches_descriptors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -334,7 +335,7 @@ def choose_port(io_port: str | None, loop: asyncio.AbstractEventLoop) -> str:
         io_port: What the user passed.
         loop: The event loop.
     """
-    return io_port or ("fd" if _watches_descriptors(loop) else "transport")
+    return io_port or ("fd" if watches_descriptors(loop) else "transport")
 
 
 async def attach(connection: Connection, sock: socket_module.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -389,14 +390,6 @@ async def establish(
         raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
     await attach(connection, sock, loop)
     return connection
-
-
-def _watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
-    method = getattr(type(loop), "add_reader", None)
-    if method is None or method is asyncio.AbstractEventLoop.add_reader:
-        return False
-    proactor = getattr(asyncio, "ProactorEventLoop", None)
-    return proactor is None or not isinstance(loop, proactor)
 
 
 def _marks(limit: int | tuple[int | None, int | None]) -> tuple[int, int]:

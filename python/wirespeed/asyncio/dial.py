@@ -14,16 +14,18 @@ import socket
 
 from ..addresses import (
     HAPPY_EYEBALLS_DELAY,
-    IN_PROGRESS,
     UNIX_RETRY,
     Address,
     Failures,
     from_infos,
     interleaved,
+    numeric,
     open_socket,
+    start_connecting,
     system_error,
     unresolved,
 )
+from .sockets import watches_descriptors
 
 __all__ = ["dial", "dial_unix"]
 
@@ -72,8 +74,11 @@ async def dial(
     local = None
     if local_addr is not None:
         local = await _resolve(loop, *local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
-    with contextlib.closing(_Race(loop, failures, local)) as race:
+    race = _Race(loop, failures, local)
+    try:
         return await race.run(addresses, happy_eyeballs_delay)
+    finally:
+        race.close()
 
 
 async def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> socket.socket:
@@ -111,6 +116,7 @@ class _Race:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failures: Failures, local: list[Address] | None) -> None:
         self._loop = loop
+        self._watches = watches_descriptors(loop)
         self._failures = failures
         self._local = local
         self._pending: dict[socket.socket, Address] = {}
@@ -145,16 +151,13 @@ class _Race:
             return False
         self._pending[sock] = address
         try:
-            if not self._can_watch(sock):
+            if not self._watches:
                 await self._loop.sock_connect(sock, address.sockaddr)
                 self._winner = sock
                 return False
-            error = sock.connect_ex(address.sockaddr)
-            if error == 0:
+            if start_connecting(sock, address):
                 self._winner = sock
                 return False
-            if error not in IN_PROGRESS:
-                raise system_error(error)
             self._loop.add_writer(sock.fileno(), self._finish, sock)
         except OSError as exc:
             self._lose(sock, exc)
@@ -187,16 +190,9 @@ class _Race:
         self._stop(sock)
 
     def _stop(self, sock: socket.socket) -> None:
-        with contextlib.suppress(NotImplementedError):
+        if self._watches:
             self._loop.remove_writer(sock.fileno())
         sock.close()
-
-    def _can_watch(self, sock: socket.socket) -> bool:
-        try:
-            self._loop.remove_writer(sock.fileno())
-        except NotImplementedError:
-            return False
-        return True
 
     def _notify(self) -> None:
         if self._change is not None and not self._change.done():
@@ -206,11 +202,13 @@ class _Race:
 async def _resolve(
     loop: asyncio.AbstractEventLoop, host: str, port: int, *, family: int, proto: int, flags: int
 ) -> list[Address]:
+    if not (proto or flags) and (addresses := numeric(host, port, family)):
+        return addresses
     kind = socket.SOCK_STREAM
     try:
         # An address needs no resolver, and so no thread.
-        numeric = flags | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return from_infos(host, socket.getaddrinfo(host, port, family, kind, proto, numeric))
+        no_resolver = flags | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return from_infos(host, socket.getaddrinfo(host, port, family, kind, proto, no_resolver))
     except socket.gaierror:
         pass
     try:

@@ -7,11 +7,10 @@ not know what the connection made of the socket is.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import socket as socket_module
 import ssl as ssl_module
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .._native import ClientTLS, Opened, Opening, check_request
 from .._native_types import ConnectOptions
@@ -21,6 +20,7 @@ from ..exceptions import InvalidStatus
 from ..proxy import Proxy, connect_request, get_proxy, socks_timeout, socks_type
 from ..redirects import RedirectChain
 from ..tls import TLS, choose_ssl
+from ..uri import WebSocketURI
 from .deadline import Deadline
 from .dial import dial, dial_unix
 from .sockets import receive, send_all
@@ -40,39 +40,42 @@ class _TLSStep(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What to do for one URI."""
+    """How to reach one URI."""
 
-    request: ConnectOptions
     tls: _TLSStep | None
     proxy: Proxy | None
     proxy_tls: _TLSStep | None
 
 
-def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) -> None:
-    """Raise what is wrong with the arguments for the URI that a chain begins with.
+def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) -> ConnectOptions:
+    """Raise what is wrong with the arguments for the URI that a chain is at.
 
     Args:
         chain: The chain.
         options: What does not depend on the URI.
         network: How to reach the server.
 
+    Returns:
+        What to ask the server for.
+
     Raises:
         InvalidProxy: The proxy is not one that is supported.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
+    request = _request(chain, options)
     # What the environment says now need not be what it says when the connection is opened.
-    if network.proxy is True:
-        network = dataclasses.replace(network, proxy=None)
-    _plan(chain, options, network)
+    _plan(chain.parsed, network, None if network.proxy is True else network.proxy)
+    return request
 
 
 async def open_websocket(
-    chain: RedirectChain, options: ClientOptions, network: Network, deadline: Deadline
+    chain: RedirectChain, request: ConnectOptions, options: ClientOptions, network: Network, deadline: Deadline
 ) -> tuple[Opened, socket_module.socket]:
     """Open a WebSocket, wherever redirects lead.
 
     Args:
         chain: Where to begin.
+        request: What to ask the server for there: what :func:`check_chain` has returned.
         options: What does not depend on the URI.
         network: How to reach the server. Its socket, if there is one, is taken over.
         deadline: What runs out meanwhile: it is told what goes on.
@@ -81,19 +84,19 @@ async def open_websocket(
         The argument of a connection's constructor, and its socket, non-blocking.
     """
     while True:
-        plan = _plan(chain, options, network)
-        with contextlib.ExitStack() as stack:
-            sock = stack.enter_context(await _connect(chain, network, plan, deadline))
+        plan = _plan(chain.parsed, network, network.proxy)
+        sock = await _connect(chain, network, plan, deadline)
+        try:
             deadline.opening()
-            try:
-                opened = await _open(sock, chain, options, plan, deadline)
-            except InvalidStatus as exc:
-                chain.follow(exc)
-                options.effective_logger.debug("redirected with status %d", exc.response.status_code)
-                continue
-            # It is the caller's from here on.
-            stack.pop_all()
-            return opened, sock
+            return await _open(sock, chain, request, options, plan, deadline), sock
+        except InvalidStatus as exc:
+            sock.close()
+            chain.follow(exc)
+            options.effective_logger.debug("redirected with status %d", exc.response.status_code)
+        except BaseException:
+            sock.close()
+            raise
+        request = _request(chain, options)
 
 
 async def exchange(opening: Opening, sock: socket_module.socket) -> None:
@@ -145,16 +148,19 @@ async def exchange(opening: Opening, sock: socket_module.socket) -> None:
         data = None
 
 
-def _plan(chain: RedirectChain, options: ClientOptions, network: Network) -> _Plan:
-    uri = chain.parsed
-    tls = _choose(uri.secure, network.ssl, network.server_hostname, uri.host)
-    request = options.native(uri, chain.headers)
+def _request(chain: RedirectChain, options: ClientOptions) -> ConnectOptions:
+    request = options.native(chain.parsed, chain.headers)
     check_request(request)
+    return request
+
+
+def _plan(uri: WebSocketURI, network: Network, proxy_argument: str | Literal[True] | None) -> _Plan:
+    tls = _choose(uri.secure, network.ssl, network.server_hostname, uri.host)
     if network.sock is not None and network.sock.fileno() < 0:
         raise ValueError("sock is closed")
     if network.sock is not None or network.unix:
-        return _Plan(request, tls, None, None)
-    proxy = get_proxy(uri, network.proxy)
+        return _Plan(tls, None, None)
+    proxy = get_proxy(uri, proxy_argument)
     proxy_tls = None
     if proxy is not None and proxy.scheme == "https":
         proxy_tls = _choose(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
@@ -162,7 +168,7 @@ def _plan(chain: RedirectChain, options: ClientOptions, network: Network) -> _Pl
         raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
     elif proxy is not None and proxy.is_socks:
         socks_type(proxy)  # raises if what it takes is not installed
-    return _Plan(request, tls, proxy, proxy_tls)
+    return _Plan(tls, proxy, proxy_tls)
 
 
 def _choose(secure: bool, ssl: _SSL, server_hostname: str | None, host: str) -> _TLSStep | None:
@@ -211,7 +217,12 @@ def _take_over(sock: socket_module.socket) -> socket_module.socket:
 
 
 async def _open(
-    sock: socket_module.socket, chain: RedirectChain, options: ClientOptions, plan: _Plan, deadline: Deadline
+    sock: socket_module.socket,
+    chain: RedirectChain,
+    request: ConnectOptions,
+    options: ClientOptions,
+    plan: _Plan,
+    deadline: Deadline,
 ) -> Opened:
     opening = Opening()
     if plan.proxy_tls is not None:
@@ -224,7 +235,7 @@ async def _open(
         await exchange(opening, sock)
     if plan.tls is not None:
         await _start_tls(opening, sock, plan.tls, deadline)
-    opening.open(plan.request)
+    opening.open(request)
     await exchange(opening, sock)
     return opening.finish()
 

@@ -123,7 +123,7 @@ class ConnectAttempt:
         return cls(uri, _Replaceable.from_raw(() if headers is None else headers.raw_items()))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Policy:
     """The keyword arguments of ``connect`` that concern more than one try. Their names are those of ``connect``.
 

@@ -11,7 +11,22 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["receive", "send_all"]
+__all__ = ["receive", "send_all", "watches_descriptors"]
+
+# Only Windows has it.
+_Proactor: type | tuple[()] = getattr(asyncio, "ProactorEventLoop", ())
+
+
+def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a loop has ``add_reader`` and ``add_writer``.
+
+    Args:
+        loop: The event loop.
+    """
+    method = getattr(type(loop), "add_reader", None)
+    if method is None or method is asyncio.AbstractEventLoop.add_reader:
+        return False
+    return not isinstance(loop, _Proactor)
 
 
 async def receive(sock: socket.socket, size: int) -> bytes:

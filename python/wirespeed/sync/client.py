@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from .._native import Transport, check_request
+from ..addresses import HAPPY_EYEBALLS_DELAY
 from ..client_options import ClientOptions, Network, check_headers, native_tls
 from ..compression import Deflate
+from ..connection_status import Heads
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
 from ..proxy import Proxy, connect_request, connect_socks, get_proxy
@@ -38,7 +40,7 @@ def connect(
     port: int | None = None,
     local_addr: tuple[str, int] | None = None,
     family: int = 0,
-    happy_eyeballs_delay: float | None = 0.25,
+    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
     # WebSocket
     origin: Origin | str | None = None,
     subprotocols: Sequence[Subprotocol | str] | None = None,
@@ -229,7 +231,7 @@ def _open(
         )
         if not isinstance(connection, ClientConnection):
             raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
-        logger.debug("connection %s open: %r, %r", connection.id, connection.request, connection.response)
+        logger.debug("connection open: %r", Heads(connection))
         return connection
 
 

@@ -5,7 +5,6 @@ It knows nothing above TCP. Blocking clients call it, for the server or for a pr
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import selectors
@@ -14,13 +13,14 @@ import time
 
 from ..addresses import (
     HAPPY_EYEBALLS_DELAY,
-    IN_PROGRESS,
     UNIX_RETRY,
     Address,
     Failures,
     from_infos,
     interleaved,
+    numeric,
     open_socket,
+    start_connecting,
     system_error,
     unresolved,
 )
@@ -70,8 +70,11 @@ def dial(
     local = None
     if local_addr is not None:
         local = _resolve(*local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
-    with contextlib.closing(_Race(f"{host}:{port}", local)) as race:
+    race = _Race(f"{host}:{port}", local)
+    try:
         return race.run(addresses, deadline, happy_eyeballs_delay)
+    finally:
+        race.close()
 
 
 def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, deadline: float | None) -> socket.socket:
@@ -115,12 +118,10 @@ class _Race:
 
     def __init__(self, target: str, local: list[Address] | None) -> None:
         self._local = local
-        self._selector = selectors.DefaultSelector()
         self._pending: dict[socket.socket, Address] = {}
         self._failures = Failures(target)
 
     def close(self) -> None:
-        self._selector.close()
         for sock in self._pending:
             sock.close()
 
@@ -153,33 +154,32 @@ class _Race:
             return None
         self._pending[sock] = address
         try:
-            error = sock.connect_ex(address.sockaddr)
-            if error == 0:
+            if start_connecting(sock, address):
                 return self._win(sock)
-            if error not in IN_PROGRESS:
-                raise system_error(error)
-            # Windows reports a failed connection as an exceptional event; selectors adds that one by itself.
-            self._selector.register(sock, selectors.EVENT_WRITE)
         except OSError as exc:
             self._lose(sock, exc)
         return None
 
     def _wait(self, deadline: float | None, next_start: float | None, *, until_failure: bool) -> socket.socket | None:
         """Return the socket that got connected, ``None`` to look at the deadline and the next address."""
-        while self._pending:
-            limit = min((time_ for time_ in (deadline, next_start) if time_ is not None), default=None)
-            events = self._selector.select(None if limit is None else max(0, limit - time.monotonic()))
-            failed = False
-            for key, _ in events:
-                sock: socket.socket = key.fileobj  # type: ignore[assignment]  # it is what _start registered
-                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if error == 0:
-                    return self._win(sock)
-                self._selector.unregister(sock)
-                self._lose(sock, system_error(error))
-                failed = True
-            if (failed and until_failure) or (limit is not None and time.monotonic() >= limit):
-                return None
+        limit = min((time_ for time_ in (deadline, next_start) if time_ is not None), default=None)
+        with selectors.DefaultSelector() as selector:
+            for pending in self._pending:
+                # Windows reports a failed connection as an exceptional event; selectors adds that one by itself.
+                selector.register(pending, selectors.EVENT_WRITE)
+            while self._pending:
+                events = selector.select(None if limit is None else max(0, limit - time.monotonic()))
+                failed = False
+                for key, _ in events:
+                    sock: socket.socket = key.fileobj  # type: ignore[assignment]  # it is what was registered
+                    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if error == 0:
+                        return self._win(sock)
+                    selector.unregister(sock)
+                    self._lose(sock, system_error(error))
+                    failed = True
+                if (failed and until_failure) or (limit is not None and time.monotonic() >= limit):
+                    return None
         return None
 
     def _win(self, sock: socket.socket) -> socket.socket:
@@ -194,6 +194,8 @@ class _Race:
 
 
 def _resolve(host: str, port: int, *, family: int, proto: int, flags: int) -> list[Address]:
+    if not (proto or flags) and (addresses := numeric(host, port, family)):
+        return addresses
     try:
         infos = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, proto, flags)
     except socket.gaierror as exc:
