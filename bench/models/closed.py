@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from models import stepping
+from models import program, stepping
 from models.abilities import Abilities
 from models.awaiting import Awaiting, Connect, Loop, Step
 from models.content import ContentError, two_messages
@@ -68,11 +69,16 @@ def blocking(connect: shared.Connect, abilities: Abilities, options: argparse.Na
     sent, _ = connection.encode(two_messages(MESSAGE_BYTES)[0])
     send, recv = connection.send, connection.recv
     fail: Callable[[], object] = recv if call == "recv" else lambda: send(sent)
-    # What blocks learns of the end by receiving only.
+    # What blocks learns of the end by receiving only, and a call that waits for ever cannot be taken back.
+    silence = ContentError(f"nothing told within {SETTLE_SECONDS:.0f} s that the server has closed")
+    watch = threading.Timer(SETTLE_SECONDS * 2, program.fail, [silence])
+    watch.daemon = True
+    watch.start()
     end = time.perf_counter() + SETTLE_SECONDS
     with contextlib.suppress(abilities.closed_error("recv")):
         while time.perf_counter() < end:
             recv()
+    watch.cancel()
 
     def prepare(count: int) -> stepping.Step:
         def step() -> int:

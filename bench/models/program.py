@@ -125,6 +125,9 @@ def fail(error: Exception, libraries: Sequence[Library] = ()) -> NoReturn:
         for one in libraries:
             if error.name == one.module:
                 end({"skipped": f"{one.distribution or one.module} is not installed for {sys.executable}"})
+    # Of tasks that failed together the first: one connection has one fault.
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
     end({"failed": f"{type(error).__name__}: {error}"})
 
 

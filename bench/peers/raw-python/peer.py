@@ -73,13 +73,19 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
             received += more
         return reply
 
+    def exactly(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = sock.recv(count - len(data))
+            if not more:
+                raise ConnectionError("the server closed the connection")
+            data += more
+        return data
+
     def report() -> bytes:
         sock.sendall(frame(TEXT, b"report", mask=True))
-        head = sock.recv(2)
-        answer = b""
-        while len(answer) < head[1]:
-            answer += sock.recv(head[1] - len(answer))
-        return answer
+        head = exactly(2)
+        return exactly(head[1])
 
     return Blocking(
         # The socket blocks: sendall is one system call, and the loop for the rest is C.

@@ -163,11 +163,12 @@ def sending() -> Any:
     from wirespeed import ClientConnection, Listener
 
     class Sending(Listener):
-        __slots__ = ("received", "resumed")
+        __slots__ = ("ended", "received", "resumed")
 
         def __init__(self) -> None:
             self.received: asyncio.Future[Any] | None = None
             self.resumed: asyncio.Future[None] | None = None
+            self.ended = False
 
         def on_message(self, ws: ClientConnection, message: Any) -> None:
             if self.received is not None:
@@ -175,8 +176,20 @@ def sending() -> Any:
                 self.received = None
 
         def recv(self) -> asyncio.Future[Any]:
-            self.received = asyncio.get_running_loop().create_future()
+            self.received = self.promise()
             return self.received
+
+        def promise(self) -> asyncio.Future[Any]:
+            promise = asyncio.get_running_loop().create_future()
+            if self.ended:
+                promise.set_exception(ConnectionError("the connection ended"))
+            return promise
+
+        def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
+            self.ended = True
+            for promise in (self.received, self.resumed):
+                if promise is not None and not promise.done():
+                    promise.set_exception(ConnectionError("the connection ended"))
 
         def on_writable(self, ws: ClientConnection) -> None:
             if self.resumed is not None:
@@ -184,7 +197,7 @@ def sending() -> Any:
                 self.resumed = None
 
         def writable(self) -> asyncio.Future[None]:
-            self.resumed = asyncio.get_running_loop().create_future()
+            self.resumed = self.promise()
             return self.resumed
 
     return Sending

@@ -1,0 +1,306 @@
+"""What the peers of the benchmarks check: no lie of a server becomes a figure. Peers run as the harness runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.children import Child
+
+if sys.version_info < (3, 11):
+    pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
+
+pytest.importorskip("websockets")
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+LIAR = Path(__file__).resolve().parent / "interop" / "liar.py"
+sys.path.insert(0, str(BENCH))
+
+from harness.scenario import PeerName  # noqa: E402
+
+AWAIT = ("wirespeed:await@run", "websockets:await@asyncio")
+CALLBACKS = ("wirespeed:callbacks@asyncio",)
+BLOCKING = ("wirespeed-sync", "websockets-sync")
+OURS = ("wirespeed:await@run", *CALLBACKS, "wirespeed-sync")
+RAW = ("raw-python",)
+# By style, what it needs.
+CODECS = {"send-json": "msgspec", "json": "json", "orjson": "orjson", "send-msgpack": "msgspec", "msgpack": "msgpack"}
+CODEC = tuple(f"codecs:{style}@run" for style, module in CODECS.items() if importlib.util.find_spec(module) is not None)
+
+# Longer than any peer runs: 15 s are waited for a server that should be dead.
+LIMIT_SECONDS = 40
+
+
+@dataclass(frozen=True)
+class Model:
+    """What peers are asked to do, and the server's path for it."""
+
+    path: str
+    size: int
+    peers: tuple[str, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+# In messages of 64 bytes, the last one of 33.
+FILE = {"bytes": 20_001}
+WINDOW = {"window": 10}
+TEXT = {"deflate": True, "content": "repetitive"}
+PATIENCE = {"connections": 2, "interval": 0.2, "timeout": 0.2}
+
+MODELS = {
+    "round-trip": Model("/", 256, AWAIT + CALLBACKS + BLOCKING + RAW),
+    "one-way": Model("/stamp", 512, AWAIT + CALLBACKS + BLOCKING + RAW),
+    # Callbacks compare views of messages of this size; what blocks needs room for the window between the two ends.
+    "one-way-window": Model("/stamp", 5120, AWAIT + CALLBACKS + BLOCKING + RAW, WINDOW),
+    "duplex": Model("/duplex?size=1024", 1024, AWAIT + BLOCKING),
+    "transfer-in": Model("/file?size=64&bytes=20001", 64, AWAIT + BLOCKING, FILE),
+    "transfer-out": Model("/hash", 64, AWAIT + CALLBACKS + BLOCKING, FILE),
+    "send-each": Model("/sink", 64, AWAIT + CALLBACKS + BLOCKING + RAW),
+    "tasks": Model("/sink", 64, AWAIT + CALLBACKS, {"connections": 5, "batch": 100}),
+    "many": Model("/", 256, AWAIT + CALLBACKS, {"connections": 3}),
+    "processes": Model("/", 256, OURS + RAW, {"connections": 2}),
+    "open": Model("/", 0, AWAIT + CALLBACKS + BLOCKING),
+    "deflate-round-trip": Model("/", 256, AWAIT + BLOCKING, TEXT),
+    "deflate-send": Model("/sink", 256, AWAIT + BLOCKING, TEXT),
+    "codec-round-trip": Model("/", 0, CODEC, WINDOW),
+    "codec-send": Model("/sink", 0, CODEC),
+    "closed-recv": Model("/close?code=1000", 0, AWAIT + BLOCKING),
+    "closed-send": Model("/close?code=1000", 0, AWAIT + BLOCKING),
+    "dead": Model("/deaf", 0, AWAIT + BLOCKING, PATIENCE),
+}
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[dict[str, int]]:
+    """The ports of a running `liar`, by their names."""
+    if importlib.util.find_spec("wirespeed") is None:
+        pytest.skip("wirespeed is not installed")
+    with Child([sys.executable, str(LIAR)]) as child:
+        yield json.loads(child.read_until("listening "))
+
+
+@dataclass(frozen=True)
+class Lie:
+    """A lie that is asked for in the query, or told on a port of its own, and how peers must complain: a pattern.
+
+    Without `peers` it is told to all that the model has.
+    """
+
+    query: str
+    complaint: str
+    port: str = "ws"
+    peers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return re.sub(r"^lie=", "", self.query) or self.port
+
+
+def run(name: str, model: str, url: str, options: Mapping[str, object]) -> dict[str, Any]:
+    """Runs one peer and returns what it prints, and the exit status."""
+    peer = PeerName.of(name)
+    arguments = {"style": peer.style, "loop": peer.loop, "url": url, "workload": model, **options}
+    command = [sys.executable, str(BENCH / "peers" / peer.folder / "peer.py")]
+    for option, value in arguments.items():
+        if value is not None:
+            command += [f"--{option}", *([] if value is True else [str(value)])]
+    environment = os.environ | {"PYTHONPATH": str(BENCH)}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"none": f"nothing in {LIMIT_SECONDS} s"}
+    except (IndexError, ValueError):
+        return {"none": done.stdout + done.stderr}
+    return answer | {"status": done.returncode}
+
+
+def run_all(
+    ports: dict[str, int], asked: Iterable[tuple[str, Lie]], **options: object
+) -> list[tuple[str, Lie, str, dict[str, Any]]]:
+    """Runs every peer of the models at once; returns model, lie, peer and its answer."""
+    cases = [(model, lie, peer) for model, lie in asked for peer in lie.peers or MODELS[model].peers]
+    with ThreadPoolExecutor(len(cases)) as threads:
+        answers = threads.map(lambda case: _run_case(ports, *case, options), cases)
+        return [(*case, answer) for case, answer in zip(cases, answers, strict=True)]
+
+
+def _run_case(ports: dict[str, int], name: str, lie: Lie, peer: str, options: Mapping[str, object]) -> dict[str, Any]:
+    model = MODELS[name]
+    query = f"{'&' if '?' in model.path else '?'}{lie.query}" if lie.query else ""
+    url = f"ws://127.0.0.1:{ports[lie.port]}{model.path}{query}"
+    return run(peer, name, url, {"size": model.size, "seconds": 0.05, "warmup": 0.01, **model.options, **options})
+
+
+def assert_noticed(ports: dict[str, int], asked: Iterable[tuple[str, Lie]], **options: object) -> None:
+    """Every peer must end with status 1, and say what is wrong."""
+    answers = run_all(ports, asked, **options)
+    unnoticed = [
+        (model, str(lie), peer, answer)
+        for model, lie, peer, answer in answers
+        if answer.get("status") != 1 or not re.search(lie.complaint, answer.get("failed", ""))
+    ]
+    assert not unnoticed, "\n".join(map(str, unnoticed))
+
+
+def test_a_server_that_lives_on_is_noticed(ports: dict[str, int]) -> None:
+    # All at once: they wait for seconds, and do nothing meanwhile.
+    silence = r"ContentError: nothing told within 5 s that the server has closed$"
+    not_raised = r"ContentError: {} on a closed connection did not raise \w+(\.\w+)*\.ConnectionClosed$"
+    asked = [("dead", Lie("lie=answer", r"ContentError: a dead peer was not noticed within 15 s$"))]
+    for call in ("recv", "send"):
+        asked.append((f"closed-{call}", Lie("lie=stay", silence)))
+        asked.append((f"closed-{call}", Lie("lie=talk", silence, peers=AWAIT)))
+        asked.append((f"closed-{call}", Lie("lie=talk", not_raised.format(call), peers=BLOCKING)))
+    assert_noticed(ports, asked)
+
+
+HONEST = Lie("", "")
+TIMED = {"round-trip", "one-way", "one-way-window", "processes", "open", "dead"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_truth_is_measured(ports: dict[str, int], model: str) -> None:
+    answers = run_all(ports, [(model, HONEST)])
+    assert answers
+    for *_, peer, answer in answers:
+        assert answer.get("checked") is True, (peer, answer)
+        assert answer["status"] == 0
+        assert answer["count"] > 0
+        assert model not in TIMED or {"mean", "p50", "p90", "p99", "max"} <= answer.keys()
+
+
+REPLY = r"ContentError: a reply differs from the message that was sent$"
+ONE_OF_THEM = "RuntimeError: one of the processes: " + REPLY
+DOCUMENT = r"ContentError: a reply differs from the document that was sent$"
+ECHO = r"ContentError: the echo of a (message|document) that was sent differs from it$"
+NOT_BINARY = "what arrived is no binary message"
+STAMPED = "ContentError: the reply to message {} of /stamp is another, or has other content$"
+OTHER_LENGTH = f"{STAMPED.format(2)}|ContentError: {NOT_BINARY}"
+UNSTAMPED = f"ContentError: (the reply to message 2 of /stamp is no stamped message|{NOT_BINARY})"
+CLOCK = "ContentError: the server's stamps do not lie between sending and receiving: it has another clock$"
+STREAM = r"ContentError: message \d+ of the stream (carries number \d+, or has other content|is x+)$"
+SINK = r"ContentError: /sink received .*, sent was "
+FILES = r"ContentError: a file of .* went over, the server says "
+DEFLATE = r"ContentError: the server did not agree to permessage-deflate$"
+
+# A raw socket waits for as many bytes as are due: if no more messages come, it waits until the harness ends it.
+LIBRARIES = AWAIT + CALLBACKS + BLOCKING
+
+
+def wrong_counts() -> list[Lie]:
+    """Returns the lies about what /sink has received, and about the echo that is looked at before."""
+    received = [Lie(f"lie={name}&at=2", SINK) for name in ("lose", "repeat", "short")]
+    return [*received, Lie("lie=count", SINK), Lie("", ECHO, "echo")]
+
+
+LIES = {
+    "round-trip": [
+        Lie("lie=change&at=2", REPLY),
+        Lie("lie=repeat&at=2", REPLY),
+        Lie("lie=text&at=2", REPLY),
+        Lie("lie=short&at=2", REPLY, peers=LIBRARIES),
+    ],
+    "one-way": [
+        Lie("lie=change&at=2", STAMPED.format(2)),
+        Lie("lie=repeat&at=2", STAMPED.format(3)),
+        Lie("lie=short&at=2", STAMPED.format(2), peers=LIBRARIES),
+        Lie("lie=text&at=2", UNSTAMPED),
+        Lie("lie=behind&at=2", CLOCK),
+        Lie("lie=ahead&at=2", CLOCK),
+    ],
+    "one-way-window": [
+        Lie("lie=change&at=2", STAMPED.format(2)),
+        Lie("lie=lose&at=2", STAMPED.format(2)),
+        Lie("lie=reorder&at=2", STAMPED.format(2)),
+        Lie("lie=repeat&at=2", STAMPED.format(3)),
+        Lie("lie=short&at=2", OTHER_LENGTH),
+        Lie("lie=text&at=2", UNSTAMPED),
+        Lie("lie=behind&at=2", CLOCK),
+        Lie("lie=ahead&at=2", CLOCK),
+    ],
+    # Looked at are the number of messages, always, and one of them now and then: what is wrong in one only may pass.
+    "duplex": [
+        Lie("lie=lose&at=2", STREAM),
+        Lie("lie=repeat&at=2", STREAM),
+        Lie("lie=change&since=2", STREAM),
+        Lie("lie=reorder&since=2", STREAM),
+        Lie("lie=short&since=2", STREAM),
+        Lie("lie=text&since=2", STREAM),
+        Lie("lie=count", SINK),
+    ],
+    "transfer-in": [
+        Lie("lie=change&at=2", FILES),
+        Lie("lie=lose&at=2", "ContentError: in place of a message of the file came {"),
+        Lie("lie=reorder&at=2", FILES),
+        Lie("lie=repeat&at=2", "ContentError: 20032 bytes came in the messages of a file of 20001$"),
+        Lie("lie=short&at=2", "ContentError: 20000 bytes came in the messages of a file of 20001$"),
+        Lie("lie=text&at=2", "ContentError: in place of a message of the file came x+$"),
+        Lie("lie=count", FILES),
+        Lie("lie=digest", FILES),
+    ],
+    "transfer-out": [
+        Lie("lie=change&at=2", FILES),
+        Lie("lie=lose&at=2", FILES),
+        Lie("lie=reorder&at=2", FILES),
+        Lie("lie=repeat&at=2", FILES),
+        Lie("lie=short&at=2", FILES),
+        Lie("lie=count", FILES),
+        Lie("lie=digest", FILES),
+    ],
+    "send-each": wrong_counts(),
+    "tasks": wrong_counts(),
+    "many": [Lie(f"lie={name}&at=0", REPLY) for name in ("change", "repeat", "short", "text")],
+    # They make the round trips above: what is theirs is to say that one of them has failed.
+    "processes": [Lie("lie=change&at=2", ONE_OF_THEM)],
+    "open": [Lie(f"lie={name}&since=0", ECHO) for name in ("change", "short", "text")],
+    "deflate-round-trip": [
+        Lie("", DEFLATE, "plain"),
+        *(Lie(f"lie={name}&at=2", REPLY) for name in ("change", "repeat", "short", "binary")),
+    ],
+    "deflate-send": [Lie("", DEFLATE, "plain"), *wrong_counts()],
+    "codec-round-trip": [Lie(f"lie={name}&at=2", DOCUMENT) for name in ("change", "lose", "reorder", "repeat")],
+    "codec-send": wrong_counts(),
+    "dead": [
+        Lie("lie=speak", "ContentError: a dead peer was told as 'not dead'$"),
+        Lie("lie=close", "ContentError: a dead peer was told as ConnectionClosedOK"),
+        Lie("lie=drop", r"ContentError: the connection ended after 0\.\d+ s, before the peer could be known dead$"),
+    ],
+}
+
+
+def lies() -> list[Any]:
+    """Returns each lie about each model.
+
+    The loops that check are the same around every library: for the other one, the first lie of a model is enough to
+    show that what it receives goes through them.
+    """
+    cases = []
+    for model, some in LIES.items():
+        for number, lie in enumerate(some):
+            peers = lie.peers or MODELS[model].peers
+            ours = tuple(peer for peer in peers if not peer.startswith("websockets"))
+            cases.append(pytest.param(model, replace(lie, peers=ours if number else peers), id=f"{model}: {lie}"))
+    return cases
+
+
+@pytest.mark.parametrize(("model", "lie"), lies())
+def test_a_lie_is_noticed(ports: dict[str, int], model: str, lie: Lie) -> None:
+    assert_noticed(ports, [(model, lie)])
+
+
+def test_a_lie_among_the_timed_round_trips_is_noticed(ports: dict[str, int]) -> None:
+    # They are timed after the window of the rate, in which no clock is read, and for half as long: 0.41 s to 0.61 s.
+    assert_noticed(ports, [("round-trip", Lie("lie=change&after=0.45", REPLY, peers=OURS + RAW))], seconds=0.4)
