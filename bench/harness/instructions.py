@@ -38,12 +38,15 @@ RUN_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class HotPath:
-    """A path of `path.py`: the messages of its two runs, and the share that may be added to what is kept."""
+    """A path of `path.py`: the messages of its short and long runs, the share that may be added to what is kept, and of
+    how many runs of each the least counts.
+    """
 
     name: str
     low: int
     high: int
     tolerance: float
+    runs: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,14 +148,18 @@ def _count_all(valgrind: str, paths: Sequence[HotPath], python: str) -> dict[str
         command += ["--cachegrind-out-file=/dev/null", python, str(FOLDER / "path.py")]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = {
-                path.name: [pool.submit(_count, [*command, path.name, str(count), url], ROOT, env) for count in counts]
+                (path.name, count): [
+                    pool.submit(_count, [*command, path.name, str(count), url], ROOT, env) for _ in range(path.runs)
+                ]
                 for path in paths
-                for counts in [(path.low, path.high)]
+                for count in (path.low, path.high)
             }
-            totals = {name: [job.result() for job in own] for name, own in jobs.items()}
+            least = {key: min(job.result() for job in own) for key, own in jobs.items()}
     finally:
         server.stop()
-    return {path.name: (totals[path.name][1] - totals[path.name][0]) / (path.high - path.low) for path in paths}
+    return {
+        path.name: (least[path.name, path.high] - least[path.name, path.low]) / (path.high - path.low) for path in paths
+    }
 
 
 def _count(command: Sequence[str], cwd: Path, env: dict[str, str]) -> int:
