@@ -163,7 +163,7 @@ bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything onc
 
 .PHONY: bench-report
 bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and the pictures and the text of the docs
-	$(BENCH)/bin/wirespeed bench report $(BENCH_ARGS)
+	$(BENCH)/bin/wirespeed bench report --docs docs $(BENCH_ARGS)
 
 .PHONY: instructions
 instructions: $(VENV)/built target/release/wirespeed-bench ## Count the instructions of the hot paths against those that are kept (needs valgrind)

@@ -617,6 +617,17 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert main([str(path), "--out", str(tmp_path / "out"), "--no-pictures"]) == 0
 
 
+def test_docs_have_the_headline_pictures(tmp_path: Path) -> None:
+    charts = [dataclasses.replace(chart, headline=chart.name == "delay") for chart in CHARTS]
+    written = write([chosen(*charts)], tmp_path / "out", draw=lambda data, name: f"<svg>{name}</svg>", docs=tmp_path)
+    assert len(written.pictures) == len(CHARTS)
+    page, *pictures = written.docs
+    assert page == tmp_path / "benchmarks.md"
+    assert [path.parent for path in pictures] == [tmp_path / "pictures"]
+    assert re.findall(r"^!\[.*\]\((.*)\)$", page.read_text(), re.MULTILINE) == [f"pictures/{pictures[0].name}"]
+    assert set(written.docs) < set(written.all)
+
+
 def test_nowhere_to_write(tmp_path: Path) -> None:
     path = kept(tmp_path / "2026-01-01-gone.csv", "gone")
     (tmp_path / "file").touch()

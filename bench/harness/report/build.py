@@ -64,7 +64,8 @@ def _part(chosen: Chosen, anchor: str, draw: Draw | None) -> Part:
             continue
         # Of two records of one scenario, the second has charts of the same names.
         name = _plain(chart.name) + anchor.removeprefix(_plain(chosen.scenario.name))
-        pictures.append(Picture(name, chart.title, draw(data, name), _words(chart, data), data.failures))
+        picture = Picture(name, chart.title, draw(data, name), _words(chart, data), data.failures, chart.headline)
+        pictures.append(picture)
     return Part(
         anchor,
         chosen.scenario.title,

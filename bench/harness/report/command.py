@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 from harness.errors import BenchError
 from harness.report.build import Draw, build
+from harness.report.document import Picture
 from harness.report.markdown import markdown
 from harness.report.page import page
 from harness.report.selection import RECORDS, Chosen, choose
@@ -28,6 +30,12 @@ class Written:
     page: Path
     markdown: Path
     pictures: tuple[Path, ...]
+    docs: tuple[Path, ...] = ()
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """All of them."""
+        return (self.page, self.markdown, *self.pictures, *self.docs)
 
 
 def main(arguments: Sequence[str], program: str = "wirespeed bench report") -> int:
@@ -45,16 +53,27 @@ def main(arguments: Sequence[str], program: str = "wirespeed bench report") -> i
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help=where)
     parser.add_argument("--no-pictures", action="store_true", help="tables only: needs no matplotlib")
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
+    docs = "also write FOLDER/benchmarks.md, and the pictures that a README shows to FOLDER/pictures"
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help=docs)
     options = parser.parse_args(arguments)
     records = choose(options.record, options.records)
-    written = write(records, options.out, options.pictures, draw=None if options.no_pictures else _drawing())
-    for path in (written.page, written.markdown, *written.pictures):
+    draw = None if options.no_pictures else _drawing()
+    for path in write(records, options.out, options.pictures, draw=draw, docs=options.docs).all:
         print(path)
     return 0
 
 
-def write(records: Sequence[Chosen], out: Path, pictures: Path | None = None, *, draw: Draw | None) -> Written:
+def write(
+    records: Sequence[Chosen], out: Path, pictures: Path | None = None, *, draw: Draw | None, docs: Path | None = None
+) -> Written:
     """Writes the report of some records, and its pictures if there is something to draw them with.
+
+    Args:
+        records: the records.
+        out: where page and Markdown go.
+        pictures: where the pictures go; None: into a folder there.
+        draw: what draws; None: there are no pictures.
+        docs: where the Markdown goes as well, with the headline pictures alone; None: nowhere.
 
     Raises:
         UsageError: a chart asks for what cannot be drawn.
@@ -63,19 +82,36 @@ def write(records: Sequence[Chosen], out: Path, pictures: Path | None = None, *,
     report = build(records, draw)
     folder = out / "pictures" if pictures is None else pictures
     drawn = [picture for part in report.parts for picture in part.pictures]
-    files = {picture.name: folder / f"{picture.name}.svg" for picture in drawn}
-    links = {name: quote(Path(os.path.relpath(path, out)).as_posix()) for name, path in files.items()}
-    written = Written(out / "index.html", out / "report.md", tuple(files.values()))
+    headlines = [picture for picture in drawn if picture.headline]
     try:
         out.mkdir(parents=True, exist_ok=True)
+        written = Written(out / "index.html", out / "report.md", _save(drawn, folder))
         written.page.write_text(page(report), encoding="utf-8")
-        written.markdown.write_text(markdown(report, links), encoding="utf-8")
-        for picture in drawn:
-            folder.mkdir(parents=True, exist_ok=True)
-            files[picture.name].write_text(picture.svg, encoding="utf-8")
+        written.markdown.write_text(markdown(report, _links(drawn, folder, out)), encoding="utf-8")
+        if docs is not None:
+            files = (docs / "benchmarks.md", *_save(headlines, docs / "pictures"))
+            text = markdown(report, _links(headlines, docs / "pictures", docs))
+            files[0].write_text(text, encoding="utf-8")
+            written = dataclasses.replace(written, docs=files)
     except OSError as error:
         raise BenchError(f"cannot write {error.filename or out}: {error.strerror}") from error
     return written
+
+
+def _save(pictures: Sequence[Picture], folder: Path) -> tuple[Path, ...]:
+    """Writes pictures and returns their files."""
+    if pictures:
+        folder.mkdir(parents=True, exist_ok=True)
+    files = tuple(folder / f"{picture.name}.svg" for picture in pictures)
+    for picture, file in zip(pictures, files, strict=True):
+        file.write_text(picture.svg, encoding="utf-8")
+    return files
+
+
+def _links(pictures: Sequence[Picture], folder: Path, page_folder: Path) -> dict[str, str]:
+    """Returns the address of each picture, from a page in a folder."""
+    base = Path(os.path.relpath(folder, page_folder))
+    return {picture.name: quote((base / f"{picture.name}.svg").as_posix()) for picture in pictures}
 
 
 def _drawing() -> Draw:

@@ -53,6 +53,7 @@ class Picture:
         name: its name, that of its file without the ending.
         text: what it shows, for those who cannot see it.
         failures: what is not in it, each a line.
+        headline: whether it is one of those that stand in the README.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Picture:
     svg: str
     text: str
     failures: tuple[str, ...] = ()
+    headline: bool = False
 
 
 @dataclass(frozen=True)

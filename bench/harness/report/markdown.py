@@ -11,7 +11,7 @@ __all__ = ["markdown"]
 
 
 def markdown(report: Report, pictures: Mapping[str, str]) -> str:
-    """Returns the report; `pictures` has the address of each chart, as it is to be linked."""
+    """Returns the report; `pictures` has the address of each chart that is to be linked."""
     return "\n".join(_lines(report, pictures))
 
 
@@ -35,6 +35,8 @@ def _part(part: Part, pictures: Mapping[str, str]) -> Iterator[str]:
     yield f"## {_text(part.title)}\n"
     yield from (f"{_text(note)}\n" for note in part.notes)
     for picture in part.pictures:
+        if picture.name not in pictures:
+            continue
         yield f"![{_text(picture.text)}]({pictures[picture.name]})\n"
         yield from _items(picture.failures)
     if part.failures:
