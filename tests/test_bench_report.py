@@ -540,7 +540,7 @@ def test_newest(tmp_path: Path) -> None:
         kept(tmp_path / f"new/2026-02-01-sync-{number}.csv", "sync")
     kept(tmp_path / "new/2026-01-30-asyncio.csv", "asyncio")
     (tmp_path / "new" / "notes.csv").write_text("no record")
-    found = {name: path.name for name, path in newest(tmp_path).items()}
+    found = {name: path.name for name, (path,) in newest(tmp_path).items()}
     assert found == {"asyncio": "2026-01-30-asyncio.csv", "sync": "2026-02-01-sync-10.csv"}
     assert [one.path.name for one in choose([], tmp_path)] == list(found.values())
     assert [one.path.name for one in choose(["sync"], tmp_path)] == ["2026-02-01-sync-10.csv"]
@@ -615,6 +615,27 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         main([str(path), "--out", str(tmp_path / "out")])
     assert not isinstance(caught.value, UsageError)
     assert main([str(path), "--out", str(tmp_path / "out"), "--no-pictures"]) == 0
+
+
+def test_newer_parts_of_a_record(tmp_path: Path) -> None:
+    """Cells of a newer record that is only of these replace older ones, if it has their peers and their machine."""
+    one, two, three = (Cell(name, 8, tls=False) for name in ("one", "two", "three"))
+    old = [Sample(peer, cell, 1, count=10, seconds=1.0) for cell in (one, two) for peer in ("a", "b")]
+    new = [Sample("a", one, 1, count=20, seconds=1.0)]
+    new += [Sample(peer, cell, 1, count=20, seconds=1.0) for cell in (two, three) for peer in ("a", "b")]
+    kept(tmp_path / "m" / "2026-01-01-x.csv", "x", *old, cpu="1")
+    kept(tmp_path / "m" / "2026-01-02-x.csv", "x", *old, cpu="1")
+    kept(tmp_path / "m" / "2026-01-03-x.csv", "x", *new, cpu="2", choice="--size 8")
+    kept(tmp_path / "m" / "2026-01-03-x-2.csv", "x", *new, cpu="1", choice="--size 8")
+    (found,) = choose([], tmp_path)
+    assert (found.path.name, [path.name for path in found.parts]) == ("2026-01-02-x.csv", ["2026-01-03-x-2.csv"])
+    assert [(sample.cell, sample.count) for sample in found.record.samples if sample.peer == "a"] == [
+        (one, 10),
+        (two, 20),
+        (three, 20),
+    ]
+    page = write([found], tmp_path / "out", draw=None).page.read_text()
+    assert "2026-01-02-x.csv, newer in part: 2026-01-03-x-2.csv" in page
 
 
 def test_docs_have_the_headline_pictures(tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ def _part(chosen: Chosen, anchor: str, draw: Draw | None) -> Part:
     return Part(
         anchor,
         chosen.scenario.title,
-        {"record": chosen.path.name, **_circumstances(chosen)},
+        {
+            "record": ", newer in part: ".join(path.name for path in (chosen.path, *chosen.parts)),
+            **_circumstances(chosen),
+        },
         tuple(notes),
         versions_table(chosen),
         chosen.record.without,
@@ -78,6 +81,10 @@ def _part(chosen: Chosen, anchor: str, draw: Draw | None) -> Part:
         bars_table(chosen, results_of_bars(chosen)),
         tuple(cell_table(chosen, cell) for cell in chosen.cells),
     )
+
+
+def _files(chosen: Chosen) -> str:
+    return ", newer in part: ".join(path.name for path in (chosen.path, *chosen.parts))
 
 
 def _circumstances(chosen: Chosen) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.peers import Sample
-from harness.record import Record, read_csv
+from harness.record import CIRCUMSTANCES, Record, read_csv
 from harness.results import Summary, summarize
 from harness.scenario import Cell, Measure, Scenario, Workload, load, names
 
@@ -20,6 +20,9 @@ __all__ = ["RECORDS", "Chosen", "choose", "newest"]
 RECORDS = Path(__file__).resolve().parents[2] / "records"
 """Where the records are kept, a folder for each kind of machine."""
 
+# What must be the same for cells of two records to stand in one table. The lengths of windows may differ.
+SAME = tuple(key for key in CIRCUMSTANCES if key != "measure")
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -27,12 +30,14 @@ class Chosen:
 
     Attributes:
         known: whether the scenario still exists; else it says no more than the record itself.
+        parts: records from which some cells are, as they are newer and only of these.
     """
 
     path: Path
     record: Record
     scenario: Scenario
     known: bool
+    parts: tuple[Path, ...] = ()
 
     @cached_property
     def cells(self) -> dict[Cell, list[Sample]]:
@@ -77,9 +82,9 @@ class _Name:
 
 
 def choose(asked: Sequence[str], folder: Path = RECORDS) -> list[Chosen]:
-    """Returns the records that somebody asked for, each a file or the name of a scenario, which means its newest one.
+    """Returns the records that somebody asked for, each a file or the name of a scenario, which means what is newest.
 
-    Without any: the newest record of each scenario of the machine that was measured last.
+    Without any: what is newest of each scenario of the machine that was measured last.
 
     Raises:
         UsageError: there is no such record, or it cannot be read.
@@ -87,44 +92,85 @@ def choose(asked: Sequence[str], folder: Path = RECORDS) -> list[Chosen]:
     found = newest(folder) if not asked or not all(map(_is_file, asked)) else {}
     if not asked and not found:
         raise UsageError(f"{folder} has no records: run a benchmark first, or name a record")
-    paths = [_path(one, found, folder) for one in asked] if asked else list(found.values())
-    return [_chosen(path) for path in dict.fromkeys(paths)]
+    paths = [_paths(one, found, folder) for one in asked] if asked else list(found.values())
+    return [_chosen(one) for one in dict.fromkeys(paths)]
 
 
-def newest(folder: Path) -> dict[str, Path]:
-    """Returns the newest record of each scenario, by name, of the folder below that has the newest of all."""
-    machines: dict[Path, dict[str, tuple[_Name, Path]]] = {}
+def newest(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Returns the records of each scenario, by name, the newest first, of the folder below that has the newest of all.
+
+    They end with one that is whole: for which nothing was chosen on the command line.
+    """
+    machines: dict[Path, dict[str, list[tuple[_Name, Path]]]] = {}
     for path in sorted(folder.glob("*/*.csv")):
         name = _Name.of(path)
-        if name is None:
-            continue
-        kept = machines.setdefault(path.parent, {})
-        if name.scenario not in kept or kept[name.scenario][0] < name:
-            kept[name.scenario] = (name, path)
+        if name is not None:
+            machines.setdefault(path.parent, {}).setdefault(name.scenario, []).append((name, path))
     if not machines:
         return {}
-    last = max(machines, key=lambda machine: max(name.date for name, _ in machines[machine].values()))
-    return {scenario: path for scenario, (_, path) in sorted(machines[last].items())}
+    last = max(machines, key=lambda machine: max(name.date for kept in machines[machine].values() for name, _ in kept))
+    found = {scenario: sorted(kept, reverse=True) for scenario, kept in sorted(machines[last].items())}
+    return {scenario: _up_to_whole([path for _, path in kept]) for scenario, kept in found.items()}
+
+
+def _up_to_whole(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Returns the first records, up to one that is whole."""
+    for count, path in enumerate(paths, 1):
+        if not _is_part(read_csv(path)):
+            return tuple(paths[:count])
+    return tuple(paths)
+
+
+def _is_part(record: Record) -> bool:
+    return "choice" in record.facts
 
 
 def _is_file(asked: str) -> bool:
     return asked.endswith(".csv") or Path(asked).is_file()
 
 
-def _path(asked: str, found: dict[str, Path], folder: Path) -> Path:
+def _paths(asked: str, found: dict[str, tuple[Path, ...]], folder: Path) -> tuple[Path, ...]:
     if _is_file(asked):
-        return Path(asked)
+        return (Path(asked),)
     if asked not in found:
         choice = f"choose from {', '.join(found)}" if found else "there is none"
         raise UsageError(f"{asked} is neither a file nor a scenario with a record in {folder}: {choice}")
     return found[asked]
 
 
-def _chosen(path: Path) -> Chosen:
-    record = read_csv(path)
+def _chosen(paths: Sequence[Path]) -> Chosen:
+    """Returns the last of these records, with the cells of those before it that are as good, the first one's first."""
+    *newer, path = paths
+    record, parts = read_csv(path), []
+    for part in reversed(newer):
+        merged = _with_cells_of(record, read_csv(part))
+        if merged is not record:
+            record = merged
+            parts.append(part)
     name = record.facts.get("scenario", "")
     known = name in names()
-    return Chosen(path, record, _completed(load(name) if known else _plain(name or path.stem), record), known)
+    scenario = _completed(load(name) if known else _plain(name or path.stem), record)
+    return Chosen(path, record, scenario, known, tuple(parts))
+
+
+def _with_cells_of(record: Record, part: Record) -> Record:
+    """Returns a record with the cells of a newer one that have all of its peers; itself, if there are none.
+
+    Ratios are taken within cells, so cells of several records can stand side by side, if the machine is the same.
+    """
+    if any(record.facts.get(key) != part.facts.get(key) for key in SAME):
+        return record
+    peers: dict[Cell, set[str]] = {}
+    for sample in record.samples:
+        peers.setdefault(sample.cell, set()).add(sample.peer)
+    new: dict[Cell, set[str]] = {}
+    for sample in part.samples:
+        new.setdefault(sample.cell, set()).add(sample.peer)
+    taken = {cell for cell, there in new.items() if there >= peers.get(cell, set())}
+    if not taken:
+        return record
+    kept = [sample for sample in record.samples if sample.cell not in taken]
+    return Record(record.facts, kept + [sample for sample in part.samples if sample.cell in taken])
 
 
 def _plain(name: str) -> Scenario:
