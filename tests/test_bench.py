@@ -28,9 +28,10 @@ if sys.version_info < (3, 11):
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
+from harness import command  # noqa: E402
 from harness import scenario as scenarios  # noqa: E402
 from harness.errors import BenchError, UsageError  # noqa: E402
-from harness.journal import Journal  # noqa: E402
+from harness.journal import Journal, Journals  # noqa: E402
 from harness.peers import Peers, Sample  # noqa: E402
 from harness.process import environment  # noqa: E402
 from harness.record import as_json, read_csv  # noqa: E402
@@ -614,6 +615,43 @@ def test_journal_keeps_cells_and_goes_on(stage: Stage) -> None:
     assert read_csv(first).without == {"absent": "not installed"}
     content = json.loads(as_json("sync", {}, peers, samples[:2], judge(small(), samples[:2])))
     assert len(content["samples"]) == 2
+
+
+def test_journals_of_other_scenarios_stay(tmp_path: Path) -> None:
+    journals = Journals(tmp_path / "unfinished")
+    for name in ("sync", "field"):
+        journals.finished(name)
+        journals.path(name).write_text("")
+    journals.forget(["sync", "asyncio"])
+    assert not journals.is_over("sync")
+    assert not journals.path("sync").exists()
+    assert journals.is_over("field")
+    assert journals.path("field").exists()
+
+
+def test_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario that is over is not measured again, the one that was under way only from its last whole cell on."""
+    monkeypatch.setattr("harness.running.UNFINISHED", tmp_path / "unfinished")
+    asked: list[tuple[str, list[Cell]]] = []
+
+    def measure(one: Any, runner: Any, server: object, journal: Journal) -> list[Sample]:
+        asked.append((one.name, list(journal.samples)))
+        samples = [dataclasses.replace(samples_of({"raw-python": [100]})[0], version=sys.version.split()[0])]
+        journal.add(samples)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return samples
+
+    monkeypatch.setattr("harness.running._Run._measure_cells", measure)
+    monkeypatch.setattr("harness.running._Run._server", lambda *arguments: None)
+    arguments = ["run", "sync", "field", "--peer", "raw-python", "--records", str(tmp_path / "records")]
+    assert command.main(arguments, "bench") == 130
+    assert command.main([*arguments, "--resume"], "bench") == 0
+    assert asked == [("sync", []), ("field", []), ("field", [CELL])]
+    assert len(list((tmp_path / "records").rglob("*.csv"))) == 2
+    assert list((tmp_path / "unfinished").iterdir()) == []
+    assert command.main(arguments, "bench") == 0
+    assert asked[3:] == [("sync", []), ("field", [])]
 
 
 def test_journal_of_another_version_is_not_continued(stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import BenchError, UsageError
@@ -77,12 +77,10 @@ def _is_other(versions: set[tuple[str, str]], name: str, version: str) -> bool:
 
 
 class Journals:
-    """The journals of a run over several scenarios, in a folder of their own."""
+    """The journals of a run over several scenarios, each in a file of a common folder."""
 
-    def __init__(self, folder: Path, *, resume: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if not resume:
-            self.clear()
 
     def path(self, name: str) -> Path:
         """Returns where the journal of a scenario is."""
@@ -97,9 +95,11 @@ class Journals:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._mark(name).touch()
 
-    def clear(self) -> None:
-        """Forgets everything."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def forget(self, names: Iterable[str]) -> None:
+        """Removes what is kept of these scenarios; others may be of another run that was interrupted."""
+        for name in names:
+            self.path(name).unlink(missing_ok=True)
+            self._mark(name).unlink(missing_ok=True)
 
     def _mark(self, name: str) -> Path:
         return self.folder / f"{name}.over"

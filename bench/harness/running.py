@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         # Without a record there is nothing to go on with, and a run that was interrupted keeps what it has.
         folder = UNFINISHED if keeps else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return _run_all(options, runs, python, Journals(folder, resume=options.resume or not keeps), keeps=keeps)
+        return _run_all(options, runs, python, Journals(folder), keeps=keeps)
 
 
 def _run_all(
@@ -88,25 +88,29 @@ def _run_all(
     *,
     keeps: bool,
 ) -> int:
-    screen, failed = Screen(), False
+    screen, failed, stopped = Screen(), False, False
     all_peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
-    for scenario, pin in runs:
+    ones = [_Run(options, scenario, pin, python, all_peers, journals, screen, keeps=keeps) for scenario, pin in runs]
+    if not options.resume:
+        journals.forget(one.name for one in ones)
+    for one in ones:
+        if journals.is_over(one.name):
+            screen.print(f"{one.name}: measured before\n")
+            continue
         try:
-            one = _Run(options, scenario, pin, python, all_peers, journals, screen, keeps=keeps)
-            if journals.is_over(one.name):
-                screen.print(f"{one.name}: measured before\n")
-            else:
-                failed |= one.run()
+            failed |= one.run()
         except UsageError:
             raise
         except BenchError as error:
-            if len(runs) == 1:
+            if len(ones) == 1:
                 raise
             # One scenario that cannot run does not keep the others from it.
-            screen.complain(f"{scenario.name}: {error}")
-            failed = True
-    journals.clear()
-    return int(failed)
+            screen.complain(f"{one.name}: {error}")
+            stopped = True
+    if not stopped:
+        # Else the next run with --resume has only the others to do.
+        journals.forget(one.name for one in ones)
+    return int(failed or stopped)
 
 
 def _pins(scenario: Scenario, options: argparse.Namespace) -> list[str]:
