@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import signal
 import subprocess
@@ -66,6 +67,8 @@ def main(
         if options.probe:
             about = version(libraries) if server is not None else _compiled_version(options.program)
             known = [name for name in names if options.style not in token_styles or MODELS[name].tokens]
+            if importlib.util.find_spec("picows") is None:
+                known = [name for name in known if MODELS[name].workload is not None]
             end({"version": about, "workloads": known, "tls": False})
         if options.deflate and not deflate:
             raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
