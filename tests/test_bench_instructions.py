@@ -43,7 +43,7 @@ def test_what_is_kept() -> None:
     assert whole == other | {"cpython-3.11": {"compiler": "rustc 1.2.3", "b": 42, "run:c": 5}}
     assert instructions.load_kept(whole, "cpython-3.11", "rustc 1.2.3") == ({"b": 42.0, "run:c": 5.0}, 1.0)
     # The same code of another compiler may differ by more.
-    assert instructions.load_kept(whole, "cpython-3.11", "rustc 1.3.0") == ({"b": 42.0, "run:c": 5.0}, 3.0)
+    assert instructions.load_kept(whole, "cpython-3.11", "rustc 1.3.0") == ({"b": 42.0, "run:c": 5.0}, 2.0)
     assert instructions.load_kept(whole, "cpython-3.9", "rustc 1.2.3") == ({}, 1.0)
 
 
@@ -54,7 +54,7 @@ def test_paths_are_those_of_the_program() -> None:
     for path in paths:
         assert f'"{path.name.rpartition(":")[2]}":' in program
         assert 0 < path.low < path.high
-        assert 0 < path.tolerance < 0.2
+        assert 0 < path.tolerance <= 0.25
     assert [path.name for path in instructions.load_paths(["sync-send"])] == ["sync-send"]
     with pytest.raises(UsageError, match="unknown path nope: choose from sync-round-trip"):
         instructions.load_paths(["nope"])

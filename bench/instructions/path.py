@@ -49,13 +49,6 @@ async def await_round_trip(count: int, url: str) -> None:
             assert await ws.recv() == MESSAGE
 
 
-async def await_stream(count: int, url: str) -> None:
-    async with wirespeed.connect(f"{url}/blast?size={SMALL}", **OPTIONS) as ws:
-        for _ in range(count):
-            message = await ws.recv()
-        assert int.from_bytes(message[:8], "little") == count - 1
-
-
 async def await_send(count: int, url: str) -> None:
     async with wirespeed.connect(f"{url}/sink", **OPTIONS) as ws:
         for _ in range(count):
@@ -130,7 +123,6 @@ PATHS: dict[str, Callable[[int, str], Any]] = {
     "sync-stream": sync_stream,
     "sync-send": sync_send,
     "await-round-trip": await_round_trip,
-    "await-stream": await_stream,
     "await-send": await_send,
     "await-open": await_open,
     "callbacks-round-trip": callbacks_round_trip,

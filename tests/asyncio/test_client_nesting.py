@@ -68,8 +68,7 @@ def run_watched(run: Run) -> Run:
         run(main, prepare=watch, **options)
         assert Watched.nested == []
         # It was watched at all: connecting and an answer take three steps at least.
-
-    assert Watched.steps >= 3
+        assert Watched.steps >= 3
 
     return run_and_check
 
