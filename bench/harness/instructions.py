@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from harness import machine
 from harness.errors import BenchError, UsageError
 from harness.process import child, environment
 from harness.server import Server
@@ -31,8 +32,9 @@ __all__ = ["HotPath", "add_arguments", "kept_text", "load_kept", "load_paths", "
 BENCH = Path(__file__).resolve().parents[1]
 FOLDER = BENCH / "instructions"
 KEPT = FOLDER / "kept.toml"
-# Another compiler lays out the same code differently: how many times the tolerance it may need.
-OTHER_COMPILER = 2.0
+# Another compiler lays out the same code differently, another processor has other ways to copy, another release of
+# Python another interpreter: how many times the tolerance that may need.
+OTHERWISE = 3.0
 RUN_SECONDS = 120.0
 
 
@@ -62,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if valgrind is None:
         raise BenchError("valgrind is not installed: apt-get install valgrind")
     paths = load_paths(options.path)
-    key, built_by = _interpreter(options.python), _compiler()
+    (key, release), cpu = _interpreter(options.python), machine.cpu_model()
+    built_by = f"{_compiler()}, {release}, {cpu}"
     counted = _count_all(valgrind, paths, options.python)
     whole = tomllib.loads(KEPT.read_text()) if KEPT.exists() else {}
     kept, factor = load_kept(whole, key, built_by)
@@ -105,22 +108,22 @@ def load_paths(asked: Sequence[str]) -> list[HotPath]:
 
 
 def load_kept(whole: Mapping[str, object], key: str, built_by: str) -> tuple[dict[str, float], float]:
-    """Returns the counts that are kept for an interpreter, and by how much a compiler widens the tolerance."""
+    """Returns the counts that are kept for an interpreter, and how many times the tolerance is due, by what made them."""
     own = whole.get(key)
     if not isinstance(own, dict):
         return {}, 1.0
-    counts = {name: float(count) for name, count in own.items() if name != "compiler"}
-    return counts, 1.0 if own.get("compiler") == built_by else OTHER_COMPILER
+    counts = {name: float(count) for name, count in own.items() if name != "made_by"}
+    return counts, 1.0 if own.get("made_by") == built_by else OTHERWISE
 
 
 def kept_text(whole: Mapping[str, object], key: str, built_by: str, counts: Mapping[str, float]) -> str:
     """Returns the file of kept counts with those of one interpreter renewed."""
     tables = {name: own for name, own in whole.items() if isinstance(own, dict)}
-    tables[key] = {"compiler": built_by, **{name: round(count) for name, count in counts.items()}}
+    tables[key] = {"made_by": built_by, **{name: round(count) for name, count in counts.items()}}
     lines = ["# Written by `wirespeed bench instructions --write`."]
     for name in sorted(tables):
         rest = dict(tables[name])
-        lines += ["", f"[{_quoted(name)}]", f"compiler = {_quoted(str(rest.pop('compiler')))}"]
+        lines += ["", f"[{_quoted(name)}]", f"made_by = {_quoted(str(rest.pop('made_by')))}"]
         lines += [f"{_quoted(path)} = {count}" for path, count in rest.items()]
     return "\n".join(lines) + "\n"
 
@@ -185,13 +188,15 @@ def _without_randomness() -> list[str]:
     return [] if setarch is None else [setarch, "-R"]
 
 
-def _interpreter(python: str) -> str:
-    code = "import platform, sys; print(f'{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}')"
+def _interpreter(python: str) -> tuple[str, str]:
+    """Returns the version of an interpreter as counts are kept for it, and in full."""
+    code = "import platform, sys; print(sys.implementation.name, platform.python_version())"
     try:
         result = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"--python {python} does not run: {error}") from error
-    return result.stdout.strip()
+    name, version = result.stdout.split()
+    return f"{name}-{'.'.join(version.split('.')[:2])}", f"{name} {version}"
 
 
 def _compiler() -> str:
