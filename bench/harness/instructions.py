@@ -108,7 +108,7 @@ def load_paths(asked: Sequence[str]) -> list[HotPath]:
 
 
 def load_kept(whole: Mapping[str, object], key: str, built_by: str) -> tuple[dict[str, float], float]:
-    """Returns the counts that are kept for an interpreter, and how many times the tolerance is due, by what made them."""
+    """Returns the counts that are kept for an interpreter, and the factor of the tolerance: more, if made otherwise."""
     own = whole.get(key)
     if not isinstance(own, dict):
         return {}, 1.0
