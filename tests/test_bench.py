@@ -536,7 +536,7 @@ def test_workload_for_each_value_of_an_option() -> None:
     data["workload"][0] |= {"quick_values": [2000], "peers": ["all"]}  # type: ignore[index]
     data["sets"] = {"all": ["a"]}
     scenario = scenarios.parse("s", data)
-    assert [(one.name, one.kind, one.title, one.options) for one in scenario.workloads] == [
+    assert [(one.name, one.runs, one.title, one.options) for one in scenario.workloads] == [
         ("w-10", "w", "10 of them", {"m": 1, "n": 10}),
         ("w-2000", "w", "2,000 of them", {"m": 1, "n": 2000}),
         ("long", "long", "", {}),

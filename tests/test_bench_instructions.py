@@ -69,7 +69,7 @@ def test_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         pytest.skip("wirespeed-bench is not built: run cargo build --release -p wirespeed-bench")
     kept = tmp_path / "kept.toml"
     monkeypatch.setattr(instructions, "KEPT", kept)
-    monkeypatch.setattr("harness.running.SERVER", f"{find_binary()} echo --port 0")
+    monkeypatch.setattr("harness.instructions.SERVER", f"{find_binary()} echo --port 0")
     options = instructions.argparse.Namespace(path=["sync-send"], write=True, python=sys.executable)
     assert instructions.run(options) == 0
     ((key, own),) = tomllib.loads(kept.read_text()).items()

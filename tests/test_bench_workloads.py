@@ -87,7 +87,7 @@ MISSING = {style for style in ("orjson", "msgpack") if importlib.util.find_spec(
 
 def here(scenario: Scenario, workload: Workload) -> list[str]:
     """Returns the peers of a workload that the tests can run."""
-    if workload.kind == "echo-picows" and importlib.util.find_spec("picows") is None:
+    if workload.runs == "echo-picows" and importlib.util.find_spec("picows") is None:
         return []  # it is the load
     names = {peer: PeerName.of(peer) for peer in scenario.peers if workload.admits(peer)}
     return [

@@ -13,14 +13,11 @@ from harness.errors import UsageError
 from harness.figures import KINDS
 from harness.peers import Sample
 from harness.record import CIRCUMSTANCES, Record, read_csv
-from harness.results import Figure
+from harness.results import NOISE, Figure
 from harness.scenario import Cell
 from harness.tables import console, table
 
 __all__ = ["add_arguments", "compare_table", "run"]
-
-# Below this share a difference is not worth a mark, however narrow the ranges are.
-NOISE = 0.02
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

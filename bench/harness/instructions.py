@@ -23,13 +23,13 @@ from rich.text import Text
 
 from harness import machine
 from harness.errors import BenchError, UsageError
+from harness.places import BENCH, ROOT, SERVER
 from harness.process import child, environment
 from harness.server import Server
 from harness.tables import console, number_text, table
 
 __all__ = ["HotPath", "add_arguments", "kept_text", "load_kept", "load_paths", "run", "verdict"]
 
-BENCH = Path(__file__).resolve().parents[1]
 FOLDER = BENCH / "instructions"
 KEPT = FOLDER / "kept.toml"
 # Another compiler lays out the same code differently, another processor has other ways to copy, another release of
@@ -143,8 +143,6 @@ def verdict(now: float, before: float | None, tolerance: float) -> str:
 
 def _count_all(valgrind: str, paths: Sequence[HotPath], python: str) -> dict[str, float]:
     """Returns the instructions for each message, by path."""
-    from harness.running import ROOT, SERVER
-
     env = environment(BENCH) | {"PYTHONHASHSEED": "0"}
     server = Server(SERVER, tls=False, core=None, cwd=ROOT, env=env)
     server.start()

@@ -42,7 +42,7 @@ class Peer:
 
     def can(self, workload: Workload, tls: bool) -> bool:
         """Tells whether this peer can run a workload, with TLS or without."""
-        return workload.kind in self.workloads and (self.tls or not tls)
+        return workload.runs in self.workloads and (self.tls or not tls)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Peers:
         command = [
             *peer.command,
             *("--url", endpoint.url),
-            *("--workload", workload.kind),
+            *("--workload", workload.runs),
             *("--size", str(cell.size)),
             *("--seconds", str(measure.seconds)),
             *("--warmup", str(measure.warmup)),

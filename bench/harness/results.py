@@ -10,7 +10,11 @@ from harness.figures import KINDS
 from harness.peers import Sample
 from harness.scenario import Bar, Cell, Scenario
 
-__all__ = ["BarResult", "Figure", "Summary", "judge", "ratio", "summarize"]
+__all__ = ["NOISE", "BarResult", "Figure", "Summary", "judge", "ratio", "summarize"]
+
+
+NOISE = 0.02
+"""Below this share a difference is not worth a word, however narrow the ranges are."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from harness import choice, machine
 from harness.errors import BenchError, UsageError
 from harness.journal import Journal, Journals
 from harness.peers import Peers, Sample
+from harness.places import BENCH, BINARY, BUILD, RECORDS, ROOT, SERVER, UNFINISHED
 from harness.process import allowed_cores, environment, raise_descriptor_limit
 from harness.record import as_json
 from harness.results import judge
@@ -28,15 +29,6 @@ from harness.server import Server
 from harness.tables import bars_table, cell_table
 
 __all__ = ["add_arguments", "run"]
-
-BENCH = Path(__file__).resolve().parents[1]
-ROOT = BENCH.parent
-# What peers compile, and records in the making: git ignores it, `make clean` removes it.
-BUILD = ROOT / "build" / "bench"
-UNFINISHED = BUILD / "unfinished"
-# Relative to ROOT, where the children run.
-BINARY = Path(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "wirespeed-bench")
-SERVER = f"{shlex.quote(str(BINARY))} echo --port 0 --tls-port 0"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--resume", action="store_true", help="go on where the run before was interrupted")
     out = parser.add_argument_group("results")
     out.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON; for one scenario")
-    out.add_argument("--records", type=Path, default=BENCH / "records", metavar="FOLDER", help="where records go")
+    out.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records go")
     keep = "keep the samples; default: unless --quick"
     out.add_argument("--record", action=argparse.BooleanOptionalAction, help=keep)
     out.add_argument("--enforce", action="store_true", help="a missed bar is a failure")

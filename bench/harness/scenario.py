@@ -6,15 +6,13 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
 from harness.figures import FIGURES, KINDS
+from harness.places import SCENARIOS
 
 __all__ = ["Bar", "Cell", "Chart", "Measure", "Option", "Options", "PeerName", "Scenario", "Workload", "load", "names"]
-
-FOLDER = Path(__file__).resolve().parents[1] / "scenarios"
 
 Option = bool | int | float | str
 Options = dict[str, Option]
@@ -111,7 +109,7 @@ class Workload:
     quick: bool = True
 
     @property
-    def kind(self) -> str:
+    def runs(self) -> str:
         """What the peers call what they do."""
         return self.model or self.group or self.name
 
@@ -333,7 +331,7 @@ class Scenario:
 
 def names() -> list[str]:
     """Returns the names of the scenarios."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return sorted(path.stem for path in SCENARIOS.glob("*.toml"))
 
 
 def load(name: str) -> Scenario:
@@ -343,7 +341,7 @@ def load(name: str) -> Scenario:
         UsageError: there is none of that name, or the file does not say what a scenario must.
     """
     _known("scenario", [name], names())
-    path = FOLDER / f"{name}.toml"
+    path = SCENARIOS / f"{name}.toml"
     try:
         return parse(name, tomllib.loads(path.read_text()))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:

@@ -11,7 +11,8 @@ from harness.report.document import Part, Picture, Report, Row, Table
 from harness.report.selection import Chosen
 from harness.report.series import ChartData, chart_data
 from harness.report.units import ratio_text, unit_of
-from harness.report.wins import FASTER, LEVEL, LIBRARY, NOISE, SLOWER, Comparison, compared, is_ours
+from harness.report.wins import FASTER, LEVEL, LIBRARY, SLOWER, Comparison, compared, is_ours
+from harness.results import NOISE
 from harness.scenario import Cell, Chart, size_text
 
 __all__ = ["Draw", "build"]

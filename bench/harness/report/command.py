@@ -11,16 +11,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from harness.errors import BenchError
+from harness.places import RECORDS, REPORT
 from harness.report.build import Draw, build
 from harness.report.document import Picture
 from harness.report.markdown import markdown
 from harness.report.page import page
-from harness.report.selection import RECORDS, Chosen, choose
+from harness.report.selection import Chosen, choose
 
 __all__ = ["Written", "main", "write"]
-
-# Git ignores it, `make clean` removes it.
-OUT = Path(__file__).resolve().parents[3] / "build" / "bench-report"
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def main(arguments: Sequence[str], program: str = "wirespeed bench report") -> i
     parser = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
     record = "a file as kept in bench/records, or a scenario: its newest record. Default: the newest record of each"
     parser.add_argument("record", nargs="*", metavar="RECORD", help=f"{record} scenario, of the machine measured last")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help="where index.html and report.md go")
+    parser.add_argument("--out", type=Path, default=REPORT, metavar="FOLDER", help="where index.html and report.md go")
     where = "where the pictures go; default: pictures, in the folder of the page"
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help=where)
     parser.add_argument("--no-pictures", action="store_true", help="tables only: needs no matplotlib")

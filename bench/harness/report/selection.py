@@ -11,14 +11,12 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.peers import Sample
+from harness.places import RECORDS
 from harness.record import CIRCUMSTANCES, Record, read_csv
 from harness.results import Summary, summarize
 from harness.scenario import Cell, Measure, Scenario, Workload, load, names
 
-__all__ = ["RECORDS", "Chosen", "choose", "newest"]
-
-RECORDS = Path(__file__).resolve().parents[2] / "records"
-"""Where the records are kept, a folder for each kind of machine."""
+__all__ = ["Chosen", "choose", "newest"]
 
 # What must be the same for cells of two records to stand in one table. The lengths of windows may differ.
 SAME = tuple(key for key in CIRCUMSTANCES if key != "measure")

@@ -143,7 +143,7 @@ def _panel_key(chart: Chart, workload: Workload, cell: Cell, measures: str) -> t
     if chart.kind == "percentiles" or chart.x in ("size", "loop"):
         name = workload.name
     else:
-        name = "" if chart.x == "workload" else workload.group or workload.kind
+        name = "" if chart.x == "workload" else workload.group or workload.runs
     along = chart.x == "size" and chart.kind != "percentiles"
     return name, 0 if along else cell.size, cell.tls, measures
 

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 from harness.figures import KINDS
 from harness.report.selection import Chosen
-from harness.results import Figure, ratio
+from harness.results import NOISE, Figure, ratio
 from harness.scenario import Cell, PeerName, Scenario
 
 __all__ = ["FASTER", "LEVEL", "LIBRARY", "SLOWER", "Comparison", "compared", "is_limit", "is_ours", "pairs"]
 
 LIBRARY = "wirespeed"
 FASTER, LEVEL, SLOWER = "faster", "no clear difference", "slower"
-
-# Below this share a difference is not worth a word, however much the rounds agree; as in `compare`.
-NOISE = 0.02
 
 
 @dataclass(frozen=True)

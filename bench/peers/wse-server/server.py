@@ -7,6 +7,7 @@ as they are in both. Its applications see no path: they are told what the load i
 
 from __future__ import annotations
 
+import abc
 import json
 import secrets
 import socket
@@ -29,14 +30,15 @@ SETTLE_SECONDS = 0.5
 TOKEN_SECONDS = 24 * 3600
 
 
-class Application:
+class Application(abc.ABC):
     """What is done with messages. Text is handed on as a dict where it is a JSON object, and as it is otherwise."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
 
+    @abc.abstractmethod
     def on_message(self, connection: str, data: Any) -> None:
-        raise NotImplementedError
+        """Takes a message."""
 
 
 class Echo(Application):
