@@ -23,8 +23,9 @@ class ConnectionStatus:
     __slots__ = ()
 
     if TYPE_CHECKING:
-        id: UUID
 
+        @property
+        def id(self) -> UUID: ...  # noqa: D102 - the connections describe it
         @property
         def _handshake(self) -> Handshake: ...
         @property
