@@ -254,7 +254,7 @@ def test_backlog(setting: Setting, run: Run, backlog: int | None) -> None:
             sock.bind(("127.0.0.1", 0))
             options = {} if backlog is None else {"backlog": backlog}
             async with serve(setting, echo, None, None, sock=sock, **options) as server:
-                assert sock.calls == (backlog or 1024,)
+                assert sock.calls == (backlog or 4096,)
                 await works(server)
 
     run(main)

@@ -57,7 +57,7 @@ def serve(
     sock: socket_module.socket | None = None,
     family: int = 0,
     flags: int = socket_module.AI_PASSIVE,
-    backlog: int = 1024,
+    backlog: int = 4096,
     reuse_address: bool | None = None,
     reuse_port: bool | None = None,
     # Logging
@@ -160,7 +160,7 @@ def unix_serve(
     sock: socket_module.socket | None = None,
     ssl: TLS | ssl_module.SSLContext | None = None,
     server_header: str | None = SERVER,
-    backlog: int = 1024,
+    backlog: int = 4096,
     create_connection: _Create = None,
     **options: Any,
 ) -> Server:
