@@ -487,6 +487,12 @@ def test_bar_on_each_loop() -> None:
         ("a@y", ("b@x", "b@y")),
     ]
     assert scenario.subject_for("b@x") == "a@x"
+    assert scenario.comparison == "a is"
+    kinds = scenarios.parse("s", data | {"counterparts": {"a@y": ["b@x"]}})
+    assert [kinds.subject_for(peer) for peer in ("a@y", "b@x", "b@y")] == ["a@y", "a@y", "a@y"]
+    assert [kinds.subject_for("a@x"), kinds.comparison] == ["a@x", "wirespeed is"]
+    with pytest.raises(UsageError, match="unknown peer c: choose from"):
+        scenarios.parse("s", data | {"counterparts": {"a@y": ["c"]}})
     with pytest.raises(ValueError, match="needs one of at_least, at_most and above"):
         scenarios.parse("s", data | {"bar": [{"text": "", "workload": "w", "peer": "a@x", "above": 1, "at_most": 1}]})
     with pytest.raises(UsageError, match="unknown peer c: choose from"):

@@ -198,6 +198,19 @@ def test_pairs() -> None:
         ("wirespeed-server:await@uvloop", "uvicorn-server:default@uvloop"),
         ("uvicorn-server:wirespeed@uvloop", "uvicorn-server:default@uvloop"),
     ]
+    # Those of another kind meet their counterpart.
+    counterparts = {"wirespeed-sync": ("ws4py", "raw-c")}
+    kinds = dataclasses.replace(scenario(), subject="wirespeed:await@uvloop", counterparts=counterparts)
+    assert list(pairs(kinds, ["wirespeed:await@uvloop", "wirespeed-sync", "ws4py", "raw-c", "picows@uvloop"])) == [
+        ("wirespeed-sync", "ws4py"),
+        ("wirespeed-sync", "raw-c"),
+        ("wirespeed:await@uvloop", "picows@uvloop"),
+    ]
+    # What is measured may be no peer of wirespeed's own name; it does not meet itself.
+    codecs = dataclasses.replace(scenario(), subject="codecs:send@uvloop")
+    assert list(pairs(codecs, ["codecs:send@uvloop", "codecs:json@uvloop"])) == [
+        ("codecs:send@uvloop", "codecs:json@uvloop")
+    ]
     assert [is_ours(peer) for peer in ("wirespeed", "wirespeed-sync", "wirespeedy", "picows")] == [
         True,
         True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -245,17 +245,30 @@ class Scenario:
     bars: tuple[Bar, ...]
     cores: str = "one"
     charts: tuple[Chart, ...] = ()
+    counterparts: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def workload(self, name: str) -> Workload:
         """Returns a workload by name."""
         return next(workload for workload in self.workloads if workload.name == name)
 
     def subject_for(self, peer: str) -> str | None:
-        """Returns the peer under test that another is compared with: on the same loop, if `subject` has a {loop}."""
+        """Returns the peer under test that another is compared with.
+
+        That is a counterpart of its own kind, where the scenario names one, as a blocking client for blocking clients;
+        else the subject, on the same loop, if `subject` has a {loop}.
+        """
+        for counterpart, rivals in self.counterparts.items():
+            if peer == counterpart or peer in rivals:
+                return counterpart
         loop = PeerName.of(peer).loop
         if "{loop}" not in self.subject:
             return self.subject
         return None if loop is None else self.subject.format(loop=loop)
+
+    @property
+    def comparison(self) -> str:
+        """The heading of a column that says what the peer under test is beside each of the others."""
+        return "wirespeed is" if self.counterparts else f"{self.subject.partition('@{loop}')[0]} is"
 
     def cells(self) -> list[Cell]:
         """Returns the cells of all workloads."""
@@ -376,6 +389,8 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
             raise ValueError(f"bar {bar.text!r} needs one of at_least, at_most and above")
         _known("workload", [bar.workload], [workload.name for workload in workloads])
         _known("peer", [bar.peer, *bar.rivals], data["peers"])
+    counterparts = data.get("counterparts", {})
+    _known("peer", [name for ours, rivals in counterparts.items() for name in (ours, *rivals)], data["peers"])
     return Scenario(
         name=name,
         title=data["title"],
@@ -388,6 +403,7 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
         bars=bars,
         cores=data.get("cores", "one"),
         charts=charts,
+        counterparts=counterparts,
     )
 
 

@@ -93,7 +93,7 @@ def _header(
     header += [FIGURES[name] for name in shown]
     header += ["client us", "user + system", "server us"]
     header += [f"of {limit}"] if limit else []
-    return header + ([f"{scenario.subject.partition('@{loop}')[0]} is"] if with_ratio else [])
+    return header + ([scenario.comparison] if with_ratio else [])
 
 
 def _row(workload: Workload, cell: Cell, summary: Summary, shown: Sequence[str]) -> list[str | Text]:

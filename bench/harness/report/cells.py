@@ -135,7 +135,7 @@ def _columns(
         columns.append((f"of {limit}", [_times(ratio(samples, peer, limit)) for peer in peers]))
     subjects = [_subjects(scenario, samples, peer, peers) for peer in peers]
     if any(subjects):
-        columns.append((f"{scenario.subject.partition('@{loop}')[0]} is", subjects))
+        columns.append((scenario.comparison, subjects))
     return columns
 
 

@@ -65,9 +65,9 @@ def pairs(scenario: Scenario, peers: Sequence[str]) -> Iterator[tuple[str, str]]
     is compared with the subject on each loop. What can run on wirespeed is compared with itself without it.
     """
     for rival in peers:
-        if is_ours(rival):
-            continue
         subject = scenario.subject_for(rival)
+        if is_ours(rival) or rival == subject:
+            continue
         yield from ((peer, rival) for peer in peers if subject in (peer, None) and scenario.subject_for(peer) == peer)
         parts = PeerName.of(rival)
         for peer in peers:
