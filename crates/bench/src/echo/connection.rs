@@ -16,6 +16,9 @@ use super::role::Role;
 /// A read of fewer bytes has emptied the socket: the next bytes make a new event (epoll(7), edge-triggered).
 const FULL_READ: usize = 64 * 1024;
 
+/// How many blocks a stream produces while the client reads as fast, before what it sends is looked for.
+const LOOK_EVERY: u32 = 16;
+
 /// Whether a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -73,6 +76,7 @@ impl Connection {
 fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Outcome {
     let most = role.most_queued();
     let mut drained = false;
+    let mut turns = 0_u32;
     loop {
         while peer.link.queued() < most {
             let (event, link) = peer.poll_event_and_link();
@@ -105,10 +109,12 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
             if !produced || peer.link.queued() > 0 {
                 return Outcome::Waiting;
             }
-            if !matches!(role, Role::Duplex(..)) {
+            // The client reads as fast as this produces: what it sends has to be looked for in between, although a
+            // stream is only to be ended by it.
+            turns = turns.wrapping_add(1);
+            if !matches!(role, Role::Duplex(..)) && !turns.is_multiple_of(LOOK_EVERY) {
                 continue;
             }
-            // The client reads as fast as this produces: what it sends has to be looked for in between.
         }
         let mut operation = peer.begin_read();
         let result = operation.read(socket, Mode::NonBlocking);
