@@ -140,9 +140,6 @@ class Transport:
     ) -> None:
         """Ask an HTTP proxy for a tunnel: RFC 9110, section 9.3.6."""
 
-    def addresses(self) -> tuple[Any, Any]:
-        """Return the addresses of this end and of the other end."""
-
     def open(self, options: ConnectOptions, timeout: float | None) -> Opened:
         """Make the opening handshake as a client: RFC 6455, section 4.1."""
 

@@ -14,10 +14,10 @@ import ssl as ssl_module
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from ._native import ClientTLS
+from ._native import ClientTLS, check_request
 from ._native_types import ConnectOptions
 from .addresses import HAPPY_EYEBALLS_DELAY
-from .connection_options import AsyncOptions, ConnectionOptions, check_seconds, check_type
+from .connection_options import AsyncOptions, ConnectionOptions, check_seconds, check_type, remembered
 from .datastructures import Headers, HeadersLike
 from .exceptions import InvalidHeader
 from .proxy import basic_authorization
@@ -26,7 +26,16 @@ from .tls import TLS
 from .typing import LoggerLike, PathLike
 from .uri import WebSocketURI
 
-__all__ = ["AsyncClientOptions", "ClientOptions", "Network", "check_headers", "native_tls"]
+__all__ = [
+    "AsyncClientOptions",
+    "ClientOptions",
+    "Network",
+    "check_headers",
+    "checked_async_options",
+    "checked_network",
+    "checked_options",
+    "native_tls",
+]
 
 _LOGGER = logging.getLogger("wirespeed.client")
 
@@ -42,6 +51,8 @@ class ClientOptions(ConnectionOptions):
 
     origin: str | None = None
     user_agent_header: str | None = None
+    # What was asked for last, and where: most connections of a program go to one place.
+    _last: tuple[WebSocketURI, ConnectOptions] | None = dataclasses.field(init=False, default=None)
 
     def __post_init__(self) -> None:
         for name in ("origin", "user_agent_header"):
@@ -53,13 +64,27 @@ class ClientOptions(ConnectionOptions):
         """The logger to use: the one given, or ``wirespeed.client``."""
         return _LOGGER if self.logger is None else self.logger
 
-    def native(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
-        """Return the options of one attempt in the form of the native core.
+    def request(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
+        """Return the options of one attempt in the form of the native core, which has checked them.
 
         Args:
             uri: Where it goes.
             headers: Headers to add to the request.
+
+        Raises:
+            TypeError, ValueError: They cannot be asked for.
         """
+        last = self._last
+        if headers is None and last is not None and last[0] is uri:
+            return last[1]
+        request = self._native(uri, headers)
+        check_request(request)
+        # Queries and user information hold secrets: nothing keeps those beyond the attempt.
+        if headers is None and not uri.query and uri.user_info is None:
+            self._last = uri, request
+        return request
+
+    def _native(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
         authorization = None
         # RFC 7617: user information of the URI as Basic authentication, unless the caller authenticates otherwise.
         if uri.user_info is not None and (headers is None or "Authorization" not in headers):
@@ -210,3 +235,11 @@ class Network:
             unix=self.unix,
             address=self.host is not None or self.port is not None,
         )
+
+
+_PLAIN = (bool, int, float, type(None))
+
+# Of the arguments of a network, those that are a str may hold the password of a proxy.
+checked_options = remembered(ClientOptions, (*_PLAIN, str))
+checked_async_options = remembered(AsyncClientOptions, (*_PLAIN, str))
+checked_network = remembered(Network, _PLAIN)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from ._native_types import DeflateOptions, SharedSettings
 from .compression import Deflate, deflate_options
@@ -20,7 +21,11 @@ __all__ = [
     "check_seconds",
     "check_type",
     "pair",
+    "remembered",
 ]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 QUEUE_BYTES = 4 * 2**20
 """Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold
@@ -128,6 +133,30 @@ class AsyncOptions(ConnectionOptions):
             raise ValueError(f'io_port must be "fd", "transport" or None, not {self.io_port!r}')
         if not isinstance(self.zero_copy, bool):
             raise TypeError(f"zero_copy must be a bool, not {type(self.zero_copy).__name__}")
+
+
+def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
+    """Return what makes options and, for arguments that it has seen, returns those that it has made before.
+
+    Programs open many connections with the same arguments, and checking them takes as long as everything else that
+    Python does for a connection.
+
+    Args:
+        make: What makes and checks options, of keyword arguments only. They must not be changed afterwards.
+        kinds: Types of arguments that cannot change, keep nothing else alive and hold no secrets. Options with others
+            are made anew each time.
+    """
+    plain = frozenset(kinds)
+    # As many as an application has different ways to connect.
+    made = functools.lru_cache(maxsize=32, typed=True)(make)
+
+    @functools.wraps(make)
+    def options(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if args or not plain.issuperset(map(type, kwargs.values())):
+            return make(*args, **kwargs)
+        return made(**kwargs)  # type: ignore[arg-type]  # plain values are hashable
+
+    return options
 
 
 def pair(value: Any) -> tuple[Any, Any]:

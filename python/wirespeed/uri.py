@@ -6,6 +6,7 @@ comes out is safe to write into a request line or a header. Proxies share its tr
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import urllib.parse
@@ -88,6 +89,11 @@ def parse_uri(uri: str) -> WebSocketURI:
     """
     if not isinstance(uri, str):
         raise TypeError(f"uri must be a str, not {type(uri).__name__}")
+    # Most connections of a program go to one place. User information and queries hold secrets, which nothing keeps.
+    return _parse(uri) if "@" in uri or "?" in uri else _parse_once(uri)
+
+
+def _parse(uri: str) -> WebSocketURI:
     try:
         scheme, authority, path, query, fragment = split(uri)
         _check_scheme(scheme, uri)
@@ -108,6 +114,9 @@ def parse_uri(uri: str) -> WebSocketURI:
         return WebSocketURI(secure, host, port, _encode(path), _encode(query or ""), username, password)
     except ValueError as exc:
         raise InvalidURI(uri, str(exc)) from None
+
+
+_parse_once = functools.lru_cache(maxsize=32)(_parse)
 
 
 # RFC 3986, appendix B. Each part ends where the next one may begin, so the match never backtracks.

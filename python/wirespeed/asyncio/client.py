@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..addresses import HAPPY_EYEBALLS_DELAY
-from ..client_options import AsyncClientOptions, Network, check_headers
+from ..client_options import AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
 from ..compression import Deflate
 from ..connection_options import QUEUE_BYTES
 from ..connection_status import Heads
@@ -171,7 +171,7 @@ class connect:  # noqa: N801 - it is used as a function
         # Escape hatch
         create_connection: _Create = None,
     ) -> None:
-        network = Network(
+        network = checked_network(
             sock=sock,
             ssl=ssl,
             server_hostname=server_hostname,
@@ -184,7 +184,7 @@ class connect:  # noqa: N801 - it is used as a function
             proxy_ssl=proxy_ssl,
             proxy_server_hostname=proxy_server_hostname,
         )
-        options = AsyncClientOptions(
+        options = checked_async_options(
             origin=origin,
             subprotocols=subprotocols,
             compression=compression,

@@ -12,7 +12,7 @@ import socket as socket_module
 import ssl as ssl_module
 from typing import Literal, NamedTuple
 
-from .._native import ClientTLS, Opened, Opening, check_request
+from .._native import ClientTLS, Opened, Opening
 from .._native_types import ConnectOptions
 from ..addresses import Failures
 from ..client_options import ClientOptions, Network, native_tls
@@ -62,7 +62,7 @@ def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) 
         InvalidProxy: The proxy is not one that is supported.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
-    request = _request(chain, options)
+    request = options.request(chain.parsed, chain.headers)
     # What the environment says now need not be what it says when the connection is opened.
     _plan(chain.parsed, network, None if network.proxy is True else network.proxy)
     return request
@@ -96,7 +96,7 @@ async def open_websocket(
         except BaseException:
             sock.close()
             raise
-        request = _request(chain, options)
+        request = options.request(chain.parsed, chain.headers)
 
 
 async def exchange(opening: Opening, sock: socket_module.socket) -> None:
@@ -146,12 +146,6 @@ async def exchange(opening: Opening, sock: socket_module.socket) -> None:
         if data is None and not opening.done:
             raise failure or EOFError("the stream ended")
         data = None
-
-
-def _request(chain: RedirectChain, options: ClientOptions) -> ConnectOptions:
-    request = options.native(chain.parsed, chain.headers)
-    check_request(request)
-    return request
 
 
 def _plan(uri: WebSocketURI, network: Network, proxy_argument: str | Literal[True] | None) -> _Plan:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket as socket_module
 import ssl as ssl_module
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from .._native import Transport, check_request
+from .._native import Transport
 from ..addresses import HAPPY_EYEBALLS_DELAY
-from ..client_options import ClientOptions, Network, check_headers, native_tls
+from ..client_options import ClientOptions, Network, check_headers, checked_network, checked_options, native_tls
 from ..compression import Deflate
 from ..connection_status import Heads
 from ..datastructures import HeadersLike
@@ -118,7 +119,7 @@ def connect(
         TimeoutError: It took longer than ``open_timeout``.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
-    network = Network(
+    network = checked_network(
         sock=sock,
         ssl=ssl,
         server_hostname=server_hostname,
@@ -131,7 +132,7 @@ def connect(
         proxy_ssl=proxy_ssl,
         proxy_server_hostname=proxy_server_hostname,
     )
-    options = ClientOptions(
+    options = checked_options(
         origin=origin,
         subprotocols=subprotocols,
         compression=compression,
@@ -212,13 +213,11 @@ def _open(
     logger = options.effective_logger
     while True:
         tls, name = choose_ssl(chain.parsed.secure, network.ssl, network.server_hostname, chain.parsed.host)
-        request = options.native(chain.parsed, chain.headers)
-        check_request(request)
-        transport = _open_transport(chain, network, options, deadline)
+        request = options.request(chain.parsed, chain.headers)
+        transport, local_address, remote_address = _open_transport(chain, network, options, deadline)
         try:
             if tls is not None:
                 _start_tls(transport, tls, name, deadline)
-            local_address, remote_address = transport.addresses()
             opened = transport.open(request, _remaining(deadline))
         except InvalidStatus as exc:
             chain.follow(exc)
@@ -235,13 +234,32 @@ def _open(
         return connection
 
 
-def _open_transport(
-    chain: RedirectChain, network: Network, options: ClientOptions, deadline: float | None
-) -> Transport:
+class _Path(NamedTuple):
+    """A connected socket, in the hands of the core, and the addresses of its ends."""
+
+    transport: Transport
+    local_address: Any
+    remote_address: Any
+
+    @classmethod
+    def over(cls, sock: socket_module.socket) -> _Path:
+        remote = None
+        try:
+            local = sock.getsockname()
+            # The server may be gone already: the opening handshake will tell.
+            with contextlib.suppress(OSError):
+                remote = sock.getpeername()
+            return cls(Transport(sock.detach()), local, remote)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _open_transport(chain: RedirectChain, network: Network, options: ClientOptions, deadline: float | None) -> _Path:
     if network.sock is not None:
         return _take_over(network.sock)
     if network.path is not None:
-        return Transport(dial_unix(network.path, deadline=deadline).detach())
+        return _Path.over(dial_unix(network.path, deadline=deadline))
     proxy = get_proxy(chain.parsed, network.proxy)
     to = (network.host or chain.parsed.host, network.port or chain.parsed.port)
     sock = dial(
@@ -252,17 +270,19 @@ def _open_transport(
         happy_eyeballs_delay=network.happy_eyeballs_delay,
     )
     if proxy is None:
-        return Transport(sock.detach())
+        return _Path.over(sock)
     if proxy.is_socks:
-        return Transport(connect_socks(sock, proxy, *to, deadline=deadline).detach())
-    return _open_tunnel(Transport(sock.detach()), proxy, chain.parsed, network, options, deadline)
+        return _Path.over(connect_socks(sock, proxy, *to, deadline=deadline))
+    path = _Path.over(sock)
+    _open_tunnel(path.transport, proxy, chain.parsed, network, options, deadline)
+    return path
 
 
-def _take_over(sock: socket_module.socket) -> Transport:
+def _take_over(sock: socket_module.socket) -> _Path:
     if sock.fileno() < 0:
         raise ValueError("sock is closed")
     sock.setblocking(True)
-    return Transport(sock.detach())
+    return _Path.over(sock)
 
 
 def _start_tls(
@@ -279,7 +299,7 @@ def _open_tunnel(
     network: Network,
     options: ClientOptions,
     deadline: float | None,
-) -> Transport:
+) -> None:
     try:
         if proxy.scheme == "https":
             tls, name = choose_ssl(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
@@ -294,7 +314,6 @@ def _open_tunnel(
     except BaseException:
         transport.close()
         raise
-    return transport
 
 
 def _remaining(deadline: float | None) -> float | None:

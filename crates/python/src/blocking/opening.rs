@@ -172,23 +172,6 @@ impl Transport {
         }))
     }
 
-    /// The addresses of both ends, as the methods of `socket.socket` return them.
-    fn addresses<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        self.with_pipe(|pipe| {
-            let raw = pipe.socket().raw();
-            // A socket object that borrows the descriptor for two calls.
-            let socket = py.import("socket")?.getattr("socket")?;
-            let kwargs = pyo3::types::PyDict::new(py);
-            kwargs.set_item("fileno", raw)?;
-            let socket = socket.call((), Some(&kwargs))?;
-            let local = socket.call_method0("getsockname");
-            // The peer may be gone already: the opening handshake will tell.
-            let remote = socket.call_method0("getpeername").unwrap_or_else(|_| py.None().into_bound(py));
-            socket.call_method0("detach")?;
-            Ok((local?, remote))
-        })
-    }
-
     /// Closes the socket, if it is still here.
     fn close(&self) {
         drop(self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take());

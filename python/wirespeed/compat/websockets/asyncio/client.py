@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ....asyncio.client import connect as _connect
 from ....asyncio.connection import ClientConnection as _ClientConnection
 from ....asyncio.reconnect import Policy
-from ....client_options import AsyncClientOptions
+from ....client_options import checked_async_options
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import heads
 from ..client import backoff, process_exception
@@ -120,7 +120,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
                 self.uri,
                 chain.headers,
                 redirected_by(chain, network),
-                AsyncClientOptions(**self._all_options()),
+                checked_async_options(**self._all_options()),
                 Policy(),
                 self._make,
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from ....client_options import ClientOptions
+from ....client_options import checked_options
 from ....sync.client import _connect
 from ....sync.connection import ClientConnection as _ClientConnection
 from ....sync.dial import dial
@@ -151,7 +151,11 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
 
         try:
             connection: ClientConnection = _connect(  # type: ignore[assignment]
-                self.uri, chain.headers, redirected_by(chain, network), ClientOptions(**self._all_options()), self._make
+                self.uri,
+                chain.headers,
+                redirected_by(chain, network),
+                checked_options(**self._all_options()),
+                self._make,
             )
         except Exception as exc:
             heads.adapt(exc)
