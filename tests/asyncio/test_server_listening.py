@@ -247,14 +247,14 @@ class Listening(socket.socket):
         super().listen(*arguments)
 
 
-@pytest.mark.parametrize("backlog", [None, 7])
+@pytest.mark.parametrize("backlog", [None, 7, 0])
 def test_backlog(setting: Setting, run: Run, backlog: int | None) -> None:
     async def main() -> None:
         with Listening() as sock:
             sock.bind(("127.0.0.1", 0))
             options = {} if backlog is None else {"backlog": backlog}
             async with serve(setting, echo, None, None, sock=sock, **options) as server:
-                assert sock.calls == (backlog or 4096,)
+                assert sock.calls == (4096 if backlog is None else backlog,)
                 await works(server)
 
     run(main)

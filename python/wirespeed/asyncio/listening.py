@@ -16,6 +16,9 @@ from ..typing import LoggerLike
 
 __all__ = ["Acceptor", "bind_tcp"]
 
+# A tenth of a second of opening handshakes, if all requests are there already.
+_ACCEPTED_AT_ONCE = 1024
+
 
 async def bind_tcp(
     hosts: Iterable[str | None],
@@ -124,8 +127,8 @@ class Acceptor:
         self._tasks.clear()
 
     def _accept(self, listening: socket.socket) -> None:
-        # As many as may wait: what comes meanwhile has to wait for a turn of the loop like everything else.
-        for _ in range(self._backlog):
+        # A limit of its own, whatever may wait: the loop has other things to do.
+        for _ in range(_ACCEPTED_AT_ONCE):
             if not self._watching:
                 return
             try:
