@@ -138,8 +138,7 @@ class AsyncOptions(ConnectionOptions):
 def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
     """Return what makes options and, for arguments that it has seen, returns those that it has made before.
 
-    Programs open many connections with the same arguments, and checking them takes as long as everything else that
-    Python does for a connection.
+    Programs open many connections with the same arguments, and checking them anew was a sixth of opening one.
 
     Args:
         make: What makes and checks options, of keyword arguments only. They must not be changed afterwards.
