@@ -3,6 +3,9 @@
 //! A connection that is idle holds none of them: that is what makes idle connections cheap and the buffers in use warm.
 
 use std::cell::RefCell;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes read from a socket at once. Large enough that a system call costs nothing per message of a stream, small enough
 /// to stay in the second-level cache.
@@ -11,6 +14,19 @@ pub const READ_SIZE: usize = 256 * 1024;
 /// Bytes read at once from a socket that had more than [`READ_SIZE`] to give, as long as it has. Measured on one core: sender and receiver wake each
 /// other less often, and a stream of 2 KiB messages is a third faster.
 pub const LARGE_READ_SIZE: usize = 4 * 1024 * 1024;
+
+/// What is read at once while [`LENT_MAX`] bytes of buffers are out: and the least that any limit leaves a connection to read.
+pub const SMALL_READ_SIZE: usize = 16 * 1024;
+
+/// Bytes of read buffers that all connections of the process may have at a time, with something in them that was not parsed yet. Beyond it
+/// connections read [`SMALL_READ_SIZE`] at once.
+pub const LENT_MAX: usize = 64 * 1024 * 1024;
+
+/// Of these, what may be out for another large buffer to be lent: one thread has one, a few have some.
+const LENT_FOR_LARGE: usize = 12 * 1024 * 1024;
+
+/// Bytes of read buffers that are out.
+static LENT: AtomicUsize = AtomicUsize::new(0);
 
 /// What is queued for writing leaves in pieces of this size, masked and encrypted while it is in the second-level cache. Measured:
 /// with 64 KiB, a round trip of 100 kB takes two system calls and a third more time, the other end waking in between.
@@ -32,21 +48,83 @@ thread_local! {
     static WRITE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty buffer of [`READ_SIZE`] capacity.
-#[must_use]
-pub fn take_read() -> Vec<u8> {
-    READ.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(READ_SIZE))
+/// A buffer for bytes that were read, lent until it is dropped.
+#[derive(Default)]
+pub struct ReadBuffer {
+    bytes: Vec<u8>,
+    /// Its part of [`LENT`].
+    counted: usize,
 }
 
-/// An empty buffer of [`LARGE_READ_SIZE`] capacity.
+impl ReadBuffer {
+    fn lend(bytes: Vec<u8>) -> Self {
+        let counted = bytes.capacity();
+        LENT.fetch_add(counted, Ordering::Relaxed);
+        Self { bytes, counted }
+    }
+
+    /// Bytes in a vector of their size: for what may stay for a while.
+    #[must_use]
+    pub fn exact(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.to_vec(), counted: 0 }
+    }
+}
+
+impl Deref for ReadBuffer {
+    type Target = Vec<u8>;
+
+    #[inline]
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl DerefMut for ReadBuffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+impl Drop for ReadBuffer {
+    #[inline]
+    fn drop(&mut self) {
+        if self.counted > 0 {
+            LENT.fetch_sub(self.counted, Ordering::Relaxed);
+            give_read(mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// Bytes of read buffers that are out, of all connections of the process.
 #[must_use]
-pub fn take_large_read() -> Vec<u8> {
-    LARGE_READ.with_borrow_mut(|(kept, _)| kept.take()).unwrap_or_else(|| Vec::with_capacity(LARGE_READ_SIZE))
+pub fn lent() -> usize {
+    LENT.load(Ordering::Relaxed)
+}
+
+/// An empty buffer of [`READ_SIZE`] capacity; a small one if too many are out.
+#[must_use]
+#[inline]
+pub fn take_read() -> ReadBuffer {
+    if lent() + READ_SIZE > LENT_MAX {
+        return ReadBuffer::lend(Vec::with_capacity(SMALL_READ_SIZE));
+    }
+    ReadBuffer::lend(READ.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(READ_SIZE)))
+}
+
+/// An empty buffer of [`LARGE_READ_SIZE`] capacity, unless some are out already.
+#[must_use]
+pub fn take_large_read() -> ReadBuffer {
+    if lent() > LENT_FOR_LARGE {
+        return take_read();
+    }
+    let kept = LARGE_READ.with_borrow_mut(|(kept, _)| kept.take());
+    ReadBuffer::lend(kept.unwrap_or_else(|| Vec::with_capacity(LARGE_READ_SIZE)))
 }
 
 /// Takes a buffer of either size back; one that grew beyond need is freed.
 #[inline]
-pub fn give_read(buffer: Vec<u8>) {
+fn give_read(buffer: Vec<u8>) {
     match buffer.capacity() {
         READ_SIZE => {
             give(&READ, buffer);

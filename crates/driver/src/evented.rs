@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
-use crate::entropy;
 use crate::keepalive::Due;
-use crate::peer::{Failure, Peer, PeerEvent};
+use crate::peer::{Failure, Peer, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
 
@@ -57,8 +56,6 @@ pub struct Evented<B> {
     was_paused: bool,
     /// The socket of a connection that is over, until whoever watches its number has forgotten it.
     ended: Option<Socket>,
-    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
-    forks: u64,
 }
 
 impl<B: PayloadBuffer> Evented<B> {
@@ -75,7 +72,6 @@ impl<B: PayloadBuffer> Evented<B> {
             shut_due: false,
             was_paused: false,
             ended: None,
-            forks: entropy::forks(),
         }
     }
 
@@ -98,12 +94,23 @@ impl<B: PayloadBuffer> Evented<B> {
 
     // ---- receiving ----
 
-    /// Reads once from the socket. `wanted`: somebody takes what comes, so it may be much at once. False: nothing was there.
+    /// Reads once from the socket, `most` bytes that are kept until they are parsed. `wanted`: somebody takes what comes, so it may be much
+    /// at once. False: nothing was there.
+    pub fn read(&mut self, wanted: bool, most: usize) -> bool {
+        self.read_by(wanted, most, |operation, socket| operation.read(socket, Mode::NonBlocking))
+    }
+
+    /// The same; the system call is made by `read`.
     #[inline]
-    pub fn read(&mut self, wanted: bool) -> bool {
+    pub fn read_by(
+        &mut self,
+        wanted: bool,
+        most: usize,
+        read: impl FnOnce(&mut ReadOperation<B>, &Socket) -> io::Result<usize>,
+    ) -> bool {
         let Stream::Socket(socket) = &self.stream else { return false };
-        let mut operation = if wanted { self.peer.begin_large_read() } else { self.peer.begin_read() };
-        let result = operation.read(socket, Mode::NonBlocking);
+        let mut operation = if wanted { self.peer.begin_large_read(most) } else { self.peer.begin_read(most) };
+        let result = read(&mut operation, socket);
         let came = !matches!(&result, Err(error) if is_transient(error));
         self.peer.complete_read(operation, result);
         came
@@ -245,17 +252,20 @@ impl<B: PayloadBuffer> Evented<B> {
         std::mem::take(&mut self.shut_due)
     }
 
-    /// Whether this is a copy in a child process: the connection is the parent's.
-    #[must_use]
-    pub fn is_forked(&self) -> bool {
-        self.forks != entropy::forks()
+    /// In a child process, the connection is the parent's: the copy here is over at once, and forgets the socket without a word. To be called
+    /// before anything else is done with it.
+    #[inline]
+    pub fn disown_after_fork(&mut self) {
+        if self.peer.link.is_forked() && !self.is_over() {
+            self.end(Failure::Forked);
+        }
     }
 
     /// Ends TCP here and now.
     pub fn end(&mut self, failure: Failure) -> Progress {
         if let Stream::Socket(socket) = &self.stream {
             // After a fork the socket is shared with the parent, whose connection goes on.
-            if !self.is_forked() {
+            if !self.peer.link.is_forked() {
                 socket.shutdown();
             }
         }

@@ -73,24 +73,29 @@ impl Socket {
         self.inner.send_with_flags(bytes, SEND_FLAGS | mode.flags())
     }
 
-    /// Receives behind the length of `buffer`, as far as its capacity goes; how many bytes came, 0: the end of the stream.
+    /// Receives `most` bytes, 1 at least, behind the length of `buffer`, as far as its capacity goes; how many came, 0: the end of the stream.
     #[inline]
-    pub fn receive(&self, buffer: &mut Vec<u8>, mode: Mode) -> io::Result<usize> {
-        let received = self.inner.recv_with_flags(buffer.spare_capacity_mut(), mode.flags())?;
+    pub fn receive(&self, buffer: &mut Vec<u8>, most: usize, mode: Mode) -> io::Result<usize> {
+        let room = buffer.spare_capacity_mut();
+        let most = most.min(room.len());
+        let received = self.inner.recv_with_flags(&mut room[..most], mode.flags())?;
         // SAFETY: the kernel wrote `received` bytes to the start of the spare capacity.
         unsafe { buffer.set_len(buffer.len() + received) };
         Ok(received)
     }
 
-    /// Receives into `first` and, what goes beyond it, behind the length of `second`.
+    /// Receives into `first` and, of what goes beyond it, `most` bytes behind the length of `second`.
     pub fn receive_vectored(
         &self,
         first: &mut [MaybeUninit<u8>],
         second: &mut Vec<u8>,
+        most: usize,
         mode: Mode,
     ) -> io::Result<usize> {
         let room = first.len();
-        let mut parts = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(second.spare_capacity_mut())];
+        let spare = second.spare_capacity_mut();
+        let most = most.min(spare.len());
+        let mut parts = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(&mut spare[..most])];
         let (received, _) = self.inner.recv_vectored_with_flags(&mut parts, mode.flags())?;
         // SAFETY: the kernel filled `first`, then wrote the rest to the start of the spare capacity.
         unsafe { second.set_len(second.len() + received.saturating_sub(room)) };

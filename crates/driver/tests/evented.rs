@@ -24,7 +24,7 @@ fn refuse(conn: &mut Evented<Vec<u8>>) {
 fn read(socket: &Socket, into: &mut Vec<u8>) -> bool {
     loop {
         let mut buffer = Vec::with_capacity(4096);
-        match socket.receive(&mut buffer, Mode::NonBlocking) {
+        match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
             Ok(0) => return true,
             Ok(_) => into.extend_from_slice(&buffer),
             Err(_) => return false,
@@ -48,11 +48,11 @@ fn a_refusal_is_read_before_tcp_ends() {
     let mut more = wirespeed_driver::WriteQueue::default();
     more.tail().extend_from_slice(b"GET / HTTP/1.1\r\n");
     more.flush(&client, Mode::NonBlocking).unwrap();
-    assert!(conn.read(false));
+    assert!(conn.read(false, usize::MAX));
     assert!(conn.poll_event().is_none());
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     drop(client);
-    assert!(conn.read(false));
+    assert!(conn.read(false, usize::MAX));
     assert!(conn.poll_event().is_none());
     assert_eq!(conn.advance(Instant::now), Progress::Over);
 }
@@ -90,13 +90,13 @@ fn a_clean_close_ends_tcp_at_the_server() {
     let mut other: Evented<Vec<u8>> = Evented::new(peer(Side::Client, None), Some(client), TIMEOUT);
     other.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).unwrap();
     other.flush();
-    assert!(conn.read(false));
+    assert!(conn.read(false, usize::MAX));
     while conn.poll_event().is_some() {}
     conn.flush();
     assert_eq!(conn.advance(Instant::now), Progress::Over);
-    assert!(other.read(false));
+    assert!(other.read(false, usize::MAX));
     while other.poll_event().is_some() {}
     assert_eq!(other.advance(Instant::now), Progress::Closing);
-    assert!(other.read(false));
+    assert!(other.read(false, usize::MAX));
     assert_eq!(other.advance(Instant::now), Progress::Over);
 }

@@ -26,7 +26,7 @@ fn pump(peer: &mut Peer, socket: &Socket) -> Vec<Vec<u8>> {
         if peer.poll_eof() {
             return messages;
         }
-        let mut read = peer.begin_read();
+        let mut read = peer.begin_read(usize::MAX);
         let result = read.read(socket, Mode::NonBlocking);
         let blocked = result.is_err();
         peer.complete_read(read, result);
@@ -109,7 +109,7 @@ fn unread_pings_do_not_pile_up() {
         }
     }
     for _ in 0..10_000 {
-        let mut read = server.begin_read();
+        let mut read = server.begin_read(usize::MAX);
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
         while let Some(event) = server.poll_event() {
@@ -162,4 +162,50 @@ fn idle_peers_hold_no_buffers() {
         }
         assert_eq!(client.held_capacity() + server.held_capacity(), 0, "after {len} bytes");
     }
+}
+
+#[test]
+fn input_that_is_lent_out_is_still_to_come() {
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    for text in [&b"one"[..], b"two"] {
+        client.link.send_message(MessageKind::Text, text, None).unwrap();
+    }
+    client.link.send_close(Some(CloseCode(4001)), "").unwrap();
+    client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+    drop(client_socket);
+    let mut read = server.begin_read(usize::MAX);
+    let result = read.read(&server_socket, Mode::NonBlocking);
+    server.complete_read(read, result);
+    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
+    // While a view of the first is out, the end of the stream is found, and our side closes.
+    let lent = server.take_input();
+    assert!(server.has_input());
+    server.receive_eof();
+    server.link.send_close(Some(CloseCode(1000)), "").unwrap();
+    assert!(!server.poll_eof());
+    server.put_input(lent);
+    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
+    assert!(matches!(server.poll_event(), Some(PeerEvent::Closing)));
+    assert_eq!(server.link.close_received().unwrap().code, Some(CloseCode(4001)));
+}
+
+#[test]
+fn a_read_takes_no_more_than_it_is_told() {
+    let (client_socket, server_socket) = sockets(Some(1 << 20));
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    for _ in 0..100 {
+        client.link.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
+    }
+    client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+    let mut read = server.begin_read(40_000);
+    let result = read.read(&server_socket, Mode::NonBlocking);
+    server.complete_read(read, result);
+    assert_eq!(server.unparsed(), 40_000);
+    // Never so little that each message would need a call of its own.
+    while server.poll_event().is_some() {}
+    let mut read = server.begin_read(0);
+    let result = read.read(&server_socket, Mode::NonBlocking);
+    server.complete_read(read, result);
+    assert_eq!(server.unparsed(), buffers::SMALL_READ_SIZE);
 }

@@ -116,7 +116,7 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
                 continue;
             }
         }
-        let mut operation = peer.begin_read();
+        let mut operation = peer.begin_read(usize::MAX);
         let result = operation.read(socket, Mode::NonBlocking);
         match &result {
             Ok(received) => drained = *received < FULL_READ && *received > 0 && !closed,

@@ -2,12 +2,13 @@
 
 use std::io;
 
+use wirespeed_driver::buffers::{self, ReadBuffer};
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Progress, ServerConfig, ServerHandshake};
 use wirespeed_driver::protocol::{Config, Connection, Limits, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
-use wirespeed_driver::{Keepalive, Peer, WriteQueue, buffers};
+use wirespeed_driver::{Keepalive, Peer, WriteQueue};
 
 use super::Settings;
 use super::role::Role;
@@ -46,13 +47,12 @@ impl Opening {
         loop {
             let mut buffer = buffers::take_read();
             buffer.append(&mut self.cipher);
-            match socket.receive(&mut buffer, Mode::NonBlocking) {
+            match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
                 Ok(0) => return Opened::Over,
                 Ok(_) if self.refused => continue,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.cipher = buffer[..].to_vec();
-                    buffers::give_read(buffer);
                     return self.flush(socket);
                 }
                 Err(_) => return Opened::Over,
@@ -79,21 +79,16 @@ impl Opening {
         }
     }
 
-    fn receive(&mut self, mut buffer: Vec<u8>, settings: &Settings) -> Opened {
+    fn receive(&mut self, mut buffer: ReadBuffer, settings: &Settings) -> Opened {
         let Some(layer) = &mut self.layer else {
-            let opened = self.receive_plain(&buffer, settings);
-            buffers::give_read(buffer);
-            return opened;
+            return self.receive_plain(&buffer, settings);
         };
         let mut plain = buffers::take_read();
         let result = layer.receive(&mut buffer, &mut plain, self.output.tail());
         let consumed = result.as_ref().copied().unwrap_or(buffer.len());
         self.cipher = buffer[consumed..].to_vec();
-        buffers::give_read(buffer);
         self.refused |= result.is_err();
-        let opened = if plain.is_empty() { Opened::NotYet } else { self.receive_plain(&plain, settings) };
-        buffers::give_read(plain);
-        opened
+        if plain.is_empty() { Opened::NotYet } else { self.receive_plain(&plain, settings) }
     }
 
     fn receive_plain(&mut self, bytes: &[u8], settings: &Settings) -> Opened {

@@ -188,17 +188,13 @@ impl Client {
             return Ok(None);
         }
         let mut buffer = buffers::take_read();
-        let received = match self.socket.receive(&mut buffer, Mode::NonBlocking) {
+        let received = match self.socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
             Ok(0) => return Err(handshake.receive_eof().to_string()),
             Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                buffers::give_read(buffer);
-                return Ok(None);
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(format!("the opening handshake failed: {error}")),
         };
         early.receive(&buffer).map_err(text)?;
-        buffers::give_read(buffer);
         let plain = early.plain().map_err(text)?.unwrap_or_default();
         let deflate = match handshake.receive(plain).map_err(text)? {
             Progress::Incomplete => {
@@ -221,7 +217,7 @@ impl Client {
     /// Reads once; true: nothing more is there, and the poll will tell of what comes.
     fn read(&mut self, closed: bool) -> Result<bool, String> {
         let Phase::Open(peer) = &mut self.phase else { return Ok(true) };
-        let mut operation = peer.begin_read();
+        let mut operation = peer.begin_read(usize::MAX);
         let result = operation.read(&self.socket, Mode::NonBlocking);
         let drained = match &result {
             Ok(received) => *received < FULL_READ && *received > 0 && !closed,

@@ -16,15 +16,15 @@ mod sending;
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State as ProtocolState};
 
-use crate::entropy;
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
-use crate::tls::{Layer, foreign};
 
 pub use host::{Host, Source};
 pub use receiving::Patience;
@@ -133,13 +133,47 @@ pub struct Blocking<B, M> {
     state: Mutex<State<B, M>>,
     changed: Condvar,
     settings: Settings,
-    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
-    forks: u64,
-    /// The peer's layer may run what is not ours.
-    foreign: bool,
+    /// The thread that has the lock, as [`this_thread`] numbers them; 0: none.
+    holder: AtomicUsize,
 }
 
-type Guard<'a, B, M> = MutexGuard<'a, State<B, M>>;
+/// The lock, held; it remembers by whom.
+struct Guard<'a, B, M> {
+    state: MutexGuard<'a, State<B, M>>,
+    holder: &'a AtomicUsize,
+}
+
+impl<B, M> Deref for Guard<'_, B, M> {
+    type Target = State<B, M>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.state
+    }
+}
+
+impl<B, M> DerefMut for Guard<'_, B, M> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.state
+    }
+}
+
+impl<B, M> Drop for Guard<'_, B, M> {
+    #[inline]
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed); // before the lock is given up, which is dropped after this
+    }
+}
+
+/// A number that tells this thread from every other that lives.
+#[inline]
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place) as usize)
+}
 
 /// How often a thread that waits for another thread's work asks its host whether to stop: a condition variable does not
 /// wake for signals.
@@ -149,7 +183,6 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Joins a peer to its socket, which is in blocking mode.
     #[must_use]
     pub fn new(peer: Peer<B>, socket: Socket, settings: Settings) -> Self {
-        let foreign = peer.link.layer().is_some_and(Layer::is_foreign);
         Self {
             state: Mutex::new(State {
                 peer,
@@ -170,18 +203,29 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }),
             changed: Condvar::new(),
             settings,
-            forks: entropy::forks(),
-            foreign,
+            holder: AtomicUsize::new(0),
         }
     }
 
-    /// The lock; waiting for it gives up the host's own.
+    /// The lock, and the only way to the state; waiting for it gives up the host's own. In a child process the connection is the parent's: the
+    /// copy is over.
     #[inline]
     fn lock<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Guard<'_, B, M> {
         loop {
             match self.state.try_lock() {
-                Ok(state) => return state,
-                Err(std::sync::TryLockError::Poisoned(poisoned)) => return self.recover(poisoned),
+                Ok(state) => {
+                    let mut state = self.hold(state);
+                    if state.peer.link.is_forked() && state.socket.is_some() {
+                        self.forget(&mut state, Failure::Forked);
+                    }
+                    return state;
+                }
+                Err(std::sync::TryLockError::Poisoned(poisoned)) => {
+                    let mut state = self.hold(poisoned.into_inner());
+                    self.state.clear_poison();
+                    self.forget(&mut state, Failure::Aborted);
+                    return state;
+                }
                 Err(std::sync::TryLockError::WouldBlock) => {
                     host.wait(|| drop(self.state.lock().unwrap_or_else(PoisonError::into_inner)));
                 }
@@ -189,24 +233,25 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Whether this thread would wait for itself: it is inside a layer that called back, and this connection is locked.
+    #[inline]
+    fn hold<'a>(&'a self, state: MutexGuard<'a, State<B, M>>) -> Guard<'a, B, M> {
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        Guard { state, holder: &self.holder }
+    }
+
+    /// Whether this thread has the lock, so that it would wait for itself: it is inside a layer, or a finalizer, that called back.
     #[must_use]
     #[inline]
     pub fn is_reentrant(&self) -> bool {
-        self.foreign
-            && foreign::is_inside()
-            && matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+        self.holder.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// A thread panicked inside: a bug. The connection is failed, the process is not.
+    /// Those who read and send are no more, or not to be relied on: a thread has panicked inside, which is a bug, or this is another process.
     #[cold]
-    fn recover<'a>(&'a self, poisoned: PoisonError<Guard<'a, B, M>>) -> Guard<'a, B, M> {
-        let mut state = poisoned.into_inner();
-        self.state.clear_poison();
+    fn forget(&self, state: &mut State<B, M>, failure: Failure) {
         state.reading = false;
         state.sending = false;
-        self.end(&mut state, Failure::Aborted);
-        state
+        self.end(state, failure);
     }
 
     /// Waits until another thread has changed something, or until `deadline`.
@@ -260,7 +305,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     fn end(&self, state: &mut State<B, M>, failure: Failure) {
         if let Some(socket) = state.socket.take() {
             // After a fork the socket is shared with the parent, whose connection goes on.
-            if self.forks == entropy::forks() {
+            if !state.peer.link.is_forked() {
                 socket.shutdown();
             }
             if state.peer.link.state() != ProtocolState::Closed {

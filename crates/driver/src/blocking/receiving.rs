@@ -244,7 +244,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Whether nothing more may be read for an application that does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
-        !state.dropping && is_full(&self.settings, state.queue.len(), state.queued_bytes)
+        !state.dropping && is_full(&self.settings, state.queue.len(), state.queued_bytes + state.peer.unparsed())
     }
 
     /// Whether nothing will be received any more.
@@ -336,7 +336,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         read: impl FnOnce(&Socket, &mut ReadOperation<B>) -> io::Result<usize> + Send,
     ) -> (Guard<'a, B, M>, io::Result<()>) {
         let Some(socket) = state.socket.as_ref().map(Arc::clone) else { return (state, Ok(())) };
-        let mut operation = state.peer.begin_read();
+        let room = self.settings.queue_bytes.saturating_sub(state.queued_bytes);
+        let mut operation = state.peer.begin_read(room);
         state.reading = true;
         drop(state);
         let result = host.wait(|| read(&socket, &mut operation));

@@ -12,6 +12,9 @@ use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
 use crate::write_queue::Flushed;
 
+/// A system call that moves this much takes tens of microseconds: it is made without the host's own lock, but with this connection's.
+const MUCH: usize = 64 * 1024;
+
 /// Why a wait for room ended without room.
 pub(super) enum Stop<I> {
     /// A signal came. Its handler may call anything on this connection, so the turn was given up first, and the caller
@@ -267,7 +270,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
         let State { peer, socket, .. } = &mut *state;
         let Some(socket) = socket else { return Err(Error::Closed.into()) };
-        match peer.link.flush(socket, Mode::NonBlocking) {
+        let flushed = if peer.link.queued() < MUCH {
+            peer.link.flush(socket, Mode::NonBlocking)
+        } else {
+            host.wait(|| peer.link.flush(socket, Mode::NonBlocking))
+        };
+        match flushed {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
             Err(_) => {

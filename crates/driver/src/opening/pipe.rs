@@ -109,7 +109,7 @@ impl Pipe {
     fn read<H: Host>(&mut self, host: &H, deadline: Option<Instant>) -> Result<(), Error<H::Interrupt>> {
         let mut buffer = buffers::take_read();
         let received = loop {
-            match self.socket.receive(&mut buffer, Mode::NonBlocking) {
+            match self.socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
                 Ok(received) => break received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     wait(&self.socket, Readiness { readable: true, writable: false }, host, deadline)?;
@@ -126,7 +126,6 @@ impl Pipe {
         } else {
             self.early.receive(&buffer)
         };
-        buffers::give_read(buffer);
         if result.is_err() {
             // The alert that says why: as far as it goes without waiting.
             let _ = self.early.output().flush(&self.socket, Mode::NonBlocking);

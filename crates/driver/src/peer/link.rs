@@ -14,7 +14,7 @@ use wirespeed_protocol::{
 
 use crate::buffers;
 use crate::contexts::{self, Context};
-use crate::entropy::draw_key;
+use crate::entropy::{self, draw_key};
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::{self, Layer};
@@ -41,6 +41,8 @@ pub enum Failure {
     Refused,
     /// The application ended it, without a closing handshake or before its end.
     Aborted,
+    /// This is a copy in a child process: the connection is the parent's.
+    Forked,
 }
 
 /// Counters of one connection. Bytes are those of payloads, before compression.
@@ -85,6 +87,8 @@ pub struct Link<B = Vec<u8>> {
     pub(super) stats: Stats,
     /// For what the connection keeps from one message to the next.
     context: Option<Context>,
+    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
+    forks: u64,
 }
 
 impl<B: PayloadBuffer> Link<B> {
@@ -108,7 +112,16 @@ impl<B: PayloadBuffer> Link<B> {
             eof: false,
             stats: Stats::default(),
             context: None,
+            forks: entropy::forks(),
         }
+    }
+
+    /// Whether this is a copy in a child process. The socket is shared with the parent, whose connection goes on: nothing may be encoded, which
+    /// would use the parent's place in the sequence of TLS records, nor written. [`Self::encode`] and [`Self::flush`] see to it.
+    #[must_use]
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.forks != entropy::forks()
     }
 
     pub(super) fn set_delivery(&mut self, delivery: Delivery) {
@@ -344,6 +357,9 @@ impl<B: PayloadBuffer> Link<B> {
     /// Runs an encoder against the queue, or against a buffer that is then encrypted into the queue.
     #[inline]
     pub(super) fn encode<R>(&mut self, encoder: impl FnOnce(&mut Connection<B>, &mut Vec<u8>) -> R) -> R {
+        if self.is_forked() {
+            return encoder(&mut self.connection, &mut Vec::new());
+        }
         let Some(layer) = &mut self.layer else { return encoder(&mut self.connection, self.output.tail()) };
         let mut plain = buffers::take_write();
         let result = encoder(&mut self.connection, &mut plain);
@@ -360,6 +376,10 @@ impl<B: PayloadBuffer> Link<B> {
     /// Hands queued bytes to the kernel.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
+        if self.is_forked() {
+            self.output.clear();
+            return Ok(Flushed::All);
+        }
         let mut result = self.output.flush(socket, mode);
         if self.deferred_pong.is_some() && !self.mid_frame && self.output.is_empty() {
             self.send_deferred();
@@ -377,6 +397,9 @@ impl<B: PayloadBuffer> Link<B> {
     /// Takes what is queued out, for somebody else to write.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
+        if self.is_forked() {
+            self.output.clear();
+        }
         let mut taken = self.output.take();
         if self.deferred_pong.is_some() && !self.mid_frame {
             self.send_deferred();
@@ -398,7 +421,7 @@ impl<B: PayloadBuffer> Link<B> {
 
     /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
     pub fn send_close_notify(&mut self) {
-        if let Some(layer) = &mut self.layer {
+        if let Some(layer) = self.layer.as_mut().filter(|_| self.forks == entropy::forks()) {
             layer.close(&mut self.cipher_tail, self.output.tail());
         }
     }

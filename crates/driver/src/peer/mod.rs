@@ -17,7 +17,7 @@ use wirespeed_protocol::{
     CloseCode, Connection, ControlPayload, Delivery, Destination, Event, MessageKind, Payload, PayloadBuffer, State,
 };
 
-use crate::buffers;
+use crate::buffers::{self, ReadBuffer};
 use crate::entropy::draw_key;
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
@@ -59,22 +59,32 @@ pub enum PeerEvent<'a, B> {
 
 /// A read that is to be made or was made: outside the peer, so outside any lock around it.
 pub struct ReadOperation<B> {
-    buffer: Vec<u8>,
+    buffer: ReadBuffer,
+    /// Bytes to be read at most, beside those that go straight to their message.
+    most: usize,
     destination: Option<Destination<B>>,
+    large: bool,
     /// Bytes received into the destination.
     direct: usize,
 }
 
 impl<B: PayloadBuffer> ReadOperation<B> {
+    /// Whether it may move much: the rest of a large message, or of a stream that has filled the last buffer.
+    #[must_use]
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.large || self.destination.is_some()
+    }
+
     /// Reads once; 0: the end of the stream.
     #[inline]
     pub fn read(&mut self, socket: &Socket, mode: Mode) -> io::Result<usize> {
         match &mut self.destination {
-            None => socket.receive(&mut self.buffer, mode),
+            None => socket.receive(&mut self.buffer, self.most, mode),
             Some(destination) => {
                 let room = destination.room();
                 let length = room.len();
-                let received = socket.receive_vectored(room, &mut self.buffer, mode)?;
+                let received = socket.receive_vectored(room, &mut self.buffer, self.most, mode)?;
                 self.direct = received.min(length);
                 Ok(received)
             }
@@ -86,8 +96,10 @@ impl<B: PayloadBuffer> ReadOperation<B> {
 pub struct Peer<B = Vec<u8>> {
     /// The sending side and the state of the connection.
     pub link: Link<B>,
-    input: Vec<u8>,
+    input: ReadBuffer,
     input_start: usize,
+    /// [`Self::take_input`] has lent it out: it counts as here.
+    input_lent: bool,
     /// Something was received since [`Self::poll_event`] last found nothing.
     fresh: bool,
     /// The last read has filled its buffer.
@@ -105,7 +117,7 @@ impl<B: PayloadBuffer> Peer<B> {
         cipher_tail: Vec<u8>,
         keepalive: Keepalive,
     ) -> Self {
-        let mut input = Vec::new();
+        let mut input = ReadBuffer::default();
         if !early.is_empty() {
             input = buffers::take_read();
             input.extend_from_slice(early);
@@ -114,6 +126,7 @@ impl<B: PayloadBuffer> Peer<B> {
             link: Link::new(connection, layer, cipher_tail, keepalive),
             input,
             input_start: 0,
+            input_lent: false,
             fresh: true,
             flooded: false,
         }
@@ -187,7 +200,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     fn release_input(&mut self) {
         self.input_start = 0;
-        buffers::give_read(mem::take(&mut self.input));
+        self.input = ReadBuffer::default();
     }
 
     /// How messages are handed out from now on.
@@ -204,27 +217,36 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Whether bytes were read that [`Self::poll_event`] has not parsed.
     #[must_use]
+    #[inline]
     pub fn has_input(&self) -> bool {
-        self.input_start < self.input.len()
+        self.input_start < self.input.len() || self.input_lent
     }
 
-    /// Lends a buffer to a read. Call only when [`Self::poll_event`] has answered `None`; end with [`Self::complete_read`].
+    /// How many they are.
     #[must_use]
     #[inline]
-    pub fn begin_read(&mut self) -> ReadOperation<B> {
-        self.begin_read_into(buffers::take_read())
+    pub fn unparsed(&self) -> usize {
+        self.input.len() - self.input_start
+    }
+
+    /// Lends a buffer to a read of `most` bytes. Call only when [`Self::poll_event`] has answered `None`; end with [`Self::complete_read`].
+    #[must_use]
+    #[inline]
+    pub fn begin_read(&mut self, most: usize) -> ReadOperation<B> {
+        self.begin_read_into(buffers::take_read(), most)
     }
 
     /// The same; the buffer is a large one if the last read has filled its own.
     #[must_use]
     #[inline]
-    pub fn begin_large_read(&mut self) -> ReadOperation<B> {
-        let large = self.flooded && self.link.layer.is_none();
-        self.begin_read_into(if large { buffers::take_large_read() } else { buffers::take_read() })
+    pub fn begin_large_read(&mut self, most: usize) -> ReadOperation<B> {
+        let large = self.flooded && self.link.layer.is_none() && most >= buffers::LARGE_READ_SIZE;
+        self.begin_read_into(if large { buffers::take_large_read() } else { buffers::take_read() }, most)
     }
 
     #[inline]
-    fn begin_read_into(&mut self, mut buffer: Vec<u8>) -> ReadOperation<B> {
+    fn begin_read_into(&mut self, mut buffer: ReadBuffer, most: usize) -> ReadOperation<B> {
+        let most = most.max(buffers::SMALL_READ_SIZE);
         let mut destination = None;
         if self.link.layer.is_none() {
             destination = self.link.connection.take_destination(DIRECT_MIN);
@@ -232,14 +254,14 @@ impl<B: PayloadBuffer> Peer<B> {
             // A copy: while this read is out, the layer may refer to the original in order to send.
             buffer.extend_from_slice(&self.link.cipher_tail);
         }
-        ReadOperation { buffer, destination, direct: 0 }
+        ReadOperation { buffer, most, destination, large: self.flooded, direct: 0 }
     }
 
     /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
         self.fresh = true;
-        let ReadOperation { buffer, destination, direct } = read;
+        let ReadOperation { buffer, destination, direct, .. } = read;
         self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffers::READ_SIZE;
         if let Some(destination) = destination {
             // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of the room.
@@ -251,18 +273,10 @@ impl<B: PayloadBuffer> Peer<B> {
             }
         }
         match result {
-            Ok(0) => {
-                buffers::give_read(buffer);
-                self.receive_eof();
-            }
+            Ok(0) => self.receive_eof(),
             Ok(_) => self.receive_bytes(buffer),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                buffers::give_read(buffer);
-            }
-            Err(error) => {
-                buffers::give_read(buffer);
-                self.fail(Failure::Io(Arc::new(error)));
-            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => self.fail(Failure::Io(Arc::new(error))),
         }
     }
 
@@ -279,32 +293,35 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Copies what was read and not parsed to a vector of its size: it may stay for a while.
     pub fn shrink_input(&mut self) {
-        if self.has_input() && self.input.capacity() >= buffers::READ_SIZE {
-            let rest = self.input[self.input_start..].to_vec();
-            self.release_input();
-            self.input = rest;
+        if self.unparsed() > 0 && self.input.capacity() >= buffers::READ_SIZE {
+            self.input = ReadBuffer::exact(&self.input[self.input_start..]);
+            self.input_start = 0;
         }
     }
 
     /// Takes what was read out of the peer, with the start of what was not parsed, so that events keep their place while the peer is used for
-    /// something else. Give it back with [`Self::put_input`].
+    /// something else. Give it back with [`Self::put_input`]; until then it counts as unparsed, so that nothing behind it ends the connection.
     #[must_use]
-    pub fn take_input(&mut self) -> (Vec<u8>, usize) {
+    pub fn take_input(&mut self) -> (ReadBuffer, usize) {
+        self.input_lent = true;
         (mem::take(&mut self.input), mem::take(&mut self.input_start))
     }
 
-    /// Takes input back that [`Self::take_input`] lent.
-    pub fn put_input(&mut self, (input, start): (Vec<u8>, usize)) {
-        if self.link.connection.state().can_receive() && self.input.capacity() == 0 {
-            self.input = input;
-            self.input_start = start;
-        } else {
-            buffers::give_read(input);
+    /// Takes input back that [`Self::take_input`] lent; what came meanwhile comes after it.
+    pub fn put_input(&mut self, (mut input, start): (ReadBuffer, usize)) {
+        if !mem::take(&mut self.input_lent) || !self.link.connection.state().can_receive() {
+            return;
         }
+        self.fresh = true;
+        if self.unparsed() > 0 {
+            input.extend_from_slice(&self.input[self.input_start..]);
+        }
+        self.input = input;
+        self.input_start = start;
     }
 
     #[inline]
-    fn receive_bytes(&mut self, mut buffer: Vec<u8>) {
+    fn receive_bytes(&mut self, mut buffer: ReadBuffer) {
         if self.link.layer.is_none() {
             return self.add_input(buffer);
         }
@@ -318,9 +335,8 @@ impl<B: PayloadBuffer> Peer<B> {
         // What was decrypted before an error or the end is valid and comes first.
         self.add_input(plain);
         match result {
-            Ok(consumed) => self.keep_tail(buffer, consumed),
+            Ok(consumed) => self.keep_tail(&buffer, consumed),
             Err(error) => {
-                buffers::give_read(buffer);
                 self.link.failure.get_or_insert(Failure::Tls(Arc::new(error)));
                 self.link.eof = true;
             }
@@ -332,24 +348,22 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// What was read is to be parsed next; after what is left of an earlier read, should there be any.
     #[inline]
-    fn add_input(&mut self, plain: Vec<u8>) {
-        if self.has_input() {
+    fn add_input(&mut self, plain: ReadBuffer) {
+        if self.unparsed() > 0 {
             self.input.extend_from_slice(&plain);
-            buffers::give_read(plain);
         } else {
-            buffers::give_read(mem::replace(&mut self.input, plain));
+            self.input = plain;
             self.input_start = 0;
         }
     }
 
-    /// Keeps what the layer did not consume of `buffer`, in a vector of its size, and gives the buffer back.
-    fn keep_tail(&mut self, buffer: Vec<u8>, consumed: usize) {
+    /// Keeps what the layer did not consume of `buffer`, in a vector of its size.
+    fn keep_tail(&mut self, buffer: &[u8], consumed: usize) {
         if consumed < buffer.len() {
             self.link.cipher_tail = buffer[consumed..].to_vec();
         } else if self.link.cipher_tail.capacity() > 0 {
             self.link.cipher_tail = Vec::new();
         }
-        buffers::give_read(buffer);
     }
 
     /// The opening handshake does not grant compression after all. Before the first message.
@@ -408,9 +422,9 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Fails the connection as [`Self::fail`] does, but tells the peer why first, if it can still be told.
     pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
         self.link.failure.get_or_insert(failure);
-        let told = self.link.is_mid_frame();
+        let mid_frame = self.link.is_mid_frame();
         self.release_input();
-        if told {
+        if mid_frame {
             self.link.connection.receive_eof();
         } else {
             self.link.encode(|connection, out| connection.send_failure(code, reason, draw_key, out));

@@ -2,7 +2,6 @@
 
 pub mod client;
 mod error;
-pub mod foreign;
 mod rustls_layer;
 pub mod server;
 mod stacked;
@@ -25,11 +24,6 @@ pub trait Layer: Send {
 
     /// Appends the notice that nothing more will be sent.
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>);
-
-    /// Whether it may run what is not ours: see [`foreign`].
-    fn is_foreign(&self) -> bool {
-        false
-    }
 
     /// Whether the handshake goes on.
     fn is_handshaking(&self) -> bool;

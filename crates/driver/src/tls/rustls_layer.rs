@@ -21,6 +21,10 @@ pub struct RustlsLayer {
     connection: Connection,
     handshaking: bool,
     peer_closed: bool,
+    /// Bytes at the front of what [`Layer::receive`] did not consume that [`Layer::send`] has consumed since, and what it found in them: nothing as a
+    /// rule, because only an incomplete record is left over. For the next receive.
+    skip: usize,
+    early: Vec<u8>,
 }
 
 /// What one step asks of the loop around it.
@@ -33,13 +37,17 @@ impl RustlsLayer {
     /// The client's end; `server_name` is what the certificate must be valid for, and what SNI names.
     pub fn client(config: Arc<ClientConfig>, server_name: ServerName<'static>) -> Result<Self, Error> {
         let connection = UnbufferedClientConnection::new(config, server_name)?;
-        Ok(Self { connection: Connection::Client(connection), handshaking: true, peer_closed: false })
+        Ok(Self::new(Connection::Client(connection)))
     }
 
     /// The server's end.
     pub fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
         let connection = UnbufferedServerConnection::new(config)?;
-        Ok(Self { connection: Connection::Server(connection), handshaking: true, peer_closed: false })
+        Ok(Self::new(Connection::Server(connection)))
+    }
+
+    fn new(connection: Connection) -> Self {
+        Self { connection, handshaking: true, peer_closed: false, skip: 0, early: Vec::new() }
     }
 
     fn common(&self) -> &CommonState {
@@ -47,6 +55,17 @@ impl RustlsLayer {
             Connection::Client(connection) => connection,
             Connection::Server(connection) => connection,
         }
+    }
+
+    /// Encrypts `plain`, or the notice of the end; false: something else comes first.
+    fn encrypt(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>, plain: Option<&[u8]>) -> Result<bool, Error> {
+        let pending = &mut pending[self.skip..];
+        let (discard, done) = match &mut self.connection {
+            Connection::Client(connection) => encrypt(connection.process_tls_records(pending), outgoing, plain),
+            Connection::Server(connection) => encrypt(connection.process_tls_records(pending), outgoing, plain),
+        };
+        self.skip += discard;
+        done
     }
 
     /// Handles one state of the connection; how many bytes it consumed, and whether there may be more to do.
@@ -138,16 +157,25 @@ fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8])
     }
 }
 
-/// Encrypts in the state that a connection reaches between records.
+/// Encrypts in the state that a connection reaches between records; false in any other, of which [`RustlsLayer::step`] takes care. How many bytes
+/// were consumed.
 fn encrypt<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
+    outgoing: &mut Vec<u8>,
+    plain: Option<&[u8]>,
+) -> (usize, Result<bool, Error>) {
+    (status.discard, encrypt_in(status.state, outgoing, plain))
+}
+
+fn encrypt_in<Data>(
+    state: Result<ConnectionState<'_, '_, Data>, rustls::Error>,
     outgoing: &mut Vec<u8>,
     plain: Option<&[u8]>,
 ) -> Result<bool, Error> {
     /// What TLS adds to a record at most: header, explicit nonce or content type, tag.
     const OVERHEAD: usize = 5 + 8 + 1 + 16;
     const RECORD: usize = 16 * 1024;
-    let ConnectionState::WriteTraffic(mut traffic) = status.state? else { return Ok(false) };
+    let ConnectionState::WriteTraffic(mut traffic) = state? else { return Ok(false) };
     let len = plain.map_or(2, <[u8]>::len);
     let guess = len + (len / RECORD + 1) * OVERHEAD;
     let mut exhausted = false;
@@ -170,7 +198,8 @@ fn encrypt<Data>(
 
 impl Layer for RustlsLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
-        let mut consumed = 0;
+        let mut consumed = std::mem::take(&mut self.skip);
+        plain.append(&mut self.early);
         loop {
             let (discard, step) = self.step(&mut incoming[consumed..], plain, outgoing);
             consumed += discard;
@@ -195,20 +224,15 @@ impl Layer for RustlsLayer {
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         // Whatever rustls has to say first, such as the answer to a key update, precedes.
         loop {
-            let done = match &mut self.connection {
-                Connection::Client(connection) => {
-                    encrypt(connection.process_tls_records(pending), outgoing, Some(plain))
-                }
-                Connection::Server(connection) => {
-                    encrypt(connection.process_tls_records(pending), outgoing, Some(plain))
-                }
-            }?;
-            if done {
+            if self.encrypt(pending, outgoing, Some(plain))? {
                 return Ok(());
             }
             let before = outgoing.len();
-            let step = self.step(pending, &mut Vec::new(), outgoing).1?;
-            if matches!(step, Step::Done) && outgoing.len() == before && (self.handshaking || self.peer_closed) {
+            let mut early = std::mem::take(&mut self.early);
+            let (discard, step) = self.step(&mut pending[self.skip..], &mut early, outgoing);
+            self.skip += discard;
+            self.early = early;
+            if matches!(step?, Step::Done) && outgoing.len() == before && (self.handshaking || self.peer_closed) {
                 return Err(Error::Protocol("the TLS connection is closed".into()));
             }
         }
@@ -216,10 +240,7 @@ impl Layer for RustlsLayer {
 
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>) {
         // A failure leaves nothing to say: the connection is over either way.
-        let _ = match &mut self.connection {
-            Connection::Client(connection) => encrypt(connection.process_tls_records(pending), outgoing, None),
-            Connection::Server(connection) => encrypt(connection.process_tls_records(pending), outgoing, None),
-        };
+        let _ = self.encrypt(pending, outgoing, None);
     }
 
     fn is_handshaking(&self) -> bool {

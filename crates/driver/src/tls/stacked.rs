@@ -46,10 +46,6 @@ impl Layer for Stacked {
         self.outer.close(pending, outgoing);
     }
 
-    fn is_foreign(&self) -> bool {
-        self.outer.is_foreign() || self.inner.is_foreign()
-    }
-
     fn is_handshaking(&self) -> bool {
         self.inner.is_handshaking()
     }

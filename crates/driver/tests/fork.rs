@@ -1,0 +1,70 @@
+//! In a child process a connection is the parent's: nothing of it is encoded or written there. A test file of its own, because it counts a fork of
+//! its whole process.
+
+#![allow(clippy::unwrap_used)] // tests fail by panicking
+
+mod support;
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use support::{End, NativeHost, layers, peer, shake_hands, sockets};
+use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
+use wirespeed_driver::entropy;
+use wirespeed_driver::evented::{Evented, Progress};
+use wirespeed_driver::peer::Failure;
+use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::write_queue::Flushed;
+
+fn is_silent(socket: &Socket) -> bool {
+    let mut buffer = Vec::with_capacity(64);
+    matches!(socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking), Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn a_child_says_nothing() {
+    let host = NativeHost::default();
+    let (client, server) = layers(&[]);
+    let (mut client, mut server) = (End::new(client), End::new(server));
+    shake_hands(&mut client, &mut server, 1000);
+    let (there, here) = sockets(None);
+    let mut evented: Evented<Vec<u8>> = Evented::new(peer(Side::Client, Some(client.layer)), Some(here), None);
+    let (blocking_there, blocking_here) = sockets(None);
+    let blocking: Blocking<Vec<u8>, Vec<u8>> =
+        Blocking::new(peer(Side::Client, None), blocking_here, Settings::default());
+    let (queued_there, queued_here) = sockets(None);
+    let mut queued = peer(Side::Client, None);
+    queued.link.send_message(MessageKind::Text, b"before", None).unwrap();
+
+    entropy::after_fork();
+
+    // What was queued before is the parent's to write.
+    assert_eq!(queued.link.flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
+    assert!(queued.link.take_output().is_empty());
+    assert!(is_silent(&queued_there));
+
+    // The wall below every caller: nothing is encrypted, queued or written.
+    let _ = evented.peer.link.send_message(MessageKind::Text, b"x", None);
+    let _ = evented.peer.link.send_ping(b"x");
+    evented.peer.link.send_close_notify();
+    assert_eq!(evented.peer.link.queued(), 0);
+    assert_eq!(evented.flush(), Flushed::All);
+    assert!(is_silent(&there));
+    // And the connection is over at the first touch, its socket open for the parent.
+    evented.disown_after_fork();
+    assert_eq!(evented.advance(Instant::now), Progress::Over);
+    assert!(matches!(evented.peer.link.failure(), Some(Failure::Forked)));
+    let kept = evented.take_ended();
+    assert!(is_silent(&there));
+    drop(kept);
+
+    assert!(matches!(blocking.send(&host, MessageKind::Text, &b"x"[..], None), Err(Error::Closed)));
+    let patience = Patience::Until(Some(Instant::now() + Duration::from_secs(5)));
+    assert!(matches!(blocking.receive(&host, patience, Delivery::Messages), Err(Error::Closed)));
+    blocking.close(&host, None, "").unwrap();
+    assert!(blocking.socket(&host).is_none());
+    // Its only descriptor is gone here, so the stream ends; a shutdown, or a frame, would be told before.
+    let mut buffer = Vec::with_capacity(64);
+    assert_eq!(blocking_there.receive(&mut buffer, usize::MAX, Mode::NonBlocking).unwrap(), 0);
+}
