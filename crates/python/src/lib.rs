@@ -3,6 +3,7 @@
 mod asyncio;
 mod blocking;
 mod errors;
+mod handover;
 mod handshake;
 mod headers;
 mod opening;
@@ -16,7 +17,8 @@ mod view;
 use pyo3::prelude::*;
 
 /// The native part of wirespeed. Private: use the names of the `wirespeed` package.
-#[pymodule(gil_used = false)]
+// Until the suites have run on an interpreter without its lock.
+#[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
     use crate::asyncio::broadcast::broadcast;

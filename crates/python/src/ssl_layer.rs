@@ -2,11 +2,12 @@
 //! Python calls. Memory BIOs on both sides, so the sockets stay ours.
 //!
 //! The object under `ssl.SSLObject` is called, not that class, so that no Python code is on the way. It still looks for
-//! signals while it works: a handler that runs then, with the connection locked, cannot use the connection.
+//! signals while it works, makes objects, and gives up the interpreter's lock, all with the connection locked: handlers and finalizers
+//! that run then cannot use the connection, and other threads wait. The locks know their owners for this.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use wirespeed_driver::tls::{Error, Layer, foreign};
+use wirespeed_driver::tls::{Error, Layer};
 
 /// Plain bytes taken from OpenSSL at once: four records.
 const READ_SIZE: usize = 64 * 1024;
@@ -86,17 +87,13 @@ impl SslLayer {
     }
 }
 
-fn attach<R>(f: impl FnOnce(Python<'_>) -> R) -> R {
-    foreign::enter(|| Python::attach(f))
-}
-
 fn other(error: PyErr) -> Error {
     Error::Other(Box::new(error))
 }
 
 impl Layer for SslLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
-        attach(|py| {
+        Python::attach(|py| {
             let received = self.receive_python(py, incoming, plain);
             // Also after an error: the alert that tells the peer why.
             self.drain(py, outgoing).map_err(other)?;
@@ -105,7 +102,7 @@ impl Layer for SslLayer {
     }
 
     fn send(&mut self, _pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
-        attach(|py| {
+        Python::attach(|py| {
             // A memory BIO takes everything: one write is all it needs.
             self.object.call_method1(py, "write", (PyBytes::new(py, plain),)).map_err(other)?;
             self.drain(py, outgoing).map_err(other)
@@ -113,15 +110,11 @@ impl Layer for SslLayer {
     }
 
     fn close(&mut self, _pending: &mut [u8], outgoing: &mut Vec<u8>) {
-        attach(|py| {
+        Python::attach(|py| {
             // This sends our notice and then wants the peer's, which may never come: that is not waited for.
             let _ = self.object.call_method0(py, "shutdown");
             let _ = self.drain(py, outgoing);
         });
-    }
-
-    fn is_foreign(&self) -> bool {
-        true
     }
 
     fn is_handshaking(&self) -> bool {

@@ -138,8 +138,9 @@ fn send(
 ) -> PyResult<Option<Result<(), Missed>>> {
     let py = this.py();
     let conn = this.get();
+    conn.check_thread(py, "broadcast()")?;
     let iteration = conn.loop_state.get().iteration();
-    let mut state = conn.lock(py);
+    let mut state = conn.lock(py)?;
     if state.connecting || state.conn.is_closing() || state.pending_close.is_some() {
         return Ok(None);
     }
@@ -159,7 +160,7 @@ fn send(
                 drop(state);
                 let code = CloseCode(1013); // RFC 6455 11.7: try again later
                 AsyncConnection::begin_close(this, Some(code), "too slow", true)?;
-                let mut state = conn.lock(py);
+                let mut state = conn.lock(py)?;
                 state.conn.limit_closing(Instant::now());
             }
         }
@@ -182,6 +183,6 @@ fn send(
         }
     }
     AsyncConnection::write_queued(this, state, len, iteration)?;
-    let failed = conn.lock(py).conn.peer.link.failure().is_some();
+    let failed = conn.lock(py)?.conn.peer.link.failure().is_some();
     Ok(Some(if failed { Err(Missed::Failed) } else { Ok(()) }))
 }

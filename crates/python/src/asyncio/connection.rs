@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::Evented;
@@ -15,7 +16,9 @@ use wirespeed_driver::entropy;
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 
-use super::guarded::{Guard, Guarded};
+use super::exclusive::{Exclusive, Guard};
+use super::guarded::Guarded;
+use super::invoke;
 use super::listener::Listener;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation};
@@ -42,7 +45,7 @@ pub(super) enum Backend {
 /// A WebSocket connection on an event loop. Base of `wirespeed.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct AsyncConnection {
-    pub(super) state: Guarded<State>,
+    pub(super) state: Exclusive<State>,
     pub(super) backend: Guarded<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
@@ -70,9 +73,36 @@ struct About {
 }
 
 impl AsyncConnection {
+    /// The one way to what the connection knows. After a panic, and in a child process, the connection is over: seen to here.
     #[inline]
-    pub(super) fn lock(&self, py: Python<'_>) -> Guard<'_, State> {
-        self.state.lock(py)
+    pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
+        let mut state = self.state.lock(py)?;
+        if self.state.take_poison() {
+            state.conn.end(Failure::Aborted);
+        }
+        state.conn.disown_after_fork();
+        Ok(state)
+    }
+
+    /// Whether this thread runs the loop, or the loop does not run.
+    #[inline]
+    pub(super) fn is_in_loop(&self, py: Python<'_>) -> PyResult<bool> {
+        self.loop_state.get().is_here(self.event_loop.bind(py))
+    }
+
+    /// Refuses what acts at once, and in no other thread than the loop's.
+    #[inline]
+    pub(super) fn check_thread(&self, py: Python<'_>, method: &str) -> PyResult<()> {
+        if self.is_in_loop(py)? {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(format!(
+            "{method} was called in another thread than that of the event loop: use loop.call_soon_threadsafe"
+        )))
+    }
+
+    pub(super) fn create_future(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        invoke::method(self.event_loop.bind(py), intern!(py, "create_future"), []).map(Bound::unbind)
     }
 
     /// Whether tasks may be resumed from where we are, a callback of the loop.
@@ -83,8 +113,11 @@ impl AsyncConnection {
 
     /// The exception of a connection that is closed.
     pub(super) fn closed(&self, py: Python<'_>) -> PyErr {
-        let failure = self.lock(py).conn.peer.link.failure().cloned();
-        let closing = self.closing(py);
+        let ended = self.lock(py).map(|state| state.conn.peer.link.failure().cloned());
+        let (failure, closing) = match (ended, self.closing(py)) {
+            (Ok(failure), Ok(closing)) => (failure, closing),
+            (Err(error), _) | (_, Err(error)) => return error,
+        };
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
         // What a signal handler raised inside an ssl.SSLContext is no cause but goes on by itself.
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
@@ -93,14 +126,19 @@ impl AsyncConnection {
         errors::connection_closed(py, &closing, cause)
     }
 
-    pub(super) fn closing(&self, py: Python<'_>) -> Closing {
-        let state = self.lock(py);
+    pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
+        let state = self.lock(py)?;
         let link = &state.conn.peer.link;
-        Closing {
+        Ok(Closing {
             received: link.close_received().cloned(),
             sent: link.close_sent().cloned(),
             received_then_sent: link.received_then_sent(),
-        }
+        })
+    }
+
+    fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {
+        this.get().lock(this.py())?.conn.end(Failure::Aborted);
+        Self::settle(this)
     }
 
     /// Keeps the connection alive while somebody waits on it.
@@ -112,14 +150,15 @@ impl AsyncConnection {
     }
 
     /// Stops doing so, once nobody does.
-    pub(super) fn release(&self, py: Python<'_>) {
+    pub(super) fn release(&self, py: Python<'_>) -> PyResult<()> {
         let awaited = {
-            let state = self.lock(py);
+            let state = self.lock(py)?;
             state.is_awaited() || self.listener.is_some() && !state.is_finished()
         };
         if !awaited && let Some(port) = self.port.get() {
             port.get().release(py);
         }
+        Ok(())
     }
 }
 
@@ -164,7 +203,7 @@ impl AsyncConnection {
         state.connecting = parts.handshake.is_pending();
         state.fragmenting = state.connecting;
         Ok(Self {
-            state: Guarded::new(state),
+            state: Exclusive::new(state),
             backend: Guarded::new(Backend::None),
             event_loop: r#loop.clone().unbind(),
             loop_state: LoopState::of(r#loop)?.unbind(),
@@ -221,7 +260,7 @@ impl AsyncConnection {
 
     /// Drops the rest of a message whose fragments were being received.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py()).discard_message();
+        slf.get().lock(slf.py())?.discard_message();
         Self::serve(slf)
     }
 
@@ -267,7 +306,7 @@ impl AsyncConnection {
 
     /// Begins a message of fragments; raises if there is another.
     fn _begin_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let mut state = slf.get().lock(slf.py());
+        let mut state = slf.get().lock(slf.py())?;
         if state.fragmenting {
             return Err(PyRuntimeError::new_err("a message of fragments is being sent"));
         }
@@ -277,8 +316,8 @@ impl AsyncConnection {
 
     /// Ends it, whatever came of it.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py()).fragmenting = false;
-        Self::wake_senders(slf)
+        slf.get().lock(slf.py())?.fragmenting = false;
+        Self::settle(slf)
     }
 
     /// Sends one fragment of the message that was begun; the first says what kind of message it is.
@@ -301,8 +340,8 @@ impl AsyncConnection {
 
     /// Whether the middle of a frame is being sent: no control frame can come in between.
     #[getter]
-    fn _is_mid_frame(&self, py: Python<'_>) -> bool {
-        self.lock(py).large.is_some()
+    fn _is_mid_frame(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.lock(py)?.large.is_some())
     }
 
     /// Hands the kernel what is queued; something to await for the rest, or to give the loop its turn; `None` if neither.
@@ -319,12 +358,12 @@ impl AsyncConnection {
             None => entropy::draw_key().to_vec(),
         };
         let this = slf.get();
-        if this.lock(py).conn.peer.link.keepalive.is_outstanding(&payload) {
+        if this.lock(py)?.conn.peer.link.keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
-        let future = this.event_loop.call_method0(py, "create_future")?;
+        let future = this.create_future(py)?;
         {
-            let mut state = this.lock(py);
+            let mut state = this.lock(py)?;
             if state.conn.is_closing() {
                 drop(state);
                 return Err(this.closed(py));
@@ -344,7 +383,7 @@ impl AsyncConnection {
         let payload = source::control(data)?;
         let py = slf.py();
         {
-            let mut state = slf.get().lock(py);
+            let mut state = slf.get().lock(py)?;
             if state.conn.is_closing() {
                 drop(state);
                 return Err(slf.get().closed(py));
@@ -366,21 +405,31 @@ impl AsyncConnection {
     fn _closed_future(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
-        let end = this.lock(py).end;
+        let end = this.lock(py)?.end;
         let over = match end {
             End::NotYet => false,
             // A loop that is closed will not close the socket of its transport either.
-            End::Lingering => this.event_loop.call_method0(py, "is_closed")?.is_truthy(py)?,
+            End::Lingering => invoke::method(this.event_loop.bind(py), intern!(py, "is_closed"), [])?.is_truthy()?,
             End::Complete => true,
         };
         if over {
             return Ok(None);
         }
-        let future = this.event_loop.call_method0(py, "create_future")?;
+        let future = this.create_future(py)?;
+        // Those that were given up are dropped, outside the lock: a look at them is a call of Python.
+        let known = std::mem::take(&mut this.lock(py)?.closers);
+        let mut waiting: Vec<_> = known.into_iter().filter(|future| !is_done(future.bind(py))).collect();
+        waiting.push(future.clone_ref(py));
         {
-            let mut state = this.lock(py);
-            state.closers.retain(|future| !is_done(py, future));
-            state.closers.push(future.clone_ref(py));
+            let mut state = this.lock(py)?;
+            if state.end != End::Complete {
+                state.closers.append(&mut waiting);
+            }
+        }
+        if !waiting.is_empty() {
+            // It has ended meanwhile.
+            super::driving::tell_closers(py, waiting)?;
+            return Ok(None);
         }
         this.hold(slf);
         Ok(Some(future))
@@ -388,32 +437,45 @@ impl AsyncConnection {
 
     /// What a listener raised.
     #[getter]
-    fn _listener_error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        let error = self.lock(py).listener_error.as_ref().map(|error| error.clone_ref(py));
-        error.map(|error| error.into_value(py).into_any())
+    fn _listener_error(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let error = self.lock(py)?.listener_error.as_ref().map(|error| error.clone_ref(py));
+        Ok(error.map(|error| error.into_value(py).into_any()))
     }
 
     /// Ends the connection at once.
     fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py()).conn.end(Failure::Aborted);
-        Self::settle(slf)
+        let py = slf.py();
+        let this = slf.get();
+        // Perhaps by the collector, which runs in any thread.
+        if !this.is_in_loop(py)? && !this.lock(py)?.is_finished() {
+            let event_loop = this.event_loop.bind(py);
+            let abort = slf.getattr(intern!(py, "abort"))?;
+            let result = invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), [&abort]);
+            return match result {
+                Err(_) if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? => {
+                    Self::abort_here(slf)
+                }
+                result => result.map(drop),
+            };
+        }
+        Self::abort_here(slf)
     }
 
     /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.
     #[getter]
-    fn _state(&self, py: Python<'_>) -> u8 {
-        let state = self.lock(py);
+    fn _state(&self, py: Python<'_>) -> PyResult<u8> {
+        let state = self.lock(py)?;
         if state.connecting && !state.conn.is_over() {
-            return 0;
+            return Ok(0);
         }
-        view::state(state.conn.peer.link.state(), state.conn.is_over())
+        Ok(view::state(state.conn.peer.link.state(), state.conn.is_over()))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
     #[getter]
-    fn _close(&self, py: Python<'_>) -> Option<(u16, String)> {
-        let state = self.lock(py);
-        view::close(&state.conn.peer.link, state.conn.is_over())
+    fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
+        let state = self.lock(py)?;
+        Ok(view::close(&state.conn.peer.link, state.conn.is_over()))
     }
 
     /// The opening handshake.
@@ -423,12 +485,13 @@ impl AsyncConnection {
     }
 
     /// Queues the answer of a server to it; why it refuses, if it does.
-    fn _give(&self, py: Python<'_>, answer: &Answer) -> Option<Py<PyAny>> {
-        let mut state = self.lock(py);
+    fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
+        let mut state = self.lock(py)?;
         state.connecting = false;
         state.fragmenting = false;
         answer.queue(&mut state.conn.peer);
-        answer.error(py)
+        drop(state);
+        Ok(answer.error(py))
     }
 
     /// The exception that a call raises now that the connection is closed.
@@ -472,25 +535,26 @@ impl AsyncConnection {
 
     /// Whether this is a copy in a child process: the connection is the parent's.
     #[getter]
-    fn _is_forked(&self, py: Python<'_>) -> bool {
-        self.lock(py).conn.is_forked()
+    fn _is_forked(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.lock(py)?.conn.peer.link.is_forked())
     }
 
     /// Whether `recv_streaming` is running.
     #[getter]
-    fn _streaming_receiver(&self, py: Python<'_>) -> bool {
-        self.lock(py).streaming_receiver
+    fn _streaming_receiver(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.lock(py)?.streaming_receiver)
     }
 
     #[setter(_streaming_receiver)]
-    fn set_streaming_receiver(&self, py: Python<'_>, value: bool) {
-        self.lock(py).streaming_receiver = value;
+    fn set_streaming_receiver(&self, py: Python<'_>, value: bool) -> PyResult<()> {
+        self.lock(py)?.streaming_receiver = value;
+        Ok(())
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
-    fn latency(&self, py: Python<'_>) -> f64 {
-        self.lock(py).conn.peer.link.latency().map_or(0.0, |latency| latency.as_secs_f64())
+    fn latency(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(self.lock(py)?.conn.peer.link.latency().map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
     /// "fd" or "transport".
@@ -512,20 +576,20 @@ impl AsyncConnection {
     }
 
     /// The number of the socket's descriptor, -1 once it is closed or if a transport has it.
-    fn _fileno(&self, py: Python<'_>) -> c_int {
-        self.lock(py).conn.socket().map_or(-1, wirespeed_driver::socket::Socket::raw)
+    fn _fileno(&self, py: Python<'_>) -> PyResult<c_int> {
+        Ok(self.lock(py)?.conn.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
     }
 
     /// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
     #[getter]
-    fn _tls(&self, py: Python<'_>) -> Option<(Option<String>, Option<String>)> {
-        view::tls(&self.lock(py).conn.peer.link)
+    fn _tls(&self, py: Python<'_>) -> PyResult<Option<(Option<String>, Option<String>)>> {
+        Ok(view::tls(&self.lock(py)?.conn.peer.link))
     }
 
     /// Counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = {
-            let state = self.lock(py);
+            let state = self.lock(py)?;
             let link = &state.conn.peer.link;
             (link.stats(), state.queue.len(), state.queued_payload(), link.queued())
         };
@@ -565,8 +629,19 @@ impl AsyncConnection {
     }
 }
 
-pub(super) fn is_done(py: Python<'_>, future: &Py<PyAny>) -> bool {
-    future.call_method0(py, "done").and_then(|done| done.is_truthy(py)).unwrap_or(true)
+pub(super) fn is_done(future: &Bound<'_, PyAny>) -> bool {
+    let done = invoke::method(future, intern!(future.py(), "done"), []);
+    done.and_then(|done| done.is_truthy()).unwrap_or(true)
+}
+
+/// Tells a future its result, unless nobody waits for it any more.
+pub(super) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    invoke::insist(|| {
+        if is_done(future) {
+            return Ok(());
+        }
+        invoke::method(future, intern!(future.py(), "set_result"), [value]).map(drop)
+    })
 }
 
 /// A message as the operation that receives it wants it.

@@ -4,15 +4,19 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::evented::Progress;
 use wirespeed_driver::peer::Failure;
+use wirespeed_driver::socket::Mode;
 
-use super::connection::{AsyncConnection, Backend, is_done};
+use super::connection::{AsyncConnection, Backend, is_done, set_result};
+use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
 use super::state::{End, Marks, Unparsed};
+use crate::handover;
 
 /// What the state of a connection asks of its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,7 +47,7 @@ impl AsyncConnection {
         if matches!(&*conn.backend.lock(py), Backend::Transport(_)) {
             return Self::begin(this);
         }
-        let Some(fd) = conn.lock(py).conn.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
+        let Some(fd) = conn.lock(py)?.conn.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
         if let Ok(selector) = conn.event_loop.bind(py).getattr("_wirespeed_selector")
             && let Ok(selector) = selector.cast_into::<super::selector::NativeSelector>()
@@ -62,7 +66,7 @@ impl AsyncConnection {
         let conn = this.get();
         Self::make_port(this)?;
         *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
-        let write = conn.lock(py).limits.write;
+        let write = conn.lock(py)?.limits.write;
         limit_transport(transport, write)?;
         transport.call_method0("pause_reading").map(drop)
     }
@@ -70,12 +74,12 @@ impl AsyncConnection {
     fn begin(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        conn.lock(py).begun = true;
+        conn.lock(py)?.begun = true;
         conn.watch_readable(py, true)?;
         if conn.listener.is_some() {
             conn.hold(this);
         }
-        let refused = conn.lock(py).conn.peer.link.failure().is_some();
+        let refused = conn.lock(py)?.conn.peer.link.failure().is_some();
         let opened = if refused { Ok(()) } else { Self::tell_open(this) };
         conn.schedule(this)?;
         // What came with the response of the opening handshake is there already.
@@ -87,10 +91,12 @@ impl AsyncConnection {
     /// The socket is readable; `asked`: or we have asked for a look, because of what was read before.
     #[inline]
     pub(super) fn on_readable(this: &Bound<'_, Self>, asked: bool) -> PyResult<()> {
+        let py = this.py();
         let conn = this.get();
+        handover::offer(py);
         conn.loop_state.get().begin_iteration();
         {
-            let mut state = conn.lock(this.py());
+            let mut state = conn.lock(py)?;
             let postponed = state.unparsed == Unparsed::Postponed;
             if postponed && !asked {
                 return Ok(()); // in its turn: both would ask for another, and so have ever more in each iteration
@@ -106,7 +112,14 @@ impl AsyncConnection {
             if !postponed && (!left || !state.conn.peer.link.state().can_receive()) {
                 state.unparsed = Unparsed::New;
                 let wanted = conn.listens() || !state.receivers.is_empty();
-                if !state.conn.read(wanted) && state.queue.is_empty() {
+                let most = state.readable_bytes();
+                let came = state.conn.read_by(wanted, most, |operation, socket| {
+                    if !operation.is_large() {
+                        return operation.read(socket, Mode::NonBlocking);
+                    }
+                    py.detach(|| operation.read(socket, Mode::NonBlocking))
+                });
+                if !came && state.queue.is_empty() {
                     return Ok(());
                 }
             }
@@ -120,11 +133,12 @@ impl AsyncConnection {
         let conn = this.get();
         let Backend::Descriptor(fd) = *conn.backend.lock(py) else { return Ok(()) };
         // What is left of the registration; also of that for writing.
-        conn.event_loop.call_method1(py, "remove_reader", (fd,))?;
+        let number = fd.into_pyobject(py)?.into_any();
+        invoke::method(conn.event_loop.bind(py), intern!(py, "remove_reader"), [&number])?;
         conn.reader.store(0, Ordering::Relaxed);
         Self::on_readable(this, true)?;
         let (over, paused, blocked) = {
-            let state = conn.lock(py);
+            let state = conn.lock(py)?;
             (state.conn.is_over(), state.paused, state.blocked)
         };
         if over || conn.reader.load(Ordering::Relaxed) != 0 {
@@ -138,9 +152,10 @@ impl AsyncConnection {
 
     pub(super) fn on_bytes(this: &Bound<'_, Self>, bytes: &[u8]) -> PyResult<()> {
         let conn = this.get();
+        handover::offer(this.py());
         conn.loop_state.get().begin_iteration();
         {
-            let mut state = conn.lock(this.py());
+            let mut state = conn.lock(this.py())?;
             state.conn.receive(bytes);
             state.unparsed = Unparsed::New;
             if !state.begun {
@@ -149,12 +164,12 @@ impl AsyncConnection {
         }
         Self::process(this)?;
         // A transport that was paused before it began to read has begun all the same (uvloop).
-        if conn.lock(this.py()).paused { conn.watch_readable(this.py(), false) } else { Ok(()) }
+        if conn.lock(this.py())?.paused { conn.watch_readable(this.py(), false) } else { Ok(()) }
     }
 
     pub(super) fn on_end(this: &Bound<'_, Self>, error: Option<io::Error>) -> PyResult<()> {
         {
-            let mut state = this.get().lock(this.py());
+            let mut state = this.get().lock(this.py())?;
             state.conn.receive_end(error);
             if !state.begun {
                 return Ok(());
@@ -171,7 +186,7 @@ impl AsyncConnection {
             Err(_) => io::Error::other(error.to_string()),
         });
         {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             state.lost = true;
             if !state.conn.is_over() {
                 state.conn.receive_end(error);
@@ -180,29 +195,31 @@ impl AsyncConnection {
                 return Ok(());
             }
         }
-        let mut result = Self::process(this);
+        let mut steps = Steps::new();
+        steps.note(Self::process(this));
         {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             if !state.conn.is_over() {
                 state.conn.end(Failure::Aborted);
             }
         }
-        result = result.and(Self::settle(this));
+        steps.note(Self::settle(this));
         // The transport closes its socket when this returns, before anybody who is told can run.
         let closers = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             if state.is_finished() {
                 state.end = End::Complete;
             }
             std::mem::take(&mut state.closers)
         };
-        result = result.and(tell_closers(py, closers));
-        conn.release(py);
-        result
+        steps.note(tell_closers(py, closers));
+        steps.note(conn.release(py));
+        steps.end()
     }
 
-    pub(super) fn on_pause_writing(&self, py: Python<'_>) {
-        self.lock(py).blocked = true;
+    pub(super) fn on_pause_writing(&self, py: Python<'_>) -> PyResult<()> {
+        self.lock(py)?.blocked = true;
+        Ok(())
     }
 
     /// The time has come that [`Self::schedule`] asked for.
@@ -210,14 +227,15 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let retry = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             state.timer = None;
             let paused = state.paused;
             state.conn.handle_deadline(now, paused)
         };
-        Self::write_out(this)?;
-        Self::settle(this)?;
-        conn.schedule_at(this, retry)
+        let mut steps = Steps::new();
+        steps.note(Self::write_out(this));
+        steps.note(conn.schedule_at(this, retry));
+        steps.end()
     }
 
     // ---- what we ask of it ----
@@ -230,12 +248,16 @@ impl AsyncConnection {
     fn schedule_at(&self, this: &Bound<'_, Self>, least: Option<Instant>) -> PyResult<()> {
         let py = this.py();
         let (old, deadline) = {
-            let state = self.lock(py);
+            let state = self.lock(py)?;
+            // After a fork the timer of the loop is the parent's too.
+            if state.conn.peer.link.is_forked() {
+                return Ok(());
+            }
             let deadline = state.conn.deadline(Instant::now());
             (state.timer, deadline.map(|deadline| least.map_or(deadline, |least| deadline.max(least))))
         };
         let key = LoopState::schedule(self.loop_state.bind(py), Self::make_port(this)?, old, deadline)?;
-        self.lock(py).timer = key;
+        self.lock(py)?.timer = key;
         Ok(())
     }
 
@@ -256,32 +278,37 @@ impl AsyncConnection {
             #[cfg(target_os = "linux")]
             Backend::Selector(selector, fd) => Call::Selector(selector.clone_ref(py), *fd),
         };
-        match call {
+        // What is watched may be said twice: see `insist`.
+        invoke::insist(|| match &call {
             Call::Nothing => Ok(()),
             Call::Descriptor(fd) if on => {
                 let number = READERS.fetch_add(1, Ordering::Relaxed).max(1);
                 self.reader.store(number, Ordering::Relaxed);
                 let reader = Bound::new(py, Reader::new(port.clone_ref(py), number))?;
-                event_loop.call_method1("add_reader", (fd, reader.getattr("readable")?)).map(drop)
+                let (fd, readable) = (fd.into_pyobject(py)?, reader.getattr(intern!(py, "readable"))?);
+                invoke::method(event_loop, intern!(py, "add_reader"), [fd.as_any(), &readable]).map(drop)
             }
             Call::Descriptor(fd) => {
                 self.reader.store(0, Ordering::Relaxed);
-                event_loop.call_method1("remove_reader", (fd,)).map(drop)
+                let fd = fd.into_pyobject(py)?;
+                invoke::method(event_loop, intern!(py, "remove_reader"), [fd.as_any()]).map(drop)
             }
             Call::Transport(transport) => {
-                let closing = transport.call_method0(py, "is_closing")?.is_truthy(py)?;
+                let transport = transport.bind(py);
+                let closing = invoke::method(transport, intern!(py, "is_closing"), [])?.is_truthy()?;
                 // A transport reads from its beginning.
-                let reading = transport.call_method0(py, "is_reading")?.is_truthy(py)?;
+                let reading = invoke::method(transport, intern!(py, "is_reading"), [])?.is_truthy()?;
                 if closing || reading == on {
                     return Ok(());
                 }
-                transport.call_method0(py, if on { "resume_reading" } else { "pause_reading" }).map(drop)
+                let name = if on { intern!(py, "resume_reading") } else { intern!(py, "pause_reading") };
+                invoke::method(transport, name, []).map(drop)
             }
             #[cfg(target_os = "linux")]
             Call::Selector(selector, fd) => {
-                super::selector::NativeSelector::watch(selector.bind(py), fd, port, Some(on), None)
+                super::selector::NativeSelector::watch(selector.bind(py), *fd, port, Some(on), None)
             }
-        }
+        })
     }
 
     pub(super) fn watch_writable(&self, py: Python<'_>, on: bool) -> PyResult<()> {
@@ -299,50 +326,77 @@ impl AsyncConnection {
         }
         let Backend::Descriptor(fd) = *self.backend.lock(py) else { return Ok(()) };
         self.writer.store(on, Ordering::Relaxed);
-        if on {
-            event_loop.call_method1("add_writer", (fd, port.getattr(py, "_writable")?)).map(drop)
-        } else {
-            event_loop.call_method1("remove_writer", (fd,)).map(drop)
-        }
+        let fd = fd.into_pyobject(py)?;
+        invoke::insist(|| {
+            if on {
+                let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
+                invoke::method(event_loop, intern!(py, "add_writer"), [fd.as_any(), &writable]).map(drop)
+            } else {
+                invoke::method(event_loop, intern!(py, "remove_writer"), [fd.as_any()]).map(drop)
+            }
+        })
     }
 
     // ---- after anything has happened ----
 
-    /// Brings everything in line with the state: writes what is due, pauses or resumes reading, ends what is over.
+    /// Brings everything in line with the state, after anything has changed it, and wherever that was; the one place that decides who is woken. In this order:
+    ///
+    /// 1. what is due is written, and the ending makes its next step, until neither has anything to do;
+    /// 2. those who wait for room, and for a flush, are told;
+    /// 3. reading is paused or resumed;
+    /// 4. the timer is set for an ending; or it is over, and everybody is told.
+    ///
+    /// What one step raises does not keep the others from being made.
     #[inline]
     pub(super) fn settle(this: &Bound<'_, Self>) -> PyResult<()> {
-        let py = this.py();
         let conn = this.get();
-        let quiet = {
-            let mut state = conn.lock(py);
-            let progress = state.conn.advance(Instant::now);
-            progress == Progress::Open
-                && (state.conn.peer.link.queued() == 0 || state.corked || state.blocked)
-                && !state.paused
-                && !state.is_queue_full()
-                && (conn.listens() || !state.receivers.is_empty())
-        };
-        if quiet { Ok(()) } else { Self::settle_slowly(this) }
+        let settled = conn.lock(this.py())?.is_settled(conn.listens());
+        if settled { Ok(()) } else { Self::settle_slowly(this) }
     }
 
     fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut progress = conn.lock(py).conn.advance(Instant::now);
-        let due = {
-            let state = conn.lock(py);
-            let queued = state.conn.peer.link.queued() > 0 && (!state.corked || progress != Progress::Open);
-            queued && !state.blocked && !state.conn.is_over()
+        let mut steps = Steps::new();
+        let progress = loop {
+            let (progress, due, shut) = {
+                let mut state = conn.lock(py)?;
+                let progress = state.conn.advance(Instant::now);
+                (progress, state.is_write_due(progress != Progress::Open), state.conn.take_shut())
+            };
+            if shut {
+                steps.note(conn.end_writing(py));
+            }
+            if !due {
+                break progress;
+            }
+            // Afterwards nothing is left, or there is no room, or the connection has failed.
+            let result = Self::write_queue(this);
+            let failed = result.is_err();
+            steps.note(result);
+            if failed {
+                break progress;
+            }
         };
-        if due {
-            Self::write_out(this)?;
-            progress = conn.lock(py).conn.advance(Instant::now);
+        steps.note(Self::tell_written(this));
+        steps.note(Self::pause_or_resume(this, progress));
+        match progress {
+            Progress::Open => {}
+            Progress::Closing => steps.note(conn.schedule(this)),
+            Progress::Over => {
+                steps.note(Self::finish(this));
+                return steps.end();
+            }
         }
-        if conn.lock(py).conn.take_shut() {
-            conn.end_writing(py)?;
-        }
+        steps.note(conn.release(py));
+        steps.end()
+    }
+
+    fn pause_or_resume(this: &Bound<'_, Self>, progress: Progress) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
         let reading = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             let may_pause = state.may_pause(progress != Progress::Open);
             if !state.paused && may_pause && state.is_queue_full() {
                 state.paused = true;
@@ -358,138 +412,142 @@ impl AsyncConnection {
             }
         };
         match reading {
-            Reading::Same => {}
-            Reading::Pause => conn.watch_readable(py, false)?,
+            Reading::Same => Ok(()),
+            Reading::Pause => conn.watch_readable(py, false),
             Reading::Resume => {
                 // What was read and left is parsed first; it may fill the queue again.
                 let mut notes = super::state::Notes::default();
                 let mut postponed = false;
+                let mut steps = Steps::new();
                 let again = {
-                    let mut state = conn.lock(py);
+                    let mut state = conn.lock(py)?;
                     if state.receivers.is_empty() && !conn.listens() {
-                        postponed = state.fill_queue(py, &mut notes)?;
+                        match state.fill_queue(py, &mut notes) {
+                            Ok(more) => postponed = more,
+                            Err(error) => steps.note(Err(error)),
+                        }
                     }
                     state.paused = state.may_pause(progress != Progress::Open) && state.is_queue_full();
                     !state.paused
                 };
                 if postponed {
-                    conn.serve_soon(py)?;
+                    steps.note(conn.serve_soon(py));
                 }
-                Self::tell_notes(this, notes)?;
+                steps.note(Self::tell_notes(this, notes));
                 if again {
-                    conn.watch_readable(py, true)?;
+                    steps.note(conn.watch_readable(py, true));
                 }
+                steps.end()
             }
         }
-        match progress {
-            Progress::Open => {}
-            Progress::Closing => conn.schedule(this)?,
-            Progress::Over => return Self::finish(this),
-        }
-        conn.release(py);
-        Ok(())
     }
 
     /// TCP is over: tells everybody, once.
     fn finish(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let taken = {
-            let mut state = conn.lock(py);
+        // The socket of a transport is closed by the loop, in its next iteration.
+        let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_));
+        let (socket, large, waiters, futures, closers) = {
+            let mut state = conn.lock(py)?;
             if state.is_finished() {
                 return Ok(());
             }
-            if state.large.take().is_some() {
+            let large = state.large.take();
+            if large.is_some() {
                 state.conn.peer.link.abandon_large();
             }
             state.paused = false;
-            let receivers = std::mem::take(&mut state.receivers);
             let senders = std::mem::take(&mut state.senders);
-            state.sender_turns += senders.len();
-            let drainers = std::mem::take(&mut state.drainers);
-            let mourners = std::mem::take(&mut state.mourners);
-            let failed: Vec<Py<PyAny>> = std::mem::take(&mut state.pings)
-                .into_iter()
-                .chain(std::mem::take(&mut state.flushes))
-                .map(|(_, future)| future)
-                .collect();
-            // The socket of a transport is closed by the loop, in its next iteration.
-            let lingering = !state.lost && matches!(&*conn.backend.lock(py), Backend::Transport(_));
+            state.give_turns(py, &senders);
+            let mut waiters: Vec<_> = std::mem::take(&mut state.receivers).into();
+            waiters.extend(senders);
+            waiters.extend(std::mem::take(&mut state.drainers));
+            waiters.append(&mut state.mourners);
+            let mut futures = std::mem::take(&mut state.pings);
+            futures.append(&mut state.flushes);
+            let lingering = !state.lost && on_transport;
             state.end = if lingering { End::Lingering } else { End::Complete };
             let closers = if lingering { Vec::new() } else { std::mem::take(&mut state.closers) };
-            (
-                state.conn.take_ended(),
-                receivers.into_iter().chain(senders).chain(drainers).chain(mourners),
-                failed,
-                closers,
-            )
+            (state.conn.take_ended(), large, waiters, futures, closers)
         };
-        let (socket, waiters, failed, closers) = taken;
+        drop(large);
+        let mut steps = Steps::new();
         // The loop forgets the number before the system may give it to somebody else.
-        let mut result = conn.unwatch(py);
+        steps.note(conn.unwatch(py));
         drop(socket);
-        result = result.and(conn.schedule(this));
+        steps.note(conn.schedule(this));
         for waiter in waiters {
-            result = result.and(waiter.wake(py, false));
+            steps.note(waiter.wake(py, false));
         }
-        for future in failed {
-            if !is_done(py, &future) {
-                let error = conn.closed(py).into_value(py);
-                result = result.and(future.call_method1(py, "set_exception", (error,)).map(drop));
-                // It counts as retrieved: nobody need look at a ping of a connection that is closed.
-                result = result.and(future.call_method0(py, "exception").map(drop));
-            }
+        for (_, future) in futures {
+            steps.note(conn.fail_future(py, future.bind(py)));
         }
-        result = result.and(tell_closers(py, closers)).and(Self::tell_close(this));
-        conn.release(py);
-        result
+        steps.note(tell_closers(py, closers));
+        steps.note(Self::tell_close(this));
+        steps.note(conn.release(py));
+        steps.end()
+    }
+
+    /// A ping, or a flush, of a connection that is closed.
+    fn fail_future(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        if is_done(future) {
+            return Ok(());
+        }
+        let error = self.closed(py).into_value(py).into_bound(py);
+        invoke::method(future, intern!(py, "set_exception"), [error.as_any()])?;
+        // It counts as retrieved: nobody need look at it.
+        invoke::method(future, intern!(py, "exception"), []).map(drop)
     }
 
     /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is written.
     fn end_writing(&self, py: Python<'_>) -> PyResult<()> {
         let Some(transport) = self.transport(py) else { return Ok(()) };
-        let half = transport.call_method0(py, "can_write_eof")?.is_truthy(py)?;
-        transport.call_method0(py, if half { "write_eof" } else { "close" }).map(drop)
+        let transport = transport.bind(py);
+        let half = invoke::method(transport, intern!(py, "can_write_eof"), [])?.is_truthy()?;
+        let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
+        invoke::method(transport, name, []).map(drop)
     }
 
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
+        let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
         // After a fork, what the loop watches is shared with the parent, whose connection goes on.
-        if self.lock(py).conn.is_forked() {
-            *self.backend.lock(py) = Backend::None;
+        if self.lock(py)?.conn.peer.link.is_forked() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);
-        let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
         match backend {
             Backend::None => Ok(()),
             Backend::Descriptor(fd) => {
                 // A loop that is closed has forgotten everything.
-                if event_loop.call_method0("is_closed")?.is_truthy()? {
+                if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
                     return Ok(());
                 }
                 self.reader.store(0, Ordering::Relaxed);
-                event_loop.call_method1("remove_reader", (fd,))?;
+                let fd = fd.into_pyobject(py)?.into_any();
+                let mut steps = Steps::new();
+                let forget = |name| invoke::insist(|| invoke::method(event_loop, name, [&fd]).map(drop));
+                steps.note(forget(intern!(py, "remove_reader")));
                 if self.writer.swap(false, Ordering::Relaxed) {
-                    event_loop.call_method1("remove_writer", (fd,))?;
+                    steps.note(forget(intern!(py, "remove_writer")));
                 }
-                Ok(())
+                steps.end()
             }
             #[cfg(target_os = "linux")]
             Backend::Selector(selector, fd) => super::selector::NativeSelector::forget(selector.bind(py), fd),
             Backend::Transport(transport) => {
                 // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the time that it had.
-                let closed = event_loop.call_method0("is_closed")?.is_truthy()?;
-                // Inside its resume_writing, asyncio's would end twice.
-                let resuming = self.lock(py).resuming;
-                let result = match (closed, resuming) {
-                    (true, _) => Ok(py.None()),
-                    (false, false) => transport.call_method0(py, "abort"),
-                    (false, true) => {
-                        event_loop.call_method1("call_soon", (transport.getattr(py, "abort")?,)).map(Bound::unbind)
-                    }
-                };
+                let bound = transport.bind(py).clone();
                 *self.backend.lock(py) = Backend::Transport(transport);
-                result.map(drop)
+                if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
+                    return Ok(());
+                }
+                // Inside its resume_writing, asyncio's would end twice.
+                if self.lock(py)?.resuming {
+                    invoke::call_soon(event_loop, &bound.getattr(intern!(py, "abort"))?)
+                } else {
+                    invoke::insist(|| invoke::method(&bound, intern!(py, "abort"), []).map(drop))
+                }
             }
         }
     }
@@ -503,12 +561,10 @@ pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Marks) -> PyR
     transport.call_method("set_write_buffer_limits", (), Some(&kwargs)).map(drop)
 }
 
-fn tell_closers(py: Python<'_>, closers: Vec<Py<PyAny>>) -> PyResult<()> {
-    let mut result = Ok(());
+pub(super) fn tell_closers(py: Python<'_>, closers: Vec<Py<PyAny>>) -> PyResult<()> {
+    let mut steps = Steps::new();
     for future in closers {
-        if !is_done(py, &future) {
-            result = result.and(future.call_method1(py, "set_result", (py.None(),)).map(drop));
-        }
+        steps.note(set_result(future.bind(py), py.None().bind(py)));
     }
-    result
+    steps.end()
 }

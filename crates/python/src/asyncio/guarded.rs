@@ -1,8 +1,8 @@
-//! The lock of what an event loop's objects share.
+//! The lock of what an event loop's objects share, but for the state of a connection, which has an [`Exclusive`](super::exclusive::Exclusive).
 //!
 //! Where the interpreter has its lock, that one excludes already, and a flag is enough; where it has none (free-threaded builds), this is
-//! a mutex. Either way it is held for some lines only, never while Python code runs that could come back here; but for an `ssl.SSLContext`, which
-//! looks for signals: a handler that then uses the same connection gets a panic, as an exception, and not a deadlock.
+//! a mutex. Either way it is held for some lines that neither run Python code, which could come back here, nor give up the interpreter's lock:
+//! no object is made, called or dropped with it.
 
 #![allow(unsafe_code)] // the flag's side of it
 
@@ -65,7 +65,7 @@ mod imp {
         pub(super) fn lock(&self) -> Guard<'_, T> {
             match self.try_lock() {
                 Some(guard) => guard,
-                None => panic!("the connection is at work: a signal handler cannot use it now"),
+                None => panic!("locked twice: see the rule of this module"),
             }
         }
 

@@ -10,10 +10,12 @@ use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
+use wirespeed_driver::buffers::ReadBuffer;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
+use super::invoke;
 use super::state::{Arrival, Notes, Unparsed};
 
 /// The methods of a listener, looked up once.
@@ -82,7 +84,7 @@ struct Lent {
     len: usize,
     exports: usize,
     /// The buffer, once somebody has kept a view of it.
-    _owner: Vec<u8>,
+    _owner: ReadBuffer,
 }
 
 // SAFETY: `data` points into a buffer that lives as long as anybody can look: during the call by the caller, afterwards by `_owner`.
@@ -134,7 +136,7 @@ impl AsyncConnection {
         loop {
             let mut notes = Notes::default();
             let arrival = {
-                let mut state = conn.lock(py);
+                let mut state = conn.lock(py)?;
                 if state.conn.is_over() {
                     return Ok(()); // it was aborted: nothing more is for the listener
                 }
@@ -148,18 +150,19 @@ impl AsyncConnection {
             };
             Self::tell_notes(this, notes)?;
             let Some(arrival) = arrival else {
-                conn.lock(py).conn.peer.release_parsed();
+                conn.lock(py)?.conn.peer.release_parsed();
                 return Ok(());
             };
-            if conn.lock(py).listener_error.is_some() {
+            if conn.lock(py)?.listener_error.is_some() {
                 continue;
             }
             let result = match arrival {
                 Arrival::Message(message) => match &listener.on_message {
                     Some(method) if listener.zero_copy && message.bind(py).is_instance_of::<PyBytes>() => {
-                        PyMemoryView::from(message.bind(py)).and_then(|view| call(method, this, (this, view)))
+                        PyMemoryView::from(message.bind(py))
+                            .and_then(|view| call(method, [this.as_any(), view.as_any()]))
                     }
-                    Some(method) => call(method, this, (this, message)),
+                    Some(method) => call(method, [this.as_any(), message.bind(py)]),
                     None => Ok(()),
                 },
                 Arrival::View(data, len) => match &listener.on_message {
@@ -185,12 +188,12 @@ impl AsyncConnection {
     ) -> PyResult<()> {
         let py = this.py();
         // The buffer is out of the connection while the view is out: nothing that the listener calls can move or reuse it.
-        let (input, start) = self.lock(py).conn.peer.take_input();
+        let (input, start) = self.lock(py)?.conn.peer.take_input();
         let lent = listener.loan.lock(py).take();
         let loan = match lent {
             Some(loan) => loan,
             None => {
-                let lent = Lent { data: ptr::null(), len: 0, exports: 0, _owner: Vec::new() };
+                let lent = Lent { data: ptr::null(), len: 0, exports: 0, _owner: ReadBuffer::default() };
                 Py::new(py, Loan { inner: Guarded::new(lent) })?
             }
         };
@@ -199,7 +202,7 @@ impl AsyncConnection {
             lent.data = if len == 0 { ptr::NonNull::<u8>::dangling().as_ptr() } else { data };
             lent.len = len;
         }
-        let result = PyMemoryView::from(loan.bind(py)).and_then(|view| call(method, this, (this, view)));
+        let result = PyMemoryView::from(loan.bind(py)).and_then(|view| call(method, [this.as_any(), view.as_any()]));
         let kept = {
             let mut lent = loan.get().inner.lock(py);
             if lent.exports == 0 {
@@ -209,11 +212,11 @@ impl AsyncConnection {
         };
         if kept {
             // Somebody keeps a view: the buffer is theirs, we go on with a copy of the rest.
-            let rest = input[start..].to_vec();
+            let rest = ReadBuffer::exact(&input[start..]);
             loan.get().inner.lock(py)._owner = input;
-            self.lock(py).conn.peer.put_input((rest, 0));
+            self.lock(py)?.conn.peer.put_input((rest, 0));
         } else {
-            self.lock(py).conn.peer.put_input((input, start));
+            self.lock(py)?.conn.peer.put_input((input, start));
             *listener.loan.lock(py) = Some(loan);
         }
         result
@@ -222,7 +225,7 @@ impl AsyncConnection {
     /// Tells of a ping or pong.
     pub(super) fn tell_control(this: &Bound<'_, Self>, control: Arrival) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
-        if this.get().lock(this.py()).listener_error.is_some() {
+        if this.get().lock(this.py())?.listener_error.is_some() {
             return Ok(());
         }
         let (method, data) = match control {
@@ -230,7 +233,9 @@ impl AsyncConnection {
             Arrival::Pong(data) => (&listener.on_pong, data),
             Arrival::Message(_) | Arrival::View(..) => return Ok(()),
         };
-        Self::guard(this, tell(method.as_ref(), this, || (this, PyBytes::new(this.py(), &data))))
+        let Some(method) = method else { return Ok(()) };
+        let data = PyBytes::new(this.py(), &data);
+        Self::guard(this, call(method, [this.as_any(), data.as_any()]))
     }
 
     /// Whether messages go to a listener.
@@ -241,21 +246,27 @@ impl AsyncConnection {
 
     pub(super) fn tell_open(this: &Bound<'_, Self>) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
-        Self::guard(this, tell(listener.on_open.as_ref(), this, || (this,)))
+        let Some(method) = &listener.on_open else { return Ok(()) };
+        Self::guard(this, call(method, [this.as_any()]))
     }
 
     pub(super) fn tell_writable(this: &Bound<'_, Self>) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
-        Self::guard(this, tell(listener.on_writable.as_ref(), this, || (this,)))
+        let Some(method) = &listener.on_writable else { return Ok(()) };
+        Self::guard(this, call(method, [this.as_any()]))
     }
 
     pub(super) fn tell_close(this: &Bound<'_, Self>) -> PyResult<()> {
-        let Some(listener) = &this.get().listener else { return Ok(()) };
+        let py = this.py();
+        let Some(method) = this.get().listener.as_ref().and_then(|listener| listener.on_close.as_ref()) else {
+            return Ok(());
+        };
         let (code, reason) = {
-            let state = this.get().lock(this.py());
+            let state = this.get().lock(py)?;
             crate::view::close(&state.conn.peer.link, true).unwrap_or((1006, String::new()))
         };
-        Self::guard(this, tell(listener.on_close.as_ref(), this, || (this, code, reason)))
+        let (code, reason) = (code.into_pyobject(py)?, reason.into_pyobject(py)?);
+        Self::guard(this, call(method, [this.as_any(), code.as_any(), reason.as_any()]))
     }
 
     fn guard(this: &Bound<'_, Self>, result: PyResult<()>) -> PyResult<()> {
@@ -272,7 +283,7 @@ impl AsyncConnection {
             return Err(error);
         }
         {
-            let mut state = this.get().lock(py);
+            let mut state = this.get().lock(py)?;
             if state.listener_error.is_some() {
                 drop(state);
                 error.write_unraisable(py, Some(this.as_any())); // one can be raised
@@ -284,20 +295,6 @@ impl AsyncConnection {
     }
 }
 
-fn tell<'py, A>(
-    method: Option<&Py<PyAny>>,
-    this: &Bound<'py, AsyncConnection>,
-    arguments: impl FnOnce() -> A,
-) -> PyResult<()>
-where
-    A: pyo3::call::PyCallArgs<'py>,
-{
-    method.map_or(Ok(()), |method| call(method, this, arguments()))
-}
-
-fn call<'py, A>(method: &Py<PyAny>, this: &Bound<'py, AsyncConnection>, arguments: A) -> PyResult<()>
-where
-    A: pyo3::call::PyCallArgs<'py>,
-{
-    method.bind(this.py()).call1(arguments).map(drop)
+fn call<'py, const N: usize>(method: &Py<PyAny>, arguments: [&Bound<'py, PyAny>; N]) -> PyResult<()> {
+    invoke::call(method.bind(arguments[0].py()), arguments).map(drop)
 }

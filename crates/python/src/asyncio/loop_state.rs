@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 use std::io;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::connection::AsyncConnection;
+use super::exclusive::this_thread;
 use super::guarded::Guarded;
+use super::invoke::{self, Steps};
 use super::port::Port;
 #[cfg(target_os = "linux")]
 use super::timer::Timer;
@@ -24,6 +27,8 @@ const ATTRIBUTE: &str = "_wirespeed_state";
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct LoopState {
     iteration: AtomicU64,
+    /// The thread that runs the loop, as far as we know: see [`this_thread`].
+    thread: AtomicUsize,
     inner: Guarded<Inner>,
 }
 
@@ -69,7 +74,10 @@ impl LoopState {
             #[cfg(target_os = "linux")]
             watches: watches(event_loop)?,
         };
-        let state = Bound::new(py, Self { iteration: AtomicU64::new(1), inner: Guarded::new(inner) })?;
+        let state = Bound::new(
+            py,
+            Self { iteration: AtomicU64::new(1), thread: AtomicUsize::new(this_thread()), inner: Guarded::new(inner) },
+        )?;
         // A loop without room for attributes: each connection has a state of its own, which costs a timer each.
         let _ = event_loop.setattr(ATTRIBUTE, &state);
         Ok(state)
@@ -87,6 +95,24 @@ impl LoopState {
         self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// Whether this thread runs the loop, or nobody does.
+    #[inline]
+    pub(super) fn is_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.thread.load(Ordering::Relaxed) == this_thread() { Ok(true) } else { self.is_here_now(event_loop) }
+    }
+
+    /// The loop may have moved to another thread.
+    #[cold]
+    fn is_here_now(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = event_loop.py();
+        let running = super::raw::asyncio(py)?.running_loop.bind(py).call0()?;
+        let here = running.is(event_loop) || !invoke::method(event_loop, intern!(py, "is_running"), [])?.is_truthy()?;
+        if here {
+            self.thread.store(this_thread(), Ordering::Relaxed);
+        }
+        Ok(here)
+    }
+
     /// Flushes `connection` at the end of this iteration.
     pub(super) fn cork(slf: &Bound<'_, Self>, connection: &Bound<'_, AsyncConnection>) -> PyResult<()> {
         let py = slf.py();
@@ -99,10 +125,16 @@ impl LoopState {
             inner.scheduled = true;
             inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
         };
-        if let Some(event_loop) = event_loop {
-            event_loop.call_method1(py, "call_soon", (slf.getattr("_flush")?,))?;
+        let Some(event_loop) = event_loop else { return Ok(()) };
+        let name = intern!(py, "call_soon");
+        let (done, result) = invoke::insist_known(|| {
+            let flush = slf.getattr(intern!(py, "_flush"))?;
+            invoke::method(event_loop.bind(py), name, [&flush]).map(drop)
+        });
+        if !done {
+            slf.get().inner.lock(py).scheduled = false; // whoever corks next asks again
         }
-        Ok(())
+        result
     }
 
     /// Sets the timer of `port` to `deadline`, instead of the one with the key `old`; the new key.
@@ -155,10 +187,11 @@ impl LoopState {
         let Some(event_loop) = event_loop else { return Ok(()) };
         match old {
             Alarm::Off => {}
-            Alarm::Handle(_, handle) => handle.call_method0(py, "cancel").map(drop)?,
+            Alarm::Handle(_, handle) => invoke::method(handle.bind(py), intern!(py, "cancel"), []).map(drop)?,
             #[cfg(target_os = "linux")]
             Alarm::Descriptor(timer) => {
-                event_loop.call_method1(py, "remove_reader", (timer.fd.as_raw_fd(),)).map(drop)?
+                let fd = timer.fd.as_raw_fd().into_pyobject(py)?;
+                invoke::method(event_loop.bind(py), intern!(py, "remove_reader"), [fd.as_any()]).map(drop)?
             }
         }
         let Some(wanted) = wanted else { return Ok(()) };
@@ -174,16 +207,27 @@ impl LoopState {
             }
         }
         let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
-        let handle = event_loop.call_method1(py, "call_later", (delay, slf.getattr("_on_timer")?))?;
-        slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, handle);
-        Ok(())
+        let (delay, on_timer) = (delay.into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
+        let mut handle = None;
+        // Two that look for what is due do no harm; none would.
+        let result = invoke::insist(|| {
+            let later = invoke::method(event_loop.bind(py), intern!(py, "call_later"), [delay.as_any(), &on_timer])?;
+            handle = Some(later);
+            Ok(())
+        });
+        if let Some(handle) = handle {
+            slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, handle.unbind());
+        }
+        result
     }
 
     #[cfg(target_os = "linux")]
     fn watch_timer(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>, wanted: Instant) -> PyResult<Timer> {
         let mut timer = Timer::new().map_err(io::Error::from)?;
         timer.arm(Instant::now(), wanted).map_err(io::Error::from)?;
-        event_loop.call_method1("add_reader", (timer.fd.as_raw_fd(), slf.getattr("_on_timer")?))?;
+        let py = slf.py();
+        let (fd, on_timer) = (timer.fd.as_raw_fd().into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
+        invoke::method(event_loop, intern!(py, "add_reader"), [fd.as_any(), &on_timer])?;
         Ok(timer)
     }
 }
@@ -214,11 +258,11 @@ impl LoopState {
             inner.scheduled = false;
             std::mem::take(&mut inner.corked)
         };
-        let mut result = Ok(());
+        let mut steps = Steps::new();
         for connection in corked {
-            result = result.and(AsyncConnection::uncork(connection.bind(py)));
+            steps.note(AsyncConnection::uncork(connection.bind(py)));
         }
-        result
+        steps.end()
     }
 
     /// Sees to the connections whose time has come.
@@ -226,21 +270,26 @@ impl LoopState {
         let py = slf.py();
         let this = slf.get();
         let now = Instant::now();
-        let due: Vec<Py<Port>> = {
+        // The handle that has called us is dropped outside the lock.
+        let (_handle, due): (_, Vec<Py<Port>>) = {
             let mut inner = this.inner.lock(py);
-            match &mut inner.alarm {
+            let handle = match &mut inner.alarm {
                 #[cfg(target_os = "linux")]
-                Alarm::Descriptor(timer) => timer.clear(),
-                alarm => *alarm = Alarm::Off,
-            }
+                Alarm::Descriptor(timer) => {
+                    timer.clear();
+                    None
+                }
+                alarm => Some(std::mem::replace(alarm, Alarm::Off)),
+            };
             let later = inner.timers.split_off(&(now, u64::MAX));
-            std::mem::replace(&mut inner.timers, later).into_values().collect()
+            (handle, std::mem::replace(&mut inner.timers, later).into_values().collect())
         };
-        let mut result = Ok(());
+        let mut steps = Steps::new();
         for port in due {
-            result = result.and(Port::handle_timer(port.bind(py), now));
+            steps.note(Port::handle_timer(port.bind(py), now));
         }
-        result.and(Self::arm(slf))
+        steps.note(Self::arm(slf));
+        steps.end()
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -5,13 +5,16 @@
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share, `timer` one of these things.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
 //! - `broadcast` is one message for many connections.
+//! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how Python code is called from callbacks of the loop.
 //! - `opening` comes before all this.
 
 pub(crate) mod broadcast;
 mod calls;
 pub(crate) mod connection;
 mod driving;
+mod exclusive;
 mod guarded;
+mod invoke;
 pub(crate) mod listener;
 pub(crate) mod loop_state;
 pub(crate) mod opening;

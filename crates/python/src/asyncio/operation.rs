@@ -3,12 +3,17 @@
 //! If what it is for is possible at once, `await` completes inside `am_send`: no future, no StopIteration, no turn of the loop. Otherwise it
 //! yields a [`Waiter`](super::waiter) and tries again when it is resumed.
 
+//!
+//! One step is made at a time: [`Operation::enter`] makes whoever comes meanwhile, from inside the step or from another thread, fail. So the cells of an
+//! operation belong to the thread that is in the step; nobody holds a `&mut` to one. The operation that is done, which all share, is never written to.
+
 #![allow(unsafe_code)] // type slots
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
@@ -18,9 +23,6 @@ use wirespeed_driver::protocol::Delivery;
 use super::connection::AsyncConnection;
 use super::raw::{self, FreeList, c};
 use super::waiter::WaiterRef;
-
-/// CPython's flag for types with an `am_send` slot. `PyType_FromSpec` does not set it; without it the slot is ignored.
-const HAVE_AM_SEND: std::ffi::c_ulong = 1 << 10;
 
 /// What an operation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn receives(self) -> bool {
+    pub(super) fn receives(self) -> bool {
         matches!(self, Self::Receive | Self::Next | Self::ReceiveMany | Self::Fragment)
     }
 }
@@ -76,12 +78,14 @@ pub(super) enum Step {
 #[repr(C)]
 pub(super) struct Operation {
     ob_base: ffi::PyObject,
-    connection: *mut ffi::PyObject,
+    /// A step is being made.
+    running: AtomicBool,
+    connection: Cell<*mut ffi::PyObject>,
     /// Of [`Kind::Send`]: the message; of [`Kind::SendMany`]: the iterator.
-    message: *mut ffi::PyObject,
-    pub(super) waiter: Option<WaiterRef>,
-    pub(super) kind: Kind,
-    stage: Stage,
+    message: Cell<*mut ffi::PyObject>,
+    waiter: Cell<Option<WaiterRef>>,
+    kind: Cell<Kind>,
+    stage: Cell<Stage>,
     /// As in `recv(decode=...)`; of [`Kind::Send`], `text`.
     pub(super) option: Option<bool>,
     pub(super) compress: Option<bool>,
@@ -151,11 +155,12 @@ impl Operation {
             ffi::Py_XINCREF(connection);
             ffi::Py_XINCREF(message);
             let operation = object.cast::<Self>();
-            (&raw mut (*operation).connection).write(connection);
-            (&raw mut (*operation).message).write(message);
-            (&raw mut (*operation).waiter).write(None);
-            (&raw mut (*operation).kind).write(kind);
-            (&raw mut (*operation).stage).write(Stage::Fresh);
+            (&raw mut (*operation).running).write(AtomicBool::new(false));
+            (&raw mut (*operation).connection).write(Cell::new(connection));
+            (&raw mut (*operation).message).write(Cell::new(message));
+            (&raw mut (*operation).waiter).write(Cell::new(None));
+            (&raw mut (*operation).kind).write(Cell::new(kind));
+            (&raw mut (*operation).stage).write(Cell::new(Stage::Fresh));
             (&raw mut (*operation).option).write(option);
             (&raw mut (*operation).compress).write(compress);
             (&raw mut (*operation).limit).write(limit);
@@ -176,16 +181,63 @@ impl Operation {
     /// The message, or the iterator.
     pub(super) fn message<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         // SAFETY: attached; the field is null or owns its reference.
-        unsafe { Bound::from_borrowed_ptr_or_opt(py, self.message) }
+        unsafe { Bound::from_borrowed_ptr_or_opt(py, self.message.get()) }
+    }
+
+    /// What it is for, as far as it has come.
+    #[inline]
+    pub(super) fn kind(&self) -> Kind {
+        self.kind.get()
+    }
+
+    /// It is for something else from now on.
+    pub(super) fn become_kind(&self, kind: Kind) {
+        self.kind.set(kind);
+    }
+
+    /// What it has waited on, out of it.
+    #[inline]
+    pub(super) fn take_waiter(&self) -> Option<WaiterRef> {
+        self.waiter.take()
+    }
+
+    /// Begins a step; `None`, with an exception: one is being made. Not for the operation that is done.
+    #[inline]
+    fn enter(&self, py: Python<'_>) -> Option<Running<'_>> {
+        // Where the interpreter has its lock nobody comes between these two lines.
+        #[cfg(not(Py_GIL_DISABLED))]
+        let running = {
+            let running = self.running.load(Ordering::Relaxed);
+            self.running.store(true, Ordering::Relaxed);
+            running
+        };
+        #[cfg(Py_GIL_DISABLED)]
+        let running = self.running.swap(true, Ordering::Acquire);
+        if running {
+            PyRuntimeError::new_err("this is executing already").restore(py);
+            return None;
+        }
+        Some(Running(self))
+    }
+}
+
+/// A step that is being made, until it is dropped.
+struct Running<'a>(&'a Operation);
+
+impl Drop for Running<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.running.store(false, Ordering::Release);
     }
 }
 
 /// # Safety
 ///
-/// `object` is a live operation, and nobody else looks at it meanwhile.
-unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a mut Operation {
-    // SAFETY: slots and methods of this type are called with objects of this type; a task's objects belong to its loop's thread.
-    unsafe { &mut *object.cast::<Operation>() }
+/// `object` is a live operation, for as long as the reference is used.
+#[inline]
+unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Operation {
+    // SAFETY: slots and methods of this type are called with objects of this type; everything that changes is in cells.
+    unsafe { &*object.cast::<Operation>() }
 }
 
 /// # Safety
@@ -193,22 +245,16 @@ unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a mut Operation {
 /// Its connection is null or a live connection.
 unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Bound<'py, AsyncConnection>> {
     // SAFETY: attached; the field is null, after the collector has cleared it, or owns a reference to a connection.
-    unsafe { Bound::from_borrowed_ptr_or_opt(py, operation.connection).map(|object| object.cast_into_unchecked()) }
+    unsafe {
+        Bound::from_borrowed_ptr_or_opt(py, operation.connection.get()).map(|object| object.cast_into_unchecked())
+    }
 }
 
 /// The next step, or the error it ends with.
-///
-/// # Safety
-///
-/// As for `this`.
 #[inline]
-unsafe fn advance(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Step> {
-    // SAFETY: see `this`.
-    let operation = unsafe { this(object) };
-    match (operation.kind, operation.stage) {
-        (Kind::Done, _) | (Kind::Yield, Stage::Suspended) => {
-            return Ok(Step::Ready(none()));
-        }
+fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
+    match (operation.kind.get(), operation.stage.get()) {
+        (Kind::Yield, Stage::Suspended) => return Ok(Step::Ready(none())),
         (_, Stage::Finished) => return Err(PyRuntimeError::new_err("this was awaited already")),
         _ => {}
     }
@@ -238,33 +284,37 @@ unsafe extern "C" fn am_send(
     // SAFETY: the interpreter calls this slot attached, with an object of this type and a place for the result.
     unsafe {
         let py = Python::assume_attached();
-        let step = catch_unwind(AssertUnwindSafe(|| advance(py, object)))
-            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
         let operation = this(object);
+        *result = ptr::null_mut();
+        if operation.kind.get() == Kind::Done {
+            *result = none();
+            return ffi::PySendResult::PYGEN_RETURN;
+        }
+        let Some(_running) = operation.enter(py) else { return ffi::PySendResult::PYGEN_ERROR };
+        let step = catch_unwind(AssertUnwindSafe(|| advance(py, operation)))
+            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
         match step {
             Ok(Step::Ready(value)) => {
-                operation.stage = Stage::Finished;
-                operation.waiter = None;
+                operation.stage.set(Stage::Finished);
+                drop(operation.waiter.take());
                 *result = value;
                 ffi::PySendResult::PYGEN_RETURN
             }
             Ok(Step::Wait(waiter)) => {
-                operation.stage = Stage::Suspended;
-                *result = waiter.yield_again();
-                operation.waiter = Some(waiter);
+                operation.stage.set(Stage::Suspended);
+                *result = waiter.yield_again(py);
+                operation.waiter.set(Some(waiter));
                 ffi::PySendResult::PYGEN_NEXT
             }
             Ok(Step::Yield) => {
-                operation.stage = Stage::Suspended;
-                ffi::Py_INCREF(ffi::Py_None());
-                *result = ffi::Py_None();
+                operation.stage.set(Stage::Suspended);
+                *result = none();
                 ffi::PySendResult::PYGEN_NEXT
             }
             Err(error) => {
-                operation.stage = Stage::Finished;
-                operation.waiter = None;
+                operation.stage.set(Stage::Finished);
+                drop(operation.waiter.take());
                 error.restore(py);
-                *result = ptr::null_mut();
                 ffi::PySendResult::PYGEN_ERROR
             }
         }
@@ -275,7 +325,7 @@ unsafe extern "C" fn am_send(
 unsafe extern "C" fn iternext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `am_send`.
     unsafe {
-        if this(object).kind == Kind::Done {
+        if this(object).kind.get() == Kind::Done {
             return ptr::null_mut(); // without an exception: the value is None
         }
         let mut value = ptr::null_mut();
@@ -300,30 +350,31 @@ unsafe extern "C" fn send(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
 }
 
 /// Nothing more is wanted of it: what it was given goes back.
-///
-/// # Safety
-///
-/// As for `this`.
-unsafe fn abandon(object: *mut ffi::PyObject) {
-    // SAFETY: see `this`; attached.
-    unsafe {
-        let operation = this(object);
-        let suspended = operation.stage == Stage::Suspended;
-        operation.stage = Stage::Finished;
-        let kind = operation.kind;
-        let waiter = operation.waiter.take();
-        let gave_turn = suspended && waiter.is_none() && kind.receives();
-        if waiter.is_none() && !gave_turn {
-            return;
-        }
-        let py = Python::assume_attached();
-        if let Some(connection) = connection(py, operation) {
-            let _ = catch_unwind(AssertUnwindSafe(|| match &waiter {
-                Some(waiter) => connection.get().abandon(&connection, waiter, kind),
-                None => connection.get().abandon_turn(&connection),
-            }));
-        }
+fn abandon(py: Python<'_>, operation: &Operation) {
+    let suspended = operation.stage.replace(Stage::Finished) == Stage::Suspended;
+    let kind = operation.kind.get();
+    let waiter = operation.waiter.take();
+    let gave_turn = suspended && waiter.is_none() && kind.receives();
+    if waiter.is_none() && !gave_turn {
+        return;
     }
+    // SAFETY: see `connection`.
+    if let Some(connection) = unsafe { connection(py, operation) } {
+        let _ = catch_unwind(AssertUnwindSafe(|| match &waiter {
+            Some(waiter) => connection.get().abandon(&connection, waiter, kind),
+            None => connection.get().abandon_turn(&connection),
+        }));
+    }
+}
+
+/// The same from outside; false, with an exception: a step is being made.
+fn abandon_from_outside(py: Python<'_>, operation: &Operation) -> bool {
+    if operation.kind.get() == Kind::Done {
+        return true;
+    }
+    let Some(_running) = operation.enter(py) else { return false };
+    abandon(py, operation);
+    true
 }
 
 /// Cancellation, and other exceptions thrown in.
@@ -331,8 +382,8 @@ unsafe extern "C" fn throw(object: *mut ffi::PyObject, arguments: *mut ffi::PyOb
     // SAFETY: as `send`; a tuple of one to three, as generators take them.
     unsafe {
         let py = Python::assume_attached();
-        if this(object).kind != Kind::Done {
-            abandon(object);
+        if !abandon_from_outside(py, this(object)) {
+            return ptr::null_mut();
         }
         let kind = ffi::PyTuple_GetItem(arguments, 0);
         if kind.is_null() {
@@ -358,11 +409,10 @@ unsafe extern "C" fn throw(object: *mut ffi::PyObject, arguments: *mut ffi::PyOb
 unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `send`.
     unsafe {
-        if this(object).kind != Kind::Done {
-            abandon(object);
+        if !abandon_from_outside(Python::assume_attached(), this(object)) {
+            return ptr::null_mut();
         }
-        ffi::Py_INCREF(ffi::Py_None());
-        ffi::Py_None()
+        none()
     }
 }
 
@@ -375,7 +425,7 @@ unsafe extern "C" fn self_new_reference(object: *mut ffi::PyObject) -> *mut ffi:
 /// `__name__` and `__qualname__`, for the `repr` of tasks.
 unsafe extern "C" fn name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { ffi::PyUnicode_FromString(method_name(this(object).kind)) }
+    unsafe { ffi::PyUnicode_FromString(method_name(this(object).kind.get())) }
 }
 
 fn method_name(kind: Kind) -> *const c_char {
@@ -392,23 +442,26 @@ fn method_name(kind: Kind) -> *const c_char {
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
     // SAFETY: the collector calls this with an object of this type.
     unsafe {
-        let operation = &*object.cast::<Operation>();
-        for reference in [ffi::Py_TYPE(object).cast(), operation.connection, operation.message] {
+        let operation = this(object);
+        for reference in [ffi::Py_TYPE(object).cast(), operation.connection.get(), operation.message.get()] {
             let result = raw::visit(reference, visit, arg);
             if result != 0 {
                 return result;
             }
         }
-        operation.waiter.as_ref().map_or(0, |waiter| waiter.traverse(visit, arg))
+        // A look, without taking it out: the collector runs between two lines of whoever is in a step, or while all threads stand still.
+        let waiter = &*operation.waiter.as_ptr();
+        waiter.as_ref().map_or(0, |waiter| waiter.traverse(visit, arg))
     }
 }
 
 unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
     // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their references.
     unsafe {
-        abandon(object);
-        raw::clear(&mut this(object).connection);
-        raw::clear(&mut this(object).message);
+        let operation = this(object);
+        abandon(Python::assume_attached(), operation);
+        raw::clear(&operation.connection);
+        raw::clear(&operation.message);
     }
     0
 }
@@ -423,8 +476,8 @@ unsafe fn warn_never_awaited(operation: &Operation) {
         let py = Python::assume_attached();
         let pending = PyErr::take(py);
         let format = c!("'%s' was never awaited");
-        if ffi::PyErr_WarnFormat(ffi::PyExc_RuntimeWarning, 1, format, method_name(operation.kind)) < 0 {
-            ffi::PyErr_WriteUnraisable(operation.connection);
+        if ffi::PyErr_WarnFormat(ffi::PyExc_RuntimeWarning, 1, format, method_name(operation.kind.get())) < 0 {
+            ffi::PyErr_WriteUnraisable(operation.connection.get());
         }
         if let Some(pending) = pending {
             pending.restore(py);
@@ -438,8 +491,8 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_UnTrack(object.cast());
         let operation = this(object);
-        if operation.stage == Stage::Fresh
-            && !matches!(operation.kind, Kind::Yield | Kind::Drain | Kind::Room | Kind::Done)
+        if operation.stage.get() == Stage::Fresh
+            && !matches!(operation.kind.get(), Kind::Yield | Kind::Drain | Kind::Room | Kind::Done)
         {
             warn_never_awaited(operation);
         }
@@ -490,10 +543,8 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         name: c!("wirespeed._native.Operation"),
         basicsize: size_of::<Operation>() as c_int,
         itemsize: 0,
-        flags: (ffi::Py_TPFLAGS_DEFAULT
-            | ffi::Py_TPFLAGS_HAVE_GC
-            | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION
-            | HAVE_AM_SEND) as std::ffi::c_uint,
+        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION)
+            as std::ffi::c_uint,
         slots: slots.as_mut_ptr(),
     };
     // SAFETY: attached; the specification is valid, its tables live for ever. Both references are kept for ever.

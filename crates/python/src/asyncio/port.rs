@@ -8,11 +8,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
+use super::invoke;
 
 /// See the module.
 #[pyclass(frozen, module = "wirespeed._native")]
@@ -104,7 +106,7 @@ impl Port {
         let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
         AsyncConnection::on_end(&connection, None)?;
         match connection.get().transport(py) {
-            Some(transport) => transport.call_method0(py, "can_write_eof")?.is_truthy(py),
+            Some(transport) => invoke::method(transport.bind(py), intern!(py, "can_write_eof"), [])?.is_truthy(),
             None => Ok(true),
         }
     }
@@ -117,8 +119,7 @@ impl Port {
 
     fn pause_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        connection.get().on_pause_writing(slf.py());
-        Ok(())
+        connection.get().on_pause_writing(slf.py())
     }
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
@@ -182,8 +183,8 @@ impl Reader {
     fn tell(&self, py: Python<'_>) -> PyResult<()> {
         match self.port.get().connection(py)? {
             Some(connection) if connection.get().reader.load(Ordering::Relaxed) == self.number => {
-                let dropped = self.port.getattr(py, "_dropped")?;
-                connection.get().event_loop.call_method1(py, "call_soon", (dropped,)).map(drop)
+                let dropped = self.port.bind(py).getattr(intern!(py, "_dropped"))?;
+                invoke::call_soon(connection.get().event_loop.bind(py), &dropped)
             }
             _ => Ok(()),
         }

@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)] // type slots
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
@@ -224,8 +225,8 @@ mod kept {
 ///
 /// The place is null or owns its reference.
 #[inline]
-pub(super) unsafe fn clear(place: &mut *mut ffi::PyObject) {
-    let object = std::mem::replace(place, ptr::null_mut());
+pub(super) unsafe fn clear(place: &Cell<*mut ffi::PyObject>) {
+    let object = place.replace(ptr::null_mut());
     // SAFETY: the caller says that the place owns its reference.
     unsafe { ffi::Py_XDECREF(object) };
 }
@@ -249,6 +250,8 @@ pub(super) struct Asyncio {
     pub(super) cancelled_error: Py<PyAny>,
     /// A future of `_asyncio` whose result is None.
     pub(super) finished: Py<PyAny>,
+    /// `_get_running_loop`.
+    pub(super) running_loop: Py<PyAny>,
     /// The dict of the tasks that run now, by loop, where there is one; else `asyncio.current_task`.
     current_tasks: Result<Py<PyDict>, Py<PyAny>>,
 }
@@ -267,6 +270,7 @@ pub(super) fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
         Ok(Asyncio {
             cancelled_error: module.getattr("CancelledError")?.unbind(),
             finished: finished(&module)?.unbind(),
+            running_loop: module.getattr("_get_running_loop")?.unbind(),
             current_tasks,
         })
     })

@@ -1,12 +1,14 @@
 //! Receiving: the steps of `recv()` and its kin, and what a readable descriptor makes of them.
 
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use wirespeed_driver::blocking::Item;
 use wirespeed_driver::protocol::Delivery;
 
-use super::connection::{AsyncConnection, finish_item, fragment};
+use super::connection::{AsyncConnection, finish_item, fragment, set_result};
+use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation, Step, delivery};
 use super::state::Notes;
 use super::waiter::{Stage, WaiterRef};
@@ -15,30 +17,30 @@ use crate::errors;
 impl AsyncConnection {
     /// The next step of an operation.
     #[inline]
-    pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &mut Operation) -> PyResult<Step> {
-        match operation.kind {
+    pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
+        match operation.kind() {
             Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
             _ => self.send_step(this, operation),
         }
     }
 
     #[inline]
-    fn receive_step(&self, this: &Bound<'_, Self>, operation: &mut Operation) -> PyResult<Step> {
+    fn receive_step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         let py = this.py();
-        if let Some(waiter) = &operation.waiter {
-            if waiter.stage() == Stage::Waiting {
-                return Ok(Step::Wait(waiter.clone()));
+        if let Some(waiter) = operation.take_waiter() {
+            if waiter.stage(py) == Stage::Waiting {
+                return Ok(Step::Wait(waiter));
             }
-            if let Some(item) = waiter.take() {
+            if let Some(item) = waiter.take(py) {
                 return self.received(this, operation, item);
             }
-            if let Some(error) = waiter.take_error() {
+            if let Some(error) = waiter.take_error(py) {
                 return Err(error);
             }
         }
-        let delivery = delivery(operation.kind);
+        let delivery = delivery(operation.kind());
         let mut notes = Notes::default();
-        let mut state = self.lock(py);
+        let mut state = self.lock(py)?;
         if self.listens() {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv cannot be used"));
         }
@@ -47,10 +49,10 @@ impl AsyncConnection {
         }
         if std::mem::take(&mut state.turn_pending) {
             drop(state);
-            self.release(py);
-            state = self.lock(py);
+            self.release(py)?;
+            state = self.lock(py)?;
         }
-        let taken = if state.next_receiver().is_some() {
+        let taken = if state.next_receiver(py).is_some() {
             None
         } else if state.is_receive_turn_due(self.loop_state.get().iteration()) {
             state.turn_pending = true;
@@ -91,19 +93,16 @@ impl AsyncConnection {
     #[inline]
     fn wait_for_message(&self, this: &Bound<'_, Self>, operation: &Operation, delivery: Delivery) -> PyResult<Step> {
         let py = this.py();
-        let (finished, connecting) = {
-            let state = self.lock(py);
-            (state.is_finished(), state.connecting)
-        };
-        if finished {
-            return Err(self.ended(py, operation.kind));
-        }
-        if connecting {
-            return Err(super::sending::connecting());
-        }
         let waiter = WaiterRef::new(self.event_loop.bind(py), operation.option, delivery)?;
         let paused = {
-            let mut state = self.lock(py);
+            let mut state = self.lock(py)?;
+            if state.is_finished() {
+                drop(state);
+                return Err(self.ended(py, operation.kind()));
+            }
+            if state.connecting {
+                return Err(super::sending::connecting());
+            }
             state.receivers.push_back(waiter.clone());
             state.paused
         };
@@ -118,17 +117,18 @@ impl AsyncConnection {
     /// What a receiver gets of a connection that is closed.
     fn ended(&self, py: Python<'_>, kind: Kind) -> PyErr {
         // A clean close ends the iteration; it is not an error.
-        if kind == Kind::Next && self.closing(py).is_clean() {
-            return PyStopAsyncIteration::new_err(());
+        match self.closing(py) {
+            Ok(closing) if kind == Kind::Next && closing.is_clean() => PyStopAsyncIteration::new_err(()),
+            Ok(_) => self.closed(py),
+            Err(error) => error,
         }
-        self.closed(py)
     }
 
     /// Makes the value of an operation that has its message.
     #[inline]
     fn received(&self, this: &Bound<'_, Self>, operation: &Operation, item: Item<Py<PyAny>>) -> PyResult<Step> {
         let py = this.py();
-        let value = match operation.kind {
+        let value = match operation.kind() {
             Kind::Receive | Kind::Next => finish_item(py, item, operation.option)?,
             Kind::Fragment => fragment(py, item)?,
             _ => self.receive_more(this, operation, item)?,
@@ -147,9 +147,9 @@ impl AsyncConnection {
         let mut notes = Notes::default();
         let mut items = vec![first];
         {
-            let mut state = self.lock(py);
+            let mut state = self.lock(py)?;
             // Those who wait already come first.
-            while items.len() < operation.limit && !state.streaming && state.next_receiver().is_none() {
+            while items.len() < operation.limit && !state.streaming && state.next_receiver(py).is_none() {
                 match state.take(py, operation.option, Delivery::Messages, &mut notes) {
                     Ok(Some(item)) => items.push(item),
                     // What ended it, if anything did, is for the next call: these messages come first.
@@ -172,11 +172,11 @@ impl AsyncConnection {
                 Ok(message) => list.append(message)?,
                 // What cannot be decoded is raised by a call of its own, after what came before it.
                 Err(error) if list.is_empty() => {
-                    self.lock(py).put_back(items);
+                    self.lock(py)?.put_back(items);
                     return Err(error);
                 }
                 Err(_) => {
-                    self.lock(py).put_back(std::iter::once(item).chain(items));
+                    self.lock(py)?.put_back(std::iter::once(item).chain(items));
                     break;
                 }
             }
@@ -191,20 +191,21 @@ impl AsyncConnection {
         if conn.listens() {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv_nowait cannot be used"));
         }
+        conn.check_thread(py, "recv_nowait()")?;
         let mut notes = Notes::default();
         let taken = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             if state.streaming {
                 return Err(errors::streaming(py));
             }
-            let waiting = state.next_receiver().is_some();
+            let waiting = state.next_receiver(py).is_some();
             if waiting { None } else { state.take(py, decode, Delivery::Messages, &mut notes)? }
         };
         Self::tell_notes(this, notes)?;
         Self::settle(this)?;
         match taken {
             Some(item) => finish_item(py, item, decode).map(Some),
-            None if conn.lock(py).is_finished() => Err(conn.closed(py)),
+            None if conn.lock(py)?.is_finished() => Err(conn.closed(py)),
             None => Ok(None),
         }
     }
@@ -213,51 +214,52 @@ impl AsyncConnection {
     pub(super) fn process(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut result = Ok(());
+        let mut steps = Steps::new();
         if conn.listens() {
-            result = Self::dispatch(this);
+            steps.note(Self::dispatch(this));
         } else {
             let direct = conn.may_wake(py)?;
-            while let Some(waiter) = conn.next_served(this, &mut result)? {
-                result = result.and(waiter.wake(py, direct));
+            while let Some(waiter) = conn.next_served(this, &mut steps)? {
+                steps.note(waiter.wake(py, direct));
                 // A task that the loop resumes later has yet to see its message.
-                if !direct && conn.lock(py).postpone() {
-                    result = result.and(conn.serve_soon(py));
+                if !direct && conn.lock(py)?.postpone() {
+                    steps.note(conn.serve_soon(py));
                     break;
                 }
             }
         }
-        result.and(Self::settle(this))
+        steps.note(Self::settle(this));
+        steps.end()
     }
 
     /// The same from inside a task: those that can be served are resumed by the loop.
     pub(super) fn serve(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut result = Ok(());
+        let mut steps = Steps::new();
         // A listener is told by callbacks of the loop only.
         while !conn.listens()
-            && let Some(waiter) = conn.next_served(this, &mut result)?
+            && let Some(waiter) = conn.next_served(this, &mut steps)?
         {
-            waiter.wake(py, false)?;
+            steps.note(waiter.wake(py, false));
         }
-        result?;
-        Self::settle(this)
+        steps.note(Self::settle(this));
+        steps.end()
     }
 
     /// The next receiver, with its message; if there is none, fills the queue.
     #[inline]
-    fn next_served(&self, this: &Bound<'_, Self>, result: &mut PyResult<()>) -> PyResult<Option<WaiterRef>> {
+    fn next_served(&self, this: &Bound<'_, Self>, steps: &mut Steps) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
         let mut notes = Notes::default();
         let mut postponed = false;
         let served = {
-            let mut state = self.lock(py);
-            match state.next_receiver().map(WaiterRef::wants) {
+            let mut state = self.lock(py)?;
+            match state.next_receiver(py).map(WaiterRef::wants) {
                 None => {
                     match state.fill_queue(py, &mut notes) {
                         Ok(more) => postponed = more,
-                        Err(error) => *result = std::mem::replace(result, Ok(())).and(Err(error)),
+                        Err(error) => steps.note(Err(error)),
                     }
                     None
                 }
@@ -269,72 +271,75 @@ impl AsyncConnection {
                     Ok(Some(item)) => {
                         let waiter = state.receivers.pop_front();
                         if let Some(waiter) = &waiter {
-                            waiter.assign(item);
+                            waiter.assign(py, item);
                         }
                         waiter
                     }
                     Err(error) => {
                         let waiter = state.receivers.pop_front();
                         if let Some(waiter) = &waiter {
-                            waiter.fail(error);
+                            waiter.fail(py, error);
                         }
                         waiter
                     }
                 },
             }
         };
+        // Whatever they raise: who is served must be woken.
         if postponed {
-            self.serve_soon(py)?;
+            steps.note(self.serve_soon(py));
         }
-        Self::tell_notes(this, notes)?;
+        steps.note(Self::tell_notes(this, notes));
         Ok(served)
     }
 
     /// The same, in the loop's next turn.
     pub(super) fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
         let Some(port) = self.port.get() else { return Ok(()) };
-        self.event_loop.call_method1(py, "call_soon", (port.getattr(py, "_readable")?,)).map(drop)
+        invoke::call_soon(self.event_loop.bind(py), port.bind(py).getattr(intern!(py, "_readable"))?.as_any())
     }
 
     /// A task that has given the loop a turn does not come back.
     pub(super) fn abandon_turn(&self, this: &Bound<'_, Self>) {
         let py = this.py();
-        let pending = std::mem::take(&mut self.lock(py).turn_pending);
-        if pending && let Err(error) = self.serve_soon(py) {
+        let serve = || {
+            let pending = std::mem::take(&mut self.lock(py)?.turn_pending);
+            if pending { self.serve_soon(py) } else { Ok(()) }
+        };
+        if let Err(error) = serve().and_then(|()| self.release(py)) {
             error.write_unraisable(py, Some(this.as_any()));
         }
-        self.release(py);
     }
 
     /// A task gave up waiting: what it was given goes to others.
     pub(super) fn abandon(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) {
         let py = this.py();
-        waiter.abandon();
-        let result = match kind {
-            Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => {
-                let item = waiter.take();
-                let given = item.is_some();
-                {
-                    let mut state = self.lock(py);
-                    state.receivers.retain(|other| other.as_ptr() != waiter.as_ptr());
-                    if let Some(item) = item {
-                        state.streaming = false;
-                        state.put_back(std::iter::once(item));
-                    }
-                }
-                match (given, kind) {
-                    (false, _) => Ok(()),
-                    // The generator may have to drop the rest of the message first.
-                    (true, Kind::Fragment) => self.serve_soon(py),
-                    (true, _) => Self::serve(this),
-                }
-            }
-            _ => self.abandon_send(this, waiter, kind),
-        };
-        if let Err(error) = result {
+        waiter.abandon(py);
+        let result =
+            if kind.receives() { self.abandon_receive(this, waiter, kind) } else { self.abandon_send(this, waiter) };
+        if let Err(error) = result.and_then(|()| self.release(py)) {
             error.write_unraisable(py, Some(this.as_any()));
         }
-        self.release(py);
+    }
+
+    fn abandon_receive(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) -> PyResult<()> {
+        let py = this.py();
+        let item = waiter.take(py);
+        let given = item.is_some();
+        {
+            let mut state = self.lock(py)?;
+            state.receivers.retain(|other| other.as_ptr() != waiter.as_ptr());
+            if let Some(item) = item {
+                state.streaming = false;
+                state.put_back(std::iter::once(item));
+            }
+        }
+        match (given, kind) {
+            (false, _) => Ok(()),
+            // The generator may have to drop the rest of the message first.
+            (true, Kind::Fragment) => self.serve_soon(py),
+            (true, _) => Self::serve(this),
+        }
     }
 
     /// Tells those who wait for pongs, and a listener that leaves the messages to `recv`.
@@ -345,14 +350,13 @@ impl AsyncConnection {
 
     fn tell_notes_slowly(this: &Bound<'_, Self>, notes: Notes) -> PyResult<()> {
         let py = this.py();
+        let mut steps = Steps::new();
         for (future, latency) in notes.pongs {
-            if !super::connection::is_done(py, &future) {
-                future.call_method1(py, "set_result", (latency,))?;
-            }
+            steps.note(set_result(future.bind(py), latency.into_pyobject(py)?.as_any()));
         }
         for control in notes.controls {
-            Self::tell_control(this, control)?;
+            steps.note(Self::tell_control(this, control));
         }
-        Ok(())
+        steps.end()
     }
 }

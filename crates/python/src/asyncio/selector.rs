@@ -18,6 +18,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::guarded::Guarded;
+use super::invoke;
 use super::port::Port;
 use super::timer::{Timer, timespec};
 
@@ -451,7 +452,7 @@ fn serve(
     let context = PyDict::new(py);
     context.set_item("message", "Exception in a callback of a WebSocket connection")?;
     context.set_item("exception", error.into_value(py))?;
-    event_loop.call_method1("call_exception_handler", (context,)).map(drop)
+    invoke::method(event_loop, intern!(py, "call_exception_handler"), [context.as_any()]).map(drop)
 }
 
 /// The keys of the loop's own descriptors that are ready.

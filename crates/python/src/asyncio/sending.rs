@@ -10,10 +10,11 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;
-use super::guarded::Guard;
+use super::exclusive::Guard;
+use super::invoke::Steps;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
-use super::state::{Output, State, Wanted};
+use super::state::{Output, State, TellWritable, Wanted};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
@@ -43,6 +44,10 @@ impl AsyncConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return this.call_method1("_send_fragments", (message, text, compress)).map(Bound::into_ptr);
         };
+        // In another thread than the loop's it is sent when it is awaited, there: `run_coroutine_threadsafe(ws.send(...), loop)`.
+        if !this.get().is_in_loop(this.py())? {
+            return Ok(Operation::create_send(this, message, text, compress));
+        }
         Ok(match Self::try_send(this, message, kind, &bytes, compress, false)? {
             Sent::Done => Operation::done(),
             Sent::Turn => Operation::create(this, Kind::Yield, None),
@@ -62,18 +67,19 @@ impl AsyncConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return Err(wrong_type(message, "message"));
         };
+        this.get().check_thread(this.py(), "send_nowait()")?;
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             Sent::Done => Ok(()),
             Sent::Turn => {
-                this.get().lock(this.py()).turn_owed = true;
+                this.get().lock(this.py())?.turn_owed = true;
                 Ok(())
             }
             Sent::Full => {
-                this.get().lock(this.py()).tell_writable = true;
+                this.get().lock(this.py())?.tell_writable = TellWritable::Wanted;
                 Ok(())
             }
             Sent::Wait => {
-                this.get().lock(this.py()).tell_writable = true;
+                this.get().lock(this.py())?.tell_writable = TellWritable::Wanted;
                 Err(PyBlockingIOError::new_err("too much is waiting to be sent: see write_limit"))
             }
             Sent::Closed => Err(this.get().closed(this.py())),
@@ -94,7 +100,7 @@ impl AsyncConnection {
         let conn = this.get();
         let len = bytes.len();
         let iteration = conn.loop_state.get().iteration();
-        let mut state = conn.lock(py);
+        let mut state = conn.lock(py)?;
         if state.conn.is_closing() || state.pending_close.is_some() {
             return Ok(Sent::Closed);
         }
@@ -104,7 +110,7 @@ impl AsyncConnection {
         let result = if state.conn.peer.link.is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
-            state = conn.lock(py);
+            state = conn.lock(py)?;
             Ok(())
         } else {
             state.conn.peer.link.send_message(kind, bytes.piece(0..len), compress)
@@ -134,7 +140,11 @@ impl AsyncConnection {
         let turn_due = state.is_turn_due(len, iteration);
         if output == Output::Write && state.large.is_none() && state.conn.socket().is_some() {
             // The short way: one system call, and nothing else to see to.
-            if state.conn.flush() == Flushed::All && !state.conn.is_closing() {
+            if state.flush(py) == Flushed::All
+                && !state.conn.is_closing()
+                && !state.is_room_due()
+                && state.flushes.is_empty()
+            {
                 return Ok(if turn_due { Sent::Turn } else { Sent::Done });
             }
         }
@@ -149,7 +159,7 @@ impl AsyncConnection {
             Output::Wait if large => Self::write_out(this)?,
             Output::Cork | Output::Wait => {}
         }
-        let state = conn.lock(py);
+        let state = conn.lock(py)?;
         if state.conn.peer.link.failure().is_some() {
             drop(state);
             Self::settle(this)?; // the end begins
@@ -166,61 +176,51 @@ impl AsyncConnection {
     pub(super) fn wake_senders(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let woken = {
-            let mut state = this.get().lock(py);
-            if state.senders.is_empty() && state.drainers.is_empty() || !state.has_room() {
+            let mut state = this.get().lock(py)?;
+            if !state.has_room() {
                 return Ok(());
             }
             let mut woken = std::mem::take(&mut state.drainers);
             if !state.fragmenting {
-                state.senders.retain(|waiter| waiter.stage() == Stage::Waiting);
-                state.sender_turns += state.senders.len();
-                woken.append(&mut state.senders);
+                let mut senders = std::mem::take(&mut state.senders);
+                // Those that were cancelled go without a turn.
+                senders.retain(|waiter| waiter.stage(py) == Stage::Waiting);
+                state.give_turns(py, &senders);
+                woken.append(&mut senders);
             }
             woken
         };
+        let mut steps = Steps::new();
         for waiter in woken {
-            waiter.wake(py, false)?;
+            steps.note(waiter.wake(py, false));
         }
-        Ok(())
+        steps.end()
     }
 
     /// The next step of an operation that waits to send.
-    pub(super) fn send_step(&self, this: &Bound<'_, Self>, operation: &mut Operation) -> PyResult<Step> {
+    pub(super) fn send_step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         let py = this.py();
-        if let Some(waiter) = operation.waiter.take() {
-            if waiter.stage() == Stage::Waiting {
-                operation.waiter = Some(waiter);
-                return Ok(Step::Wait(self.same_waiter(operation)?));
-            }
-            match operation.kind {
-                Kind::End => {}
-                Kind::Drain => {
-                    return if self.lock(py).is_finished() { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
-                }
-                _ => {
-                    let mut state = self.lock(py);
-                    state.sender_turns = state.sender_turns.saturating_sub(1);
-                }
-            }
-            return self.send_now(this, operation, true);
+        let Some(waiter) = operation.take_waiter() else { return self.send_now(this, operation, false) };
+        if waiter.stage(py) == Stage::Waiting {
+            return Ok(Step::Wait(waiter));
         }
-        self.send_now(this, operation, false)
+        let turn = self.lock(py)?.take_turn(py, &waiter);
+        if operation.kind() == Kind::Drain {
+            return if self.lock(py)?.is_finished() { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
+        }
+        self.send_now(this, operation, turn)
     }
 
-    fn same_waiter(&self, operation: &Operation) -> PyResult<WaiterRef> {
-        operation.waiter.clone().ok_or_else(|| PyRuntimeError::new_err("this was awaited already"))
-    }
-
-    fn send_now(&self, this: &Bound<'_, Self>, operation: &mut Operation, turn: bool) -> PyResult<Step> {
+    fn send_now(&self, this: &Bound<'_, Self>, operation: &Operation, turn: bool) -> PyResult<Step> {
         let py = this.py();
-        let sent = match operation.kind {
+        let sent = match operation.kind() {
             Kind::Yield => {
                 self.loop_state.get().begin_iteration();
                 return Ok(Step::Yield);
             }
             Kind::End => Sent::Closed,
             Kind::Drain => {
-                let state = self.lock(py);
+                let state = self.lock(py)?;
                 match () {
                     () if state.conn.is_over() || state.conn.peer.link.failure().is_some() => Sent::Closed,
                     () if state.is_crowded() => Sent::Full,
@@ -228,7 +228,7 @@ impl AsyncConnection {
                 }
             }
             Kind::Room => {
-                let state = self.lock(py);
+                let state = self.lock(py)?;
                 match () {
                     () if state.conn.is_closing() || state.pending_close.is_some() => Sent::Closed,
                     () if state.connecting => return Err(connecting()),
@@ -250,24 +250,24 @@ impl AsyncConnection {
         match sent {
             Sent::Done => Ok(Step::Ready(none())),
             Sent::Turn => {
-                operation.kind = Kind::Yield;
+                operation.become_kind(Kind::Yield);
                 self.loop_state.get().begin_iteration();
                 Ok(Step::Yield)
             }
             Sent::Full => {
-                operation.kind = Kind::Drain;
+                operation.become_kind(Kind::Drain);
                 self.wait_for_room(this, false)
             }
             Sent::Wait => self.wait_for_room(this, true),
             Sent::Closed => {
-                operation.kind = Kind::End;
+                operation.become_kind(Kind::End);
                 self.wait_for_end(this)
             }
         }
     }
 
     /// Sends the messages of an iterator until it is exhausted or there is no room.
-    fn send_from_iterator(&self, this: &Bound<'_, Self>, operation: &mut Operation, mut turn: bool) -> PyResult<Sent> {
+    fn send_from_iterator(&self, this: &Bound<'_, Self>, operation: &Operation, mut turn: bool) -> PyResult<Sent> {
         let py = this.py();
         let Some(iterator) = operation.message(py) else {
             return Err(PyRuntimeError::new_err("this was awaited already"));
@@ -275,7 +275,7 @@ impl AsyncConnection {
         let (text, compress) = (operation.option, operation.compress);
         loop {
             {
-                let state = self.lock(py);
+                let state = self.lock(py)?;
                 if state.conn.is_closing() || state.pending_close.is_some() {
                     return Ok(Sent::Closed);
                 }
@@ -293,7 +293,7 @@ impl AsyncConnection {
                 Ok(Some(message)) => message,
                 Ok(None) => {
                     Self::write_out(this)?;
-                    let state = self.lock(py);
+                    let state = self.lock(py)?;
                     return Ok(if state.is_crowded() { Sent::Full } else { Sent::Done });
                 }
                 Err(error) => {
@@ -327,7 +327,7 @@ impl AsyncConnection {
     ) -> PyResult<Option<Sent>> {
         let py = this.py();
         let len = bytes.len();
-        let mut state = self.lock(py);
+        let mut state = self.lock(py)?;
         if state.conn.peer.link.is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
@@ -356,40 +356,47 @@ impl AsyncConnection {
         Self::write_out(this)?;
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
         {
-            let mut state = self.lock(py);
+            let mut state = self.lock(py)?;
+            if state.is_finished() {
+                drop(state);
+                return Err(self.closed(py));
+            }
             if parked { &mut state.senders } else { &mut state.drainers }.push_back(waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
-        Self::wake_senders(this)?;
+        // There may be room by now.
+        Self::settle(this)?;
         Ok(Step::Wait(waiter))
     }
 
     fn wait_for_end(&self, this: &Bound<'_, Self>) -> PyResult<Step> {
         let py = this.py();
-        if self.lock(py).is_finished() {
-            return Err(self.closed(py));
-        }
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
-        self.lock(py).mourners.push(waiter.clone());
+        {
+            let mut state = self.lock(py)?;
+            if state.is_finished() {
+                drop(state);
+                return Err(self.closed(py));
+            }
+            state.mourners.push(waiter.clone());
+        }
         self.hold(this);
         self.loop_state.get().begin_iteration();
         Ok(Step::Wait(waiter))
     }
 
     /// A task gave up waiting to send.
-    pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) -> PyResult<()> {
+    pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef) -> PyResult<()> {
         {
-            let mut state = self.lock(this.py());
-            let before = state.senders.len();
+            let mut state = self.lock(this.py())?;
+            state.take_turn(this.py(), waiter);
             state.senders.retain(|other| other.as_ptr() != waiter.as_ptr());
-            if matches!(kind, Kind::Send | Kind::SendMany | Kind::Room) && state.senders.len() == before {
-                state.sender_turns = state.sender_turns.saturating_sub(1); // it was its turn
-            }
             state.drainers.retain(|other| other.as_ptr() != waiter.as_ptr());
             state.mourners.retain(|other| other.as_ptr() != waiter.as_ptr());
         }
-        Self::wake_senders(this)
+        // It may have been the turn of this one only.
+        Self::settle(this)
     }
 
     /// Sends one fragment; whether it is text, and what is awaited.
@@ -408,7 +415,7 @@ impl AsyncConnection {
         };
         let iteration = conn.loop_state.get().iteration();
         let result = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             if state.conn.is_closing() {
                 Err(SendError::NotOpen)
             } else {
@@ -429,12 +436,12 @@ impl AsyncConnection {
                 match output {
                     Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
                     Output::Write => {
-                        conn.lock(py).corked = corked;
+                        conn.lock(py)?.corked = corked;
                         Self::write_out(this)?;
                     }
-                    _ => conn.lock(py).corked = corked,
+                    _ => conn.lock(py)?.corked = corked,
                 }
-                let full = conn.lock(py).is_above_high();
+                let full = conn.lock(py)?.is_above_high();
                 if full { Operation::create(this, Kind::Drain, None) } else { Operation::done() }
             }
         };
@@ -452,7 +459,7 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let result = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             if state.conn.is_over() {
                 return Ok(());
             }

@@ -1,16 +1,19 @@
 //! Writing what is queued: at once, at the end of an iteration, or when there is room; large messages piece by piece; `flush`.
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffers;
+use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::write_queue::Flushed;
 
-use super::connection::{AsyncConnection, Backend};
+use super::connection::{AsyncConnection, Backend, set_result};
 use super::driving::limit_transport;
+use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation};
-use super::state::{Large, Marks};
+use super::state::{Large, Marks, TellWritable};
 use crate::{errors, source};
 
 /// The next piece of a large message is queued when less than this is: it fits the buffer with it.
@@ -28,7 +31,7 @@ impl AsyncConnection {
         // What may change while it waits is copied.
         let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
         let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
-        let mut state = this.get().lock(py);
+        let mut state = this.get().lock(py)?;
         let send = state.conn.peer.link.begin_large(kind, bytes.len());
         let send = send.map_err(|error| errors::refused(py, error))?;
         state.large = Some(Large { send, source: source.unbind(), offset: 0 });
@@ -37,7 +40,7 @@ impl AsyncConnection {
 
     /// Queues the next piece of the large message that is on its way, if there is one.
     fn append_large(&self, py: Python<'_>) -> PyResult<()> {
-        let mut state = self.lock(py);
+        let mut state = self.lock(py)?;
         let Some(mut large) = state.large.take() else { return Ok(()) };
         if state.conn.is_over() || state.conn.peer.link.failure().is_some() {
             state.conn.peer.link.abandon_large();
@@ -61,30 +64,34 @@ impl AsyncConnection {
         drop(state);
         drop(large);
         if let Some((code, reason)) = pending {
-            let mut state = self.lock(py);
+            let mut state = self.lock(py)?;
             let _ = state.conn.begin_close(code, &reason, std::time::Instant::now()); // it was checked
         }
         Ok(())
     }
 
-    /// Writes what is queued, as far as there is room, and sees to it that the rest follows.
+    /// Writes what is queued, as far as there is room, sees to it that the rest follows, and tells everybody whom this concerns: whoever writes, and for
+    /// whatever reason, those who wait for room or for a flush learn of it.
     pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
+        let mut steps = Steps::new();
+        steps.note(Self::write_queue(this));
+        steps.note(Self::settle(this));
+        steps.end()
+    }
+
+    /// The writing itself. For [`Self::settle`], which tells; everybody else calls [`Self::write_out`].
+    pub(super) fn write_queue(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         loop {
             // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
-            if conn.lock(py).conn.peer.link.queued() < LARGE_FOLLOWS {
+            if conn.lock(py)?.conn.peer.link.queued() < LARGE_FOLLOWS {
                 conn.append_large(py)?;
             }
-            if Self::flush_once(this)? {
-                break;
-            }
-            let state = conn.lock(py);
-            if state.large.is_none() && state.conn.peer.link.queued() == 0 {
-                break;
+            if Self::flush_once(this)? || conn.lock(py)?.is_written() {
+                return Ok(());
             }
         }
-        conn.settle_flushes(py)
     }
 
     /// Writes once; true: there is no more room.
@@ -92,10 +99,10 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let output = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             if state.conn.socket().is_some() {
                 let was_blocked = state.blocked;
-                state.blocked = state.conn.flush() == Flushed::Blocked;
+                state.blocked = state.flush(py) == Flushed::Blocked;
                 let blocked = state.blocked;
                 drop(state);
                 if blocked != was_blocked {
@@ -115,31 +122,31 @@ impl AsyncConnection {
             return Ok(false);
         }
         let Some(transport) = conn.transport(py) else { return Ok(true) };
-        transport.call_method1(py, "write", (PyBytes::new(py, &output),))?;
-        Ok(conn.lock(py).blocked)
+        let output = PyBytes::new(py, &output);
+        if let Err(error) = invoke::method(transport.bind(py), intern!(py, "write"), [output.as_any()]) {
+            // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may follow.
+            conn.lock(py)?.conn.end(Failure::Aborted);
+            return Err(error);
+        }
+        Ok(conn.lock(py)?.blocked)
     }
 
     /// What was corked leaves: the end of an iteration of the loop.
     pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let due = {
-            let mut state = this.get().lock(py);
+            let mut state = this.get().lock(py)?;
             state.corked = false;
-            state.conn.peer.link.queued() > 0 && !state.blocked
+            state.is_write_due(false)
         };
-        if due {
-            Self::write_out(this)?;
-            Self::after_write(this)?;
-        }
-        Ok(())
+        if due { Self::write_from_loop(this) } else { Ok(()) }
     }
 
     /// There is room again.
     pub(super) fn on_writable(this: &Bound<'_, Self>) -> PyResult<()> {
         let conn = this.get();
         conn.loop_state.get().begin_iteration();
-        Self::write_out(this)?;
-        Self::after_write(this)
+        Self::write_from_loop(this)
     }
 
     /// A transport has room again.
@@ -147,7 +154,7 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let drained = {
-            let mut state = conn.lock(py);
+            let mut state = conn.lock(py)?;
             state.blocked = false;
             state.resuming = true;
             std::mem::take(&mut state.draining).then_some(state.limits.write)
@@ -156,8 +163,8 @@ impl AsyncConnection {
             (Some(marks), Some(transport)) => limit_transport(transport.bind(py), marks),
             _ => Ok(()),
         };
-        result = result.and(conn.settle_flushes(py)).and(Self::on_writable(this));
-        conn.lock(py).resuming = false;
+        result = result.and(Self::on_writable(this));
+        conn.lock(py)?.resuming = false;
         result
     }
 
@@ -171,26 +178,61 @@ impl AsyncConnection {
 
     /// Bytes that the transport has taken and the kernel has not.
     pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
-        if self.lock(py).conn.is_over() {
+        if self.lock(py)?.conn.is_over() {
             return Ok(0);
         }
         match self.transport(py) {
-            Some(transport) => transport.call_method0(py, "get_write_buffer_size")?.extract(py),
+            Some(transport) => invoke::method(transport.bind(py), intern!(py, "get_write_buffer_size"), [])?.extract(),
             None => Ok(0),
         }
     }
 
-    fn after_write(this: &Bound<'_, Self>) -> PyResult<()> {
-        Self::wake_senders(this)?;
+    /// Writes from a callback of the loop, where a listener may be told at once that there is room.
+    fn write_from_loop(this: &Bound<'_, Self>) -> PyResult<()> {
+        let mut steps = Steps::new();
+        steps.note(Self::write_queue(this));
+        steps.note(Self::wake_senders(this));
         let tell = {
-            let mut state = this.get().lock(this.py());
-            state.has_room() && std::mem::take(&mut state.tell_writable)
+            let mut state = this.get().lock(this.py())?;
+            let tell = state.tell_writable != TellWritable::No && state.has_room();
+            state.tell_writable = match state.tell_writable {
+                TellWritable::Soon if !tell => TellWritable::Wanted,
+                _ if tell => TellWritable::No,
+                same => same,
+            };
+            tell
         };
-        let mut result = Ok(());
         if tell {
-            result = Self::tell_writable(this);
+            steps.note(Self::tell_writable(this));
         }
-        result.and(Self::settle(this))
+        steps.note(Self::settle(this));
+        steps.end()
+    }
+
+    /// Tells those who wait for room, or for a flush, of what was written. Part of [`Self::settle`].
+    pub(super) fn tell_written(this: &Bound<'_, Self>) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let mut steps = Steps::new();
+        steps.note(conn.settle_flushes(py));
+        let (room, tell) = {
+            let mut state = conn.lock(py)?;
+            let room = state.is_room_due();
+            // From inside whatever calls us: in the loop's next iteration.
+            let tell = room && state.tell_writable == TellWritable::Wanted;
+            if tell {
+                state.tell_writable = TellWritable::Soon;
+            }
+            (room, tell)
+        };
+        if room {
+            steps.note(Self::wake_senders(this));
+        }
+        if tell && let Some(port) = conn.port.get() {
+            let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
+            steps.note(invoke::call_soon(conn.event_loop.bind(py), &writable));
+        }
+        steps.end()
     }
 
     /// `flush()`: a future for what the kernel has not taken.
@@ -200,10 +242,9 @@ impl AsyncConnection {
         Self::write_out(this)?;
         let kept = conn.kept_by_transport(py)?;
         let target = {
-            let state = conn.lock(py);
+            let state = conn.lock(py)?;
             if state.conn.peer.link.failure().is_some() || state.conn.is_over() {
                 drop(state);
-                Self::settle(this)?;
                 return Err(conn.closed(py));
             }
             if state.large.is_some() {
@@ -213,15 +254,22 @@ impl AsyncConnection {
             } else {
                 drop(state);
                 // A loop of send_nowait and flush must give others a turn too.
-                if std::mem::take(&mut conn.lock(py).turn_owed) {
+                if std::mem::take(&mut conn.lock(py)?.turn_owed) {
                     return super::raw::adopt(py, Operation::create(this, Kind::Yield, None))
                         .map(|turn| Some(turn.unbind()));
                 }
                 return Ok(None);
             }
         };
-        let future = conn.event_loop.call_method0(py, "create_future")?;
-        conn.lock(py).flushes.push((target, future.clone_ref(py)));
+        let future = conn.create_future(py)?;
+        {
+            let mut state = conn.lock(py)?;
+            if state.is_finished() {
+                drop(state);
+                return Err(conn.closed(py));
+            }
+            state.flushes.push((target, future.clone_ref(py)));
+        }
         conn.hold(this);
         if kept > 0 {
             conn.settle_flushes(py)?;
@@ -231,12 +279,12 @@ impl AsyncConnection {
 
     /// Tells those who wait for a flush how far it is.
     fn settle_flushes(&self, py: Python<'_>) -> PyResult<()> {
-        if self.lock(py).flushes.is_empty() {
+        if self.lock(py)?.flushes.is_empty() {
             return Ok(());
         }
         if self.kept_by_transport(py)? > 0 {
             // It tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
-            if !std::mem::replace(&mut self.lock(py).draining, true)
+            if !std::mem::replace(&mut self.lock(py)?.draining, true)
                 && let Some(transport) = self.transport(py)
             {
                 limit_transport(transport.bind(py), Marks { high: 0, low: 0 })?;
@@ -244,23 +292,22 @@ impl AsyncConnection {
             return Ok(());
         }
         let settled: Vec<Py<PyAny>> = {
-            let mut state = self.lock(py);
+            let mut state = self.lock(py)?;
             let link = &state.conn.peer.link;
             if link.failure().is_some() {
                 return Ok(()); // the end tells them
             }
-            let all = link.queued() == 0 && state.large.is_none();
+            let all = state.is_written();
             let written = link.written();
             let done = |target: u64| all || target <= written;
             let (settled, rest) = std::mem::take(&mut state.flushes).into_iter().partition(|(target, _)| done(*target));
             state.flushes = rest;
             Vec::<(u64, Py<PyAny>)>::into_iter(settled).map(|(_, future)| future).collect()
         };
+        let mut steps = Steps::new();
         for future in settled {
-            if !super::connection::is_done(py, &future) {
-                future.call_method1(py, "set_result", (py.None(),))?;
-            }
+            steps.note(set_result(future.bind(py), py.None().bind(py)));
         }
-        Ok(())
+        steps.end()
     }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::blocking::Item;
+use wirespeed_driver::buffers;
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
@@ -276,7 +277,17 @@ impl State {
 
     #[inline]
     pub(in crate::asyncio) fn is_queue_full(&self) -> bool {
-        is_full(&self.limits, self.queue.len(), self.queued_bytes)
+        is_full(&self.limits, self.queue.len(), self.queued_bytes + self.conn.peer.unparsed())
+    }
+
+    /// How much may be read at once: what is read and not parsed yet counts as queued.
+    #[inline]
+    pub(in crate::asyncio) fn readable_bytes(&self) -> usize {
+        match self.limits.bytes.high {
+            // Only the number of messages counts.
+            0 => buffers::READ_SIZE,
+            high => high.saturating_sub(self.queued_bytes),
+        }
     }
 
     /// Whether so much was taken that reading may go on.
@@ -305,8 +316,8 @@ impl State {
 
     /// The first task that still waits for a message.
     #[inline]
-    pub(in crate::asyncio) fn next_receiver(&mut self) -> Option<&WaiterRef> {
-        while self.receivers.front().is_some_and(|waiter| waiter.stage() != Stage::Waiting) {
+    pub(in crate::asyncio) fn next_receiver(&mut self, py: Python<'_>) -> Option<&WaiterRef> {
+        while self.receivers.front().is_some_and(|waiter| waiter.stage(py) != Stage::Waiting) {
             self.receivers.pop_front();
         }
         self.receivers.front()

@@ -9,12 +9,12 @@ use std::time::Instant;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Item;
-use wirespeed_driver::evented::Evented;
+use wirespeed_driver::evented::{Evented, Progress};
 use wirespeed_driver::protocol::{CloseCode, Delivery};
 
 pub(super) use self::inbox::{Arrival, Notes};
 use self::outbox::Looked;
-pub(super) use self::outbox::{Large, Output};
+pub(super) use self::outbox::{Large, Output, TellWritable};
 use super::waiter::WaiterRef;
 use crate::payload::PyPayload;
 
@@ -123,8 +123,7 @@ pub(super) struct State {
     unsuspended: (u64, usize, usize),
     /// The loop is due a turn that nobody could give it yet: `send_nowait` cannot.
     pub(super) turn_owed: bool,
-    /// The listener was told, or somebody was refused, that there is no room.
-    pub(super) tell_writable: bool,
+    pub(super) tell_writable: TellWritable,
     /// Futures of `flush`, with the count of written bytes that they wait for.
     pub(super) flushes: Vec<(u64, Py<PyAny>)>,
     // ---- the rest ----
@@ -183,7 +182,7 @@ impl State {
             looked: Looked::default(),
             unsuspended: (0, 0, 0),
             turn_owed: false,
-            tell_writable: false,
+            tell_writable: TellWritable::No,
             flushes: Vec::new(),
             pings: Vec::new(),
             closers: Vec::new(),
@@ -227,6 +226,21 @@ impl State {
     #[inline]
     pub(super) fn is_finished(&self) -> bool {
         self.end != End::NotYet
+    }
+
+    /// Whether nothing is left to do after anything has happened, which is so most of the time: of all that [`AsyncConnection::settle`] does, nothing is due.
+    /// `listens`: messages go to a listener.
+    ///
+    /// [`AsyncConnection::settle`]: super::connection::AsyncConnection::settle
+    #[inline]
+    pub(super) fn is_settled(&mut self, listens: bool) -> bool {
+        self.conn.advance(Instant::now) == Progress::Open
+            && !self.is_write_due(false)
+            && !self.is_room_due()
+            && !self.is_flush_due()
+            && !self.paused
+            && !self.is_queue_full()
+            && (listens || !self.receivers.is_empty())
     }
 
     /// Whether anything must keep this connection alive although the application may have dropped it: a task that waits on it.

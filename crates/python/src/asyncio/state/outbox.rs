@@ -1,11 +1,15 @@
 //! The sending half: who may send, what waits, what is written when.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use wirespeed_driver::peer::LargeSend;
+use wirespeed_driver::write_queue::Flushed;
 
 use super::{State, YIELD_BYTES};
+use crate::asyncio::waiter::WaiterRef;
+use crate::handover;
 
 /// Corked messages leave when they are this many bytes, or twice the high mark of what may wait: masked, and sent, while they are in the
 /// second-level cache.
@@ -34,6 +38,17 @@ pub(in crate::asyncio) enum Output {
     Wait,
 }
 
+/// What a listener is to be told about room to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::asyncio) enum TellWritable {
+    /// Nothing.
+    No,
+    /// That there is room, once there is: it was told, or somebody was refused, that there is none.
+    Wanted,
+    /// The same; the loop was asked to call us for it.
+    Soon,
+}
+
 /// When the clock was last read in this iteration of the loop, and how many sends must come before it is read again.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Looked {
@@ -58,6 +73,58 @@ impl State {
     /// A transport has said that it has no room; a socket is asked by queueing.
     fn blocked_by_transport(&self) -> bool {
         self.blocked && !self.draining && self.conn.socket().is_none() && !self.conn.is_over()
+    }
+
+    /// Whether somebody waits for room, and it is there.
+    #[inline]
+    pub(in crate::asyncio) fn is_room_due(&self) -> bool {
+        let awaited = !self.drainers.is_empty()
+            || !self.senders.is_empty() && !self.fragmenting
+            || self.tell_writable == TellWritable::Wanted;
+        awaited && self.has_room()
+    }
+
+    /// Whether somebody waits until something was written, and it may have been.
+    #[inline]
+    pub(in crate::asyncio) fn is_flush_due(&self) -> bool {
+        !self.flushes.is_empty() && self.conn.peer.link.failure().is_none() && {
+            let written = self.conn.peer.link.written();
+            self.is_written() || self.flushes.iter().any(|(target, _)| *target <= written)
+        }
+    }
+
+    /// Hands the kernel what is queued, as far as it has room; much of it without the interpreter's lock.
+    #[inline]
+    pub(in crate::asyncio) fn flush(&mut self, py: Python<'_>) -> Flushed {
+        let conn = &mut self.conn;
+        if conn.peer.link.queued() < handover::MUCH { conn.flush() } else { py.detach(|| conn.flush()) }
+    }
+
+    /// Whether nothing is left to be written.
+    #[inline]
+    pub(in crate::asyncio) fn is_written(&self) -> bool {
+        self.conn.peer.link.queued() == 0 && self.large.is_none()
+    }
+
+    /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`: nothing is put off any more.
+    #[inline]
+    pub(in crate::asyncio) fn is_write_due(&self, ending: bool) -> bool {
+        !self.is_written() && !self.blocked && (!self.corked || ending) && !self.conn.is_over()
+    }
+
+    /// It is the turn of all these senders, before anybody else's.
+    pub(in crate::asyncio) fn give_turns(&mut self, py: Python<'_>, senders: &VecDeque<WaiterRef>) {
+        for sender in senders {
+            sender.give_turn(py);
+        }
+        self.sender_turns += senders.len();
+    }
+
+    /// Whether it was this one's turn; it is no longer.
+    pub(in crate::asyncio) fn take_turn(&mut self, py: Python<'_>, sender: &WaiterRef) -> bool {
+        let turn = sender.take_turn(py);
+        self.sender_turns -= usize::from(turn);
+        turn
     }
 
     /// Whether a message must wait before it can even be queued.

@@ -3,11 +3,15 @@
 //! A task that suspends asks for its wakeup to be called (`add_done_callback`). [`WaiterRef::wake`] calls it: at once, in the
 //! task's own context, when the loop itself has called us; through `call_soon` from anywhere else. So an awaiting task costs what a callback
 //! costs, and no task is ever entered from inside another.
+//!
+//! What changes is in `parts`, behind a lock of its own that is held for some lines. The wakeup stays there until it is called: asking the loop twice to
+//! call it, as is done when a signal handler raises in between, calls it once.
 
 #![allow(unsafe_code)] // type slots
 
 mod slots;
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
@@ -15,13 +19,15 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use wirespeed_driver::blocking::Item;
 use wirespeed_driver::protocol::Delivery;
 
 use self::slots::called;
 pub(super) use self::slots::init;
+use super::guarded::{Guard, Guarded};
+use super::invoke;
 use super::raw::{self, FreeList};
 
 /// How far a wait is.
@@ -40,17 +46,28 @@ pub(super) struct Waiter {
     ob_base: ffi::PyObject,
     /// [`called`]: the type says where it is.
     vectorcall: ffi::vectorcallfunc,
-    event_loop: *mut ffi::PyObject,
+    /// Set once; cleared by the collector, when nobody else can see it.
+    event_loop: Cell<*mut ffi::PyObject>,
+    decode: Option<bool>,
+    delivery: Delivery,
+    parts: Guarded<Parts>,
+}
+
+/// What changes of a waiter. Pointers own their references, or are null.
+struct Parts {
     wakeup: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
     cancel_message: *mut ffi::PyObject,
     item: Option<Item<Py<PyAny>>>,
     error: Option<PyErr>,
-    decode: Option<bool>,
-    delivery: Delivery,
     stage: Stage,
     blocking: bool,
+    /// It was a sender's turn, and still is: nobody else may send before it has.
+    turn: bool,
 }
+
+// SAFETY: owned references to Python objects, which any attached thread may use; the lock hands them to one at a time.
+unsafe impl Send for Parts {}
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
 static FREE: FreeList = FreeList::new();
@@ -73,18 +90,32 @@ impl WaiterRef {
             let Some(object) = NonNull::new(object) else { return Err(PyErr::fetch(event_loop.py())) };
             let waiter = object.as_ptr();
             (&raw mut (*waiter).vectorcall).write(called);
-            (&raw mut (*waiter).event_loop).write(event_loop.clone().into_ptr());
-            (&raw mut (*waiter).wakeup).write(ptr::null_mut());
-            (&raw mut (*waiter).context).write(ptr::null_mut());
-            (&raw mut (*waiter).cancel_message).write(ptr::null_mut());
-            (&raw mut (*waiter).item).write(None);
-            (&raw mut (*waiter).error).write(None);
+            (&raw mut (*waiter).event_loop).write(Cell::new(event_loop.clone().into_ptr()));
             (&raw mut (*waiter).decode).write(decode);
             (&raw mut (*waiter).delivery).write(delivery);
-            (&raw mut (*waiter).stage).write(Stage::Waiting);
-            (&raw mut (*waiter).blocking).write(true);
+            (&raw mut (*waiter).parts).write(Guarded::new(Parts {
+                wakeup: ptr::null_mut(),
+                context: ptr::null_mut(),
+                cancel_message: ptr::null_mut(),
+                item: None,
+                error: None,
+                stage: Stage::Waiting,
+                blocking: true,
+                turn: false,
+            }));
             ffi::PyObject_GC_Track(waiter.cast());
             Ok(Self(object))
+        }
+    }
+
+    /// # Safety
+    ///
+    /// A live waiter.
+    unsafe fn from_borrowed(object: *mut ffi::PyObject) -> Self {
+        // SAFETY: a live object, so not null.
+        unsafe {
+            ffi::Py_INCREF(object);
+            Self(NonNull::new_unchecked(object.cast()))
         }
     }
 
@@ -95,21 +126,18 @@ impl WaiterRef {
 
     #[inline]
     fn get(&self) -> &Waiter {
-        // SAFETY: a live object, by this reference. The fields that change are written by `set` and the slots, between which no
-        // reference lives on.
+        // SAFETY: a live object, by this reference; everything that changes is in a cell or behind a lock.
         unsafe { self.0.as_ref() }
     }
 
     #[inline]
-    #[allow(clippy::mut_from_ref)] // an object of the interpreter: one thread at a time, for one line
-    fn set(&self) -> &mut Waiter {
-        // SAFETY: as above; an event loop's objects belong to its thread.
-        unsafe { &mut *self.0.as_ptr() }
+    fn parts(&self, py: Python<'_>) -> Guard<'_, Parts> {
+        self.get().parts.lock(py)
     }
 
     #[inline]
-    pub(super) fn stage(&self) -> Stage {
-        self.get().stage
+    pub(super) fn stage(&self, py: Python<'_>) -> Stage {
+        self.parts(py).stage
     }
 
     /// What it wants to receive.
@@ -120,28 +148,38 @@ impl WaiterRef {
 
     /// Gives it what it waited for. [`Self::wake`] must follow.
     #[inline]
-    pub(super) fn assign(&self, item: Item<Py<PyAny>>) {
-        self.set().item = Some(item);
+    pub(super) fn assign(&self, py: Python<'_>, item: Item<Py<PyAny>>) {
+        self.parts(py).item = Some(item);
     }
 
     /// Gives it an error instead.
-    pub(super) fn fail(&self, error: PyErr) {
-        self.set().error = Some(error);
+    pub(super) fn fail(&self, py: Python<'_>, error: PyErr) {
+        self.parts(py).error = Some(error);
     }
 
     /// Takes what it was given.
     #[inline]
-    pub(super) fn take(&self) -> Option<Item<Py<PyAny>>> {
-        self.set().item.take()
+    pub(super) fn take(&self, py: Python<'_>) -> Option<Item<Py<PyAny>>> {
+        self.parts(py).item.take()
     }
 
-    pub(super) fn take_error(&self) -> Option<PyErr> {
-        self.set().error.take()
+    pub(super) fn take_error(&self, py: Python<'_>) -> Option<PyErr> {
+        self.parts(py).error.take()
+    }
+
+    /// It is this sender's turn from now on.
+    pub(super) fn give_turn(&self, py: Python<'_>) {
+        self.parts(py).turn = true;
+    }
+
+    /// Whether it was; it is no longer.
+    pub(super) fn take_turn(&self, py: Python<'_>) -> bool {
+        mem::take(&mut self.parts(py).turn)
     }
 
     /// The task waits on it again, or a spurious step of its coroutine came: it is yielded once more.
-    pub(super) fn yield_again(&self) -> *mut ffi::PyObject {
-        self.set().blocking = true;
+    pub(super) fn yield_again(&self, py: Python<'_>) -> *mut ffi::PyObject {
+        self.parts(py).blocking = true;
         let object = self.as_ptr();
         // SAFETY: a live object.
         unsafe { ffi::Py_INCREF(object) };
@@ -149,73 +187,104 @@ impl WaiterRef {
     }
 
     /// Nobody waits on it any more.
-    pub(super) fn abandon(&self) {
-        if self.get().stage == Stage::Waiting {
-            self.set().stage = Stage::Cancelled;
+    pub(super) fn abandon(&self, py: Python<'_>) {
+        let mut parts = self.parts(py);
+        if parts.stage == Stage::Waiting {
+            parts.stage = Stage::Cancelled;
         }
     }
 
     /// Resumes the task. `direct`: here and now, which only a callback of the loop may do.
     #[inline]
     pub(super) fn wake(&self, py: Python<'_>, direct: bool) -> PyResult<()> {
-        let waiter = self.set();
-        if waiter.stage == Stage::Waiting {
-            waiter.stage = Stage::Woken;
-        }
-        let wakeup = mem::replace(&mut waiter.wakeup, ptr::null_mut());
-        let context = mem::replace(&mut waiter.context, ptr::null_mut());
-        if wakeup.is_null() {
-            return Ok(()); // not suspended yet: add_done_callback will see to it
-        }
-        let argument = self.told_to(py, wakeup, waiter.stage);
-        // SAFETY: attached; both references were owned by the waiter and are owned here now.
-        let (wakeup, context) =
-            unsafe { (Bound::from_owned_ptr(py, wakeup), Bound::from_owned_ptr_or_opt(py, context)) };
-        if direct {
-            let Some(context) = &context else {
-                return call_one(&wakeup, argument);
-            };
-            // SAFETY: a context object; what is entered is left. It fails if it is entered already, in which case the task cannot run now.
-            unsafe {
-                if ffi::PyContext_Enter(context.as_ptr()) == 0 {
-                    let result = call_one(&wakeup, argument);
-                    ffi::PyContext_Exit(context.as_ptr());
-                    return result;
-                }
-                ffi::PyErr_Clear();
+        let suspended = {
+            let mut parts = self.parts(py);
+            if parts.stage == Stage::Waiting {
+                parts.stage = Stage::Woken;
             }
+            !parts.wakeup.is_null()
+        };
+        match (suspended, direct) {
+            (false, _) => Ok(()), // not suspended yet: add_done_callback will see to it
+            (true, true) => self.resume_in_context(py),
+            (true, false) => self.resume_soon(py),
         }
-        self.call_soon(py, wakeup, context)
+    }
+
+    /// Resumes the task in its own context; if that is entered already, the task cannot run now, and does soon.
+    #[inline]
+    fn resume_in_context(&self, py: Python<'_>) -> PyResult<()> {
+        let context = {
+            let parts = self.parts(py);
+            // SAFETY: attached; the field is null or owns its reference.
+            unsafe { Bound::from_borrowed_ptr_or_opt(py, parts.context) }
+        };
+        let Some(context) = context else { return self.resume(py) };
+        // SAFETY: a context object; what is entered is left.
+        unsafe {
+            if ffi::PyContext_Enter(context.as_ptr()) == 0 {
+                let result = self.resume(py);
+                ffi::PyContext_Exit(context.as_ptr());
+                return result;
+            }
+            ffi::PyErr_Clear();
+        }
+        self.resume_soon(py)
+    }
+
+    /// Calls the wakeup, once.
+    #[inline]
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        let (wakeup, context, stage) = {
+            let mut parts = self.parts(py);
+            if parts.stage == Stage::Waiting {
+                return Ok(()); // an old request of a wait that is over: this is the next
+            }
+            let wakeup = mem::replace(&mut parts.wakeup, ptr::null_mut());
+            (wakeup, mem::replace(&mut parts.context, ptr::null_mut()), parts.stage)
+        };
+        // SAFETY: attached; both references were owned by the waiter and are owned here now.
+        let (wakeup, _context) =
+            unsafe { (Bound::from_owned_ptr_or_opt(py, wakeup), Bound::from_owned_ptr_or_opt(py, context)) };
+        let Some(wakeup) = wakeup else { return Ok(()) };
+        let argument = self.argument(py, &wakeup, stage);
+        // SAFETY: attached, live objects; a new reference or null with an exception comes back.
+        unsafe {
+            let result = invoke::call_raw(wakeup.as_ptr(), &[argument]);
+            if result.is_null() {
+                return Err(PyErr::fetch(py));
+            }
+            ffi::Py_DECREF(result);
+        }
+        Ok(())
     }
 
     /// What a wakeup is called with, a borrowed reference. That of the tasks of `_asyncio`, a C function, asks any future for its result, and
     /// ours by a name that it makes a string of each time; but a future of its own type without a call: it gets one that is done.
     #[inline]
-    fn told_to(&self, py: Python<'_>, wakeup: *mut ffi::PyObject, stage: Stage) -> *mut ffi::PyObject {
+    fn argument(&self, py: Python<'_>, wakeup: &Bound<'_, PyAny>, stage: Stage) -> *mut ffi::PyObject {
         // SAFETY: attached, a live object.
-        let is_native = unsafe { ffi::PyCFunction_CheckExact(wakeup) } != 0;
+        let is_native = unsafe { ffi::PyCFunction_CheckExact(wakeup.as_ptr()) } != 0;
         match raw::asyncio(py) {
             Ok(asyncio) if is_native && stage == Stage::Woken => asyncio.finished.as_ptr(),
             _ => self.as_ptr(),
         }
     }
 
+    /// Has the loop resume the task.
     #[cold]
-    fn call_soon<'py>(
-        &self,
-        py: Python<'py>,
-        wakeup: Bound<'py, PyAny>,
-        context: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<()> {
-        // SAFETY: attached; the loop is referenced by the waiter.
-        let event_loop = unsafe { Bound::from_borrowed_ptr(py, self.get().event_loop) };
-        // SAFETY: attached; a live object.
-        let this = unsafe { Bound::from_borrowed_ptr(py, self.as_ptr()) };
-        let kwargs = PyDict::new(py);
-        if let Some(context) = context {
-            kwargs.set_item("context", context)?;
-        }
-        event_loop.call_method("call_soon", (wakeup, this), Some(&kwargs)).map(drop)
+    fn resume_soon(&self, py: Python<'_>) -> PyResult<()> {
+        // SAFETY: attached; the fields are null or own their references. A live object.
+        let (event_loop, context, this) = unsafe {
+            let context = Bound::from_borrowed_ptr_or_opt(py, self.parts(py).context);
+            let event_loop = Bound::from_borrowed_ptr_or_opt(py, self.get().event_loop.get());
+            (event_loop, context, Bound::from_borrowed_ptr(py, self.as_ptr()))
+        };
+        let Some(event_loop) = event_loop else { return Ok(()) };
+        let resume = this.getattr(intern!(py, "_resume"))?;
+        let Some(context) = context else { return invoke::call_soon(&event_loop, &resume) };
+        let name = intern!(py, "call_soon");
+        invoke::insist(|| invoke::method_in_context(&event_loop, name, [&resume], &context).map(drop))
     }
 
     /// For objects whose `__traverse__` is PyO3's.
@@ -228,20 +297,6 @@ impl WaiterRef {
         // SAFETY: the collector's own function and argument.
         unsafe { raw::visit(self.as_ptr(), visit, arg) }
     }
-}
-
-/// Calls `wakeup(waiter)`.
-#[inline]
-fn call_one(wakeup: &Bound<'_, PyAny>, argument: *mut ffi::PyObject) -> PyResult<()> {
-    // SAFETY: attached, live objects; a new reference or null with an exception comes back.
-    unsafe {
-        let result = ffi::PyObject_CallOneArg(wakeup.as_ptr(), argument);
-        if result.is_null() {
-            return Err(PyErr::fetch(wakeup.py()));
-        }
-        ffi::Py_DECREF(result);
-    }
-    Ok(())
 }
 
 impl Clone for WaiterRef {

@@ -4,7 +4,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, offset_of};
-use std::ptr::{self, NonNull};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -12,17 +13,24 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 
+use super::super::guarded::Guard;
 use super::super::raw::{self, c};
-use super::{FREE, Stage, TYPE, Waiter, WaiterRef};
+use super::{FREE, Parts, Stage, TYPE, Waiter, WaiterRef};
 
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
     // SAFETY: the collector calls this with an object of this type.
     unsafe {
-        let waiter = &*object.cast::<Waiter>();
-        let item = waiter.item.as_ref().map_or(ptr::null_mut(), |item| item.message.as_ptr());
-        for reference in
-            [ffi::Py_TYPE(object).cast(), waiter.event_loop, waiter.wakeup, waiter.context, waiter.cancel_message, item]
-        {
+        let waiter = this(object);
+        for reference in [ffi::Py_TYPE(object).cast(), waiter.event_loop.get()] {
+            let result = raw::visit(reference, visit, arg);
+            if result != 0 {
+                return result;
+            }
+        }
+        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
+        let Some(parts) = waiter.parts.try_lock_for_gc() else { return 0 };
+        let item = parts.item.as_ref().map_or(ptr::null_mut(), |item| item.message.as_ptr());
+        for reference in [parts.wakeup, parts.context, parts.cancel_message, item] {
             let result = raw::visit(reference, visit, arg);
             if result != 0 {
                 return result;
@@ -35,13 +43,21 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
 unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
     // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their references.
     unsafe {
-        let waiter = object.cast::<Waiter>();
-        raw::clear(&mut (*waiter).event_loop);
-        raw::clear(&mut (*waiter).wakeup);
-        raw::clear(&mut (*waiter).context);
-        raw::clear(&mut (*waiter).cancel_message);
-        (*waiter).item = None;
-        (*waiter).error = None;
+        let waiter = this(object);
+        // Taken out first: to drop them may run Python code.
+        let taken = waiter.parts.try_lock_for_gc().map(|mut parts| {
+            let wakeup = mem::replace(&mut parts.wakeup, ptr::null_mut());
+            let context = mem::replace(&mut parts.context, ptr::null_mut());
+            let message = mem::replace(&mut parts.cancel_message, ptr::null_mut());
+            ([wakeup, context, message], parts.item.take(), parts.error.take())
+        });
+        raw::clear(&waiter.event_loop);
+        if let Some((references, item, error)) = taken {
+            for reference in references {
+                ffi::Py_XDECREF(reference);
+            }
+            drop((item, error));
+        }
     }
     0
 }
@@ -52,6 +68,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_UnTrack(object.cast());
         tp_clear(object);
+        ptr::drop_in_place(&raw mut (*object.cast::<Waiter>()).parts);
         FREE.give(object);
         ffi::Py_DECREF(kind.cast()); // an object of a heap type holds a reference to it
     }
@@ -59,10 +76,22 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 
 /// # Safety
 ///
-/// `object` is a live waiter, and nobody else looks at it meanwhile.
-unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a mut Waiter {
-    // SAFETY: methods and attributes of this type are called with objects of this type; a loop's objects belong to its thread.
-    unsafe { &mut *object.cast::<Waiter>() }
+/// `object` is a live waiter, for as long as the reference is used.
+#[inline]
+unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Waiter {
+    // SAFETY: methods and attributes of this type are called with objects of this type; everything that changes is in a cell or behind a lock.
+    unsafe { &*object.cast::<Waiter>() }
+}
+
+/// What changes of a waiter.
+///
+/// # Safety
+///
+/// As for `this`; the thread is attached.
+#[inline]
+unsafe fn parts<'a>(object: *mut ffi::PyObject) -> Guard<'a, Parts> {
+    // SAFETY: the caller's promises.
+    unsafe { this(object).parts.lock(Python::assume_attached()) }
 }
 
 /// # Safety
@@ -87,7 +116,7 @@ unsafe fn new_bool(value: bool) -> *mut ffi::PyObject {
 unsafe extern "C" fn get_loop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: see `this`; the loop is there until the collector clears the object.
     unsafe {
-        let event_loop = this(object).event_loop;
+        let event_loop = this(object).event_loop.get();
         if event_loop.is_null() {
             return new_none();
         }
@@ -100,19 +129,19 @@ unsafe extern "C" fn get_loop(object: *mut ffi::PyObject, _: *mut ffi::PyObject)
 unsafe extern "C" fn result(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: see `this`; attached.
     unsafe {
-        let waiter = this(object);
-        if waiter.stage != Stage::Cancelled {
-            return new_none();
-        }
         let py = Python::assume_attached();
+        let message = {
+            let parts = parts(object);
+            if parts.stage != Stage::Cancelled {
+                return new_none();
+            }
+            Bound::from_borrowed_ptr_or_opt(py, parts.cancel_message)
+        };
         match raw::asyncio(py) {
             Ok(asyncio) => {
-                let kind = asyncio.cancelled_error.as_ptr();
                 // None if there is no message: an exception without arguments.
-                ffi::PyErr_SetObject(
-                    kind,
-                    if waiter.cancel_message.is_null() { ffi::Py_None() } else { waiter.cancel_message },
-                );
+                let message = message.unwrap_or_else(|| py.None().into_bound(py));
+                ffi::PyErr_SetObject(asyncio.cancelled_error.as_ptr(), message.as_ptr());
             }
             Err(error) => error.restore(py),
         }
@@ -127,12 +156,12 @@ unsafe extern "C" fn exception(object: *mut ffi::PyObject, unused: *mut ffi::PyO
 
 unsafe extern "C" fn done(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { new_bool(this(object).stage != Stage::Waiting) }
+    unsafe { new_bool(parts(object).stage != Stage::Waiting) }
 }
 
 unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { new_bool(this(object).stage == Stage::Cancelled) }
+    unsafe { new_bool(parts(object).stage == Stage::Cancelled) }
 }
 
 /// `Task.cancel` comes here, from inside some other task's step: so the wakeup goes through `call_soon`, and `result` then raises.
@@ -143,33 +172,47 @@ unsafe extern "C" fn cancel(
 ) -> *mut ffi::PyObject {
     // SAFETY: see `this`; a tuple and a dict or null, as the interpreter passes them.
     unsafe {
-        let waiter = this(object);
-        if waiter.stage != Stage::Waiting {
-            return new_bool(false);
-        }
         let mut message = ptr::null_mut();
         if ffi::PyTuple_Size(arguments) > 0 {
             message = ffi::PyTuple_GetItem(arguments, 0);
         } else if !keywords.is_null() {
             message = ffi::PyDict_GetItemString(keywords, c!("msg"));
         }
-        ffi::Py_XINCREF(message);
-        waiter.cancel_message = message;
-        waiter.stage = Stage::Cancelled;
-        let wakeup = mem::replace(&mut waiter.wakeup, ptr::null_mut());
-        let context = mem::replace(&mut waiter.context, ptr::null_mut());
-        let py = Python::assume_attached();
-        if !wakeup.is_null() {
-            let wakeup = Bound::from_owned_ptr(py, wakeup);
-            let context = Bound::from_owned_ptr_or_opt(py, context);
-            ffi::Py_INCREF(object);
-            let reference = WaiterRef(NonNull::new_unchecked(object.cast()));
-            if let Err(error) = reference.call_soon(py, wakeup, context) {
-                error.restore(py);
-                return ptr::null_mut();
+        let suspended = {
+            let mut parts = parts(object);
+            if parts.stage != Stage::Waiting {
+                return new_bool(false);
             }
+            ffi::Py_XINCREF(message);
+            parts.cancel_message = message; // there was none: it can be cancelled once
+            parts.stage = Stage::Cancelled;
+            !parts.wakeup.is_null()
+        };
+        let py = Python::assume_attached();
+        if suspended && let Err(error) = WaiterRef::from_borrowed(object).resume_soon(py) {
+            error.restore(py);
+            return ptr::null_mut();
         }
         new_bool(true)
+    }
+}
+
+/// What the loop calls to resume the task, in its context.
+unsafe extern "C" fn resume(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: see `this`; attached.
+    unsafe {
+        let py = Python::assume_attached();
+        match catch_unwind(AssertUnwindSafe(|| WaiterRef::from_borrowed(object).resume(py))) {
+            Ok(Ok(())) => new_none(),
+            Ok(Err(error)) => {
+                error.restore(py);
+                ptr::null_mut()
+            }
+            Err(_) => {
+                PyRuntimeError::new_err("internal error: a panic, see standard error").restore(py);
+                ptr::null_mut()
+            }
+        }
     }
 }
 
@@ -195,7 +238,7 @@ unsafe extern "C" fn getattro(object: *mut ffi::PyObject, name: *mut ffi::PyObje
     unsafe {
         let py = Python::assume_attached();
         if name == intern!(py, "_asyncio_future_blocking").as_ptr() {
-            return new_bool(this(object).blocking);
+            return new_bool(parts(object).blocking);
         }
         if name == intern!(py, "add_done_callback").as_ptr() || name == intern!(py, "get_loop").as_ptr() {
             ffi::Py_INCREF(object);
@@ -213,7 +256,7 @@ unsafe extern "C" fn setattro(
     // SAFETY: as `getattro`; a null value is a deletion.
     unsafe {
         if value == ffi::Py_False() && name == intern!(Python::assume_attached(), "_asyncio_future_blocking").as_ptr() {
-            this(object).blocking = false;
+            parts(object).blocking = false;
             return 0;
         }
         ffi::PyObject_GenericSetAttr(object, name, value)
@@ -252,9 +295,8 @@ unsafe extern "C" fn add_done_callback(
     // SAFETY: see `this`; the calling convention of METH_FASTCALL | METH_KEYWORDS: `count` positional values, then one for each of the names.
     unsafe {
         let py = Python::assume_attached();
-        let waiter = this(object);
         let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
-        if count != 1 || named > 1 || !waiter.wakeup.is_null() {
+        if count != 1 || named > 1 || !parts(object).wakeup.is_null() {
             PyRuntimeError::new_err("one task waits on this, and no other can").restore(py);
             return ptr::null_mut();
         }
@@ -269,15 +311,15 @@ unsafe extern "C" fn add_done_callback(
         let wakeup = *values;
         ffi::Py_INCREF(wakeup);
         ffi::Py_XINCREF(context);
-        waiter.wakeup = wakeup;
-        waiter.context = context;
-        if waiter.stage != Stage::Waiting {
-            ffi::Py_INCREF(object);
-            let reference = WaiterRef(NonNull::new_unchecked(object.cast()));
-            if let Err(error) = reference.wake(py, false) {
-                error.restore(py);
-                return ptr::null_mut();
-            }
+        let waiting = {
+            let mut parts = parts(object);
+            parts.wakeup = wakeup; // both are null, see above
+            parts.context = context;
+            parts.stage == Stage::Waiting
+        };
+        if !waiting && let Err(error) = WaiterRef::from_borrowed(object).resume_soon(py) {
+            error.restore(py);
+            return ptr::null_mut();
         }
         new_none()
     }
@@ -287,16 +329,24 @@ unsafe extern "C" fn remove_done_callback(
     object: *mut ffi::PyObject,
     callback: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; the comparison may run Python code, so nothing is borrowed over it.
+    // SAFETY: see `this`; the comparison may run Python code, so what is compared is held by a reference of its own.
     unsafe {
-        let wakeup = this(object).wakeup;
-        if wakeup.is_null() {
+        let py = Python::assume_attached();
+        let Some(wakeup) = Bound::from_borrowed_ptr_or_opt(py, parts(object).wakeup) else {
             return ffi::PyLong_FromLong(0);
-        }
-        match ffi::PyObject_RichCompareBool(wakeup, callback, ffi::Py_EQ) {
+        };
+        match ffi::PyObject_RichCompareBool(wakeup.as_ptr(), callback, ffi::Py_EQ) {
             1 => {
-                raw::clear(&mut this(object).wakeup);
-                raw::clear(&mut this(object).context);
+                let context = {
+                    let mut parts = parts(object);
+                    if parts.wakeup != wakeup.as_ptr() {
+                        return ffi::PyLong_FromLong(0); // it was called meanwhile
+                    }
+                    parts.wakeup = ptr::null_mut();
+                    mem::replace(&mut parts.context, ptr::null_mut())
+                };
+                ffi::Py_DECREF(wakeup.as_ptr()); // that of the waiter
+                ffi::Py_XDECREF(context);
                 ffi::PyLong_FromLong(1)
             }
             0 => ffi::PyLong_FromLong(0),
@@ -307,7 +357,7 @@ unsafe extern "C" fn remove_done_callback(
 
 unsafe extern "C" fn blocking_get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { new_bool(this(object).blocking) }
+    unsafe { new_bool(parts(object).blocking) }
 }
 
 unsafe extern "C" fn blocking_set(object: *mut ffi::PyObject, value: *mut ffi::PyObject, _: *mut c_void) -> c_int {
@@ -317,7 +367,7 @@ unsafe extern "C" fn blocking_set(object: *mut ffi::PyObject, value: *mut ffi::P
         if truth < 0 {
             return -1;
         }
-        this(object).blocking = truth == 1;
+        parts(object).blocking = truth == 1;
     }
     0
 }
@@ -355,6 +405,7 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
         no_arguments(c!("exception"), exception),
         no_arguments(c!("done"), done),
         no_arguments(c!("cancelled"), cancelled),
+        no_arguments(c!("_resume"), resume),
         keywords(c!("cancel"), cancel),
         ffi::PyMethodDef {
             ml_name: c!("add_done_callback"),

@@ -1,0 +1,143 @@
+//! The lock around the state of a connection.
+//!
+//! Unlike [`Guarded`](super::guarded::Guarded) it may be held while the interpreter's lock is given up: around system calls that move much, and by an
+//! `ssl.SSLContext`, which gives it up by itself, looks for signals and makes objects, so that handlers and finalizers may run. So it knows its owner:
+//! another thread waits, without the interpreter's lock; the same thread, which would wait for itself, gets an exception.
+//!
+//! A panic while it is held marks it: what it guards may be half changed. Whoever locks next is told, once.
+
+#![allow(unsafe_code)] // the lock itself
+
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// A number that tells this thread from every other that lives.
+#[inline]
+pub(super) fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place) as usize)
+}
+
+/// How long a thread waits before it looks again whether another has let go: the time of some system calls.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+
+/// See the module.
+pub(super) struct Exclusive<T> {
+    /// [`this_thread`] of who holds it; 0: nobody.
+    owner: AtomicUsize,
+    poisoned: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached through a `Guard` only, of which there is one at a time: `acquire` hands it out when it has made this thread
+// the owner, and nobody else becomes owner before the guard is dropped.
+unsafe impl<T: Send> Sync for Exclusive<T> {}
+
+/// Access to it; belongs to the thread that has locked.
+pub(super) struct Guard<'a, T> {
+    lock: &'a Exclusive<T>,
+    _thread: PhantomData<*const ()>,
+}
+
+impl<T> Exclusive<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self { owner: AtomicUsize::new(0), poisoned: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Makes this thread the owner if there is none; else who is.
+    #[inline]
+    fn acquire(&self) -> Result<Guard<'_, T>, usize> {
+        let owner = self.claim(this_thread());
+        if owner == 0 { Ok(Guard { lock: self, _thread: PhantomData }) } else { Err(owner) }
+    }
+
+    /// The owner there was: 0 if it is `thread` now.
+    #[cfg(not(Py_GIL_DISABLED))]
+    #[inline]
+    fn claim(&self, thread: usize) -> usize {
+        // Every caller has the interpreter's lock, over both lines: nobody comes in between.
+        let owner = self.owner.load(Ordering::Acquire);
+        if owner == 0 {
+            self.owner.store(thread, Ordering::Relaxed);
+        }
+        owner
+    }
+
+    #[cfg(Py_GIL_DISABLED)]
+    #[inline]
+    fn claim(&self, thread: usize) -> usize {
+        self.owner.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).err().unwrap_or(0)
+    }
+
+    /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked already.
+    #[inline]
+    pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, T>> {
+        match self.acquire() {
+            Ok(guard) => Ok(guard),
+            Err(owner) => self.wait(py, owner),
+        }
+    }
+
+    #[cold]
+    fn wait(&self, py: Python<'_>, mut owner: usize) -> PyResult<Guard<'_, T>> {
+        loop {
+            if owner == this_thread() {
+                return Err(PyRuntimeError::new_err(
+                    "the connection is at work: a signal handler or finalizer that runs meanwhile cannot use it",
+                ));
+            }
+            py.detach(|| std::thread::sleep(LOOK_AGAIN));
+            match self.acquire() {
+                Ok(guard) => return Ok(guard),
+                Err(other) => owner = other,
+            }
+        }
+    }
+
+    /// Locks unless somebody has locked: for the garbage collector, which may run anywhere.
+    pub(super) fn try_lock_for_gc(&self) -> Option<Guard<'_, T>> {
+        self.acquire().ok()
+    }
+
+    /// Whether a panic has left the value half changed; tells once.
+    #[inline]
+    pub(super) fn take_poison(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed) && self.poisoned.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: there is one guard at a time, see `Exclusive`.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: there is one guard at a time, see `Exclusive`.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.lock.poisoned.store(true, Ordering::Relaxed);
+        }
+        self.lock.owner.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,157 @@
+//! Calls of objects that may be Python code, from callbacks of the loop, and what their exceptions must not break.
+//!
+//! Before CPython 3.14 the interpreter ends daemon threads, once it finalizes, by `pthread_exit` at the next bytecode: an unwinding that must not pass
+//! native frames. So these calls are declared to unwind, and whoever unwinds through one sleeps for ever instead, which is what 3.14 does by itself.
+//! PyO3 does the same where it takes the interpreter's lock.
+
+#![allow(unsafe_code)] // the interpreter's calling convention
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+mod raw {
+    use pyo3::ffi::PyObject;
+
+    unsafe extern "C-unwind" {
+        pub(super) fn PyObject_Vectorcall(
+            callable: *mut PyObject,
+            arguments: *const *mut PyObject,
+            count: usize,
+            names: *mut PyObject,
+        ) -> *mut PyObject;
+        pub(super) fn PyObject_VectorcallMethod(
+            name: *mut PyObject,
+            arguments: *const *mut PyObject,
+            count: usize,
+            names: *mut PyObject,
+        ) -> *mut PyObject;
+    }
+}
+
+/// Dropped by an unwinding only: the thread ends here, in its sleep.
+struct SleepForEver;
+
+impl Drop for SleepForEver {
+    #[cold]
+    fn drop(&mut self) {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// `callable(*arguments)`, borrowed references.
+///
+/// # Safety
+///
+/// Attached; live objects.
+#[inline]
+pub(super) unsafe fn call_raw(callable: *mut ffi::PyObject, arguments: &[*mut ffi::PyObject]) -> *mut ffi::PyObject {
+    let guard = SleepForEver;
+    // SAFETY: the caller's promise; no names.
+    let result =
+        unsafe { raw::PyObject_Vectorcall(callable, arguments.as_ptr(), arguments.len(), std::ptr::null_mut()) };
+    std::mem::forget(guard);
+    result
+}
+
+/// `callable(*arguments)`.
+pub(super) fn call<'py, const N: usize>(
+    callable: &Bound<'py, PyAny>,
+    arguments: [&Bound<'py, PyAny>; N],
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = arguments.map(Bound::as_ptr);
+    // SAFETY: attached, live objects, by the bound references. A new reference, or null with an exception.
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), call_raw(callable.as_ptr(), &arguments)) }
+}
+
+/// `object.name(*arguments)`.
+pub(super) fn method<'py, const N: usize>(
+    object: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+    arguments: [&Bound<'py, PyAny>; N],
+) -> PyResult<Bound<'py, PyAny>> {
+    method_raw(object, name, arguments, None)
+}
+
+/// `object.name(*arguments, context=context)`.
+pub(super) fn method_in_context<'py, const N: usize>(
+    object: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+    arguments: [&Bound<'py, PyAny>; N],
+    context: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    method_raw(object, name, arguments, Some(context))
+}
+
+fn method_raw<'py, const N: usize>(
+    object: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+    arguments: [&Bound<'py, PyAny>; N],
+    context: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    /// The object, its arguments, and the context.
+    const MOST: usize = 6;
+    let py = object.py();
+    let mut values = [std::ptr::null_mut(); MOST];
+    values[0] = object.as_ptr();
+    for (place, argument) in values[1..].iter_mut().zip(arguments) {
+        *place = argument.as_ptr();
+    }
+    let mut names = None;
+    if let Some(context) = context {
+        values[1 + N] = context.as_ptr();
+        names = Some(PyTuple::new(py, [pyo3::intern!(py, "context")])?);
+    }
+    let names = names.as_ref().map_or(std::ptr::null_mut(), |names| names.as_ptr());
+    let guard = SleepForEver;
+    // SAFETY: attached, live objects, by the bound references: the object, `N` arguments, and the value of each name. A new reference, or null
+    // with an exception.
+    let result = unsafe { raw::PyObject_VectorcallMethod(name.as_ptr(), values.as_ptr(), 1 + N, names) };
+    std::mem::forget(guard);
+    // SAFETY: as above.
+    unsafe { Bound::from_owned_ptr_or_err(py, result) }
+}
+
+/// Asks the loop for something that may be asked twice. What a signal handler raises while the loop is being asked must not lose the request, on which
+/// somebody waits: it is made again, and then the exception goes on.
+pub(super) fn insist(ask: impl FnMut() -> PyResult<()>) -> PyResult<()> {
+    insist_known(ask).1
+}
+
+/// The same, and whether it was done.
+pub(super) fn insist_known(mut ask: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
+    match ask() {
+        Ok(()) => (true, Ok(())),
+        Err(error) => (ask().is_ok(), Err(error)),
+    }
+}
+
+/// `loop.call_soon(callback)`, of a callback that may be called twice.
+pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    let name = pyo3::intern!(event_loop.py(), "call_soon");
+    insist(|| method(event_loop, name, [callback]).map(drop))
+}
+
+/// Steps of which each is to be made whatever the others raise; the first exception is kept.
+pub(super) struct Steps(PyResult<()>);
+
+impl Steps {
+    pub(super) const fn new() -> Self {
+        Self(Ok(()))
+    }
+
+    /// A step was made.
+    #[inline]
+    pub(super) fn note(&mut self, result: PyResult<()>) {
+        if self.0.is_ok() {
+            self.0 = result;
+        }
+    }
+
+    /// The exception, if there was one.
+    pub(super) fn end(self) -> PyResult<()> {
+        self.0
+    }
+}
