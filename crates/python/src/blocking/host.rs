@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use wirespeed_driver::blocking::Host;
 use wirespeed_driver::protocol::{MessageKind, Payload};
 
+use crate::handover;
 use crate::payload::{self, PyPayload};
 
 /// An attached thread, and how it wants its messages.
@@ -27,7 +28,11 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.py.detach(f)
+        self.py.detach(|| {
+            let result = f();
+            handover::linger();
+            result
+        })
     }
 
     fn check_interrupt(&self) -> PyResult<()> {
