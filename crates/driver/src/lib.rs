@@ -18,6 +18,7 @@ pub mod keepalive;
 pub mod opening;
 pub mod peer;
 pub mod socket;
+pub mod thread;
 pub mod tls;
 pub mod write_queue;
 

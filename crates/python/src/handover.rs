@@ -4,63 +4,92 @@
 //! up all the time, around system calls that return at once: the other thread is woken, finds the lock taken again, and its patience begins anew.
 //! So it would never ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes to wake, if there are other threads.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// How long a thread keeps the lock, or has it only for moments, before it hands it over: less than the interpreter's own switch interval of 5 ms, so
+/// How long a thread keeps the lock, or gives it up for moments only, before it hands it over: less than the interpreter's own switch interval of 5 ms, so
 /// that a thread that waits is served before it has to ask.
-const INTERVAL: Duration = Duration::from_millis(4);
+const INTERVAL: Duration = Duration::from_millis(3);
 
 /// How long the lock is left alone: a sleeping thread on another core takes 10 to 50 us to wake.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// Turns between two looks at the clock, which would be a hundredth of a small round trip.
+const LOOK_EVERY: u8 = 8;
+
 /// A system call that moves this much takes so long, some tens of microseconds, that it is made without the lock.
 pub(crate) const MUCH: usize = 64 * 1024;
 
-thread_local! {
-    /// When this thread last handed the lock over.
-    static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+/// When a thread, or a loop, last handed the lock over.
+pub(crate) struct Handover {
+    last: Option<Instant>,
+    turns: u8,
 }
 
-/// Hands the lock over if that is due. To be called where a turn of work begins, with no lock held.
-#[inline]
-pub(crate) fn offer(py: Python<'_>) {
-    let now = Instant::now();
-    if LAST.get().is_none_or(|last| now.duration_since(last) >= INTERVAL) {
-        offer_now(py, now);
+impl Handover {
+    pub(crate) const fn new() -> Self {
+        Self { last: None, turns: 0 }
+    }
+
+    /// A turn begins; whether to hand over first.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.turns += 1;
+        if self.turns < LOOK_EVERY {
+            return false;
+        }
+        self.turns = 0;
+        self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
+    }
+
+    /// It was handed over.
+    pub(crate) fn note(&mut self) {
+        self.last = Some(Instant::now());
     }
 }
 
+/// Hands the lock over, if there is another thread. To be called with no lock of ours held.
 #[cold]
-fn offer_now(py: Python<'_>, now: Instant) {
-    LAST.set(Some(now));
+pub(crate) fn hand_over(py: Python<'_>) {
     if has_others() {
         py.detach(pause);
-        LAST.set(Some(Instant::now()));
     }
 }
 
-/// The same without the lock, before it is taken again.
+/// Runs `f`, which may sleep, without the lock; if this thread is due to hand it over, for long enough.
 #[inline]
-pub(crate) fn linger() {
-    let now = Instant::now();
-    if LAST.get().is_none_or(|last| now.duration_since(last) >= INTERVAL) {
-        pause();
-        LAST.set(Some(Instant::now()));
+pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
+    thread_local! {
+        static HANDOVER: RefCell<Handover> = const { RefCell::new(Handover::new()) };
     }
+    let due = HANDOVER.with_borrow_mut(Handover::is_due);
+    if !due {
+        return py.detach(f);
+    }
+    let others = has_others();
+    let begun = Instant::now();
+    let result = py.detach(|| {
+        let result = f();
+        if others && begun.elapsed() < PAUSE {
+            pause();
+        }
+        result
+    });
+    HANDOVER.with_borrow_mut(Handover::note);
+    result
 }
 
 fn pause() {
     let until = Instant::now() + PAUSE;
     loop {
+        // Also for a thread that waits for this core.
         std::thread::yield_now();
         if Instant::now() >= until {
             return;
         }
-        std::hint::spin_loop();
     }
 }
 

@@ -25,6 +25,7 @@ use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State
 
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
+use crate::thread::this_thread;
 
 pub use host::{Host, Source};
 pub use receiving::Patience;
@@ -164,15 +165,6 @@ impl<B, M> Drop for Guard<'_, B, M> {
     fn drop(&mut self) {
         self.holder.store(0, Ordering::Relaxed); // before the lock is given up, which is dropped after this
     }
-}
-
-/// A number that tells this thread from every other that lives.
-#[inline]
-fn this_thread() -> usize {
-    thread_local! {
-        static PLACE: u8 = const { 0 };
-    }
-    PLACE.with(|place| std::ptr::from_ref(place) as usize)
 }
 
 /// How often a thread that waits for another thread's work asks its host whether to stop: a condition variable does not

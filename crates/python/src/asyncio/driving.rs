@@ -16,7 +16,6 @@ use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
 use super::state::{End, Marks, Unparsed};
-use crate::handover;
 
 /// What the state of a connection asks of its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,8 +92,7 @@ impl AsyncConnection {
     pub(super) fn on_readable(this: &Bound<'_, Self>, asked: bool) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        handover::offer(py);
-        conn.loop_state.get().begin_iteration();
+        conn.loop_state.get().begin_turn(py);
         {
             let mut state = conn.lock(py)?;
             let postponed = state.unparsed == Unparsed::Postponed;
@@ -152,8 +150,7 @@ impl AsyncConnection {
 
     pub(super) fn on_bytes(this: &Bound<'_, Self>, bytes: &[u8]) -> PyResult<()> {
         let conn = this.get();
-        handover::offer(this.py());
-        conn.loop_state.get().begin_iteration();
+        conn.loop_state.get().begin_turn(this.py());
         {
             let mut state = conn.lock(this.py())?;
             state.conn.receive(bytes);

@@ -16,15 +16,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-
-/// A number that tells this thread from every other that lives.
-#[inline]
-pub(super) fn this_thread() -> usize {
-    thread_local! {
-        static PLACE: u8 = const { 0 };
-    }
-    PLACE.with(|place| std::ptr::from_ref(place) as usize)
-}
+use wirespeed_driver::thread::this_thread;
 
 /// How long a thread waits before it looks again whether another has let go: the time of some system calls.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);

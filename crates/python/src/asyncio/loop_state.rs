@@ -11,14 +11,15 @@ use std::time::Instant;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
+use wirespeed_driver::thread::this_thread;
 
 use super::connection::AsyncConnection;
-use super::exclusive::this_thread;
 use super::guarded::Guarded;
 use super::invoke::{self, Steps};
 use super::port::Port;
 #[cfg(target_os = "linux")]
 use super::timer::Timer;
+use crate::handover::{self, Handover};
 
 /// The attribute of the loop that keeps it.
 const ATTRIBUTE: &str = "_wirespeed_state";
@@ -29,6 +30,8 @@ pub(crate) struct LoopState {
     iteration: AtomicU64,
     /// The thread that runs the loop, as far as we know: see [`this_thread`].
     thread: AtomicUsize,
+    /// When the interpreter's lock was last handed over.
+    handover: Guarded<Handover>,
     inner: Guarded<Inner>,
 }
 
@@ -76,7 +79,12 @@ impl LoopState {
         };
         let state = Bound::new(
             py,
-            Self { iteration: AtomicU64::new(1), thread: AtomicUsize::new(this_thread()), inner: Guarded::new(inner) },
+            Self {
+                iteration: AtomicU64::new(1),
+                thread: AtomicUsize::new(this_thread()),
+                handover: Guarded::new(Handover::new()),
+                inner: Guarded::new(inner),
+            },
         )?;
         // A loop without room for attributes: each connection has a state of its own, which costs a timer each.
         let _ = event_loop.setattr(ATTRIBUTE, &state);
@@ -93,6 +101,17 @@ impl LoopState {
     #[inline]
     pub(super) fn begin_iteration(&self) {
         self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// A turn of the loop begins in which much may be done: another thread has its chance first, if it is due one.
+    #[inline]
+    pub(super) fn begin_turn(&self, py: Python<'_>) {
+        self.begin_iteration();
+        let due = self.handover.lock(py).is_due();
+        if due {
+            handover::hand_over(py);
+            self.handover.lock(py).note();
+        }
     }
 
     /// Whether this thread runs the loop, or nobody does.

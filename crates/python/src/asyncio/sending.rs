@@ -151,6 +151,10 @@ impl AsyncConnection {
         let (corked, large) = (state.corked, state.large.is_some());
         if output == Output::Cork {
             state.corked = true;
+            // The other short way: it leaves with what was queued before it.
+            if corked && !large && state.conn.peer.link.failure().is_none() {
+                return Ok(if turn_due { Sent::Turn } else { Sent::Done });
+            }
         }
         drop(state);
         match output {

@@ -28,11 +28,7 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.py.detach(|| {
-            let result = f();
-            handover::linger();
-            result
-        })
+        handover::detached(self.py, f)
     }
 
     fn check_interrupt(&self) -> PyResult<()> {
