@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, NoReturn
 
 from .._native import ServerOpening
 from ..asyncio.connection import Connection
@@ -16,6 +16,7 @@ from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
 from . import events
+from .lingering import lingering_of
 from .server import TRACE, ClientDisconnected, settings_of, utils
 
 __all__ = ["WebSocketProtocol"]
@@ -53,6 +54,8 @@ class WebSocketProtocol(asyncio.Protocol):
         "_connection",
         "_cut_timer",
         "_denial",
+        "_disconnect_told",
+        "_dismissed",
         "_draft",
         "_early",
         "_end",
@@ -63,10 +66,12 @@ class WebSocketProtocol(asyncio.Protocol):
         "_port",
         "_recv",
         "_refused",
+        "_running",
         "_scope",
         "_send",
         "_server_state",
         "_transport",
+        "_vain",
     )
 
     def __init__(
@@ -94,6 +99,13 @@ class WebSocketProtocol(asyncio.Protocol):
         # The server has refused what the application was asked.
         self._refused = False
         self._connect_told = False
+        self._disconnect_told = False
+        # Whether the application runs.
+        self._running = False
+        # The server ends: who waits in vain is told so, once. None: has been told.
+        self._dismissed: bool | None = False
+        # Those who receive although there is nothing more to come.
+        self._vain: set[asyncio.Future[None]] = set()
         # Of the connection, as long as events are messages and nothing else.
         self._recv: Any = None
         self._send: Any = None
@@ -169,6 +181,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._phase == _NEW:
             self._transport.close()
             return
+        self.dismiss()
         if self._phase == _OPEN and self._connection is not None:
             self._connection._begin_close(CloseCode.SERVICE_RESTART, "")
         elif self._phase < _OPEN:
@@ -176,6 +189,16 @@ class WebSocketProtocol(asyncio.Protocol):
             self._fail()
         if self._cut_timer is None:
             self._cut_timer = self._loop.call_later(_SHUTDOWN_LINGER, self._transport.close)
+
+    def dismiss(self) -> None:
+        """Let the application end that receives although there is nothing more to come, because the server ends.
+
+        What it waits for is cancelled, once: if that is ignored, it is left to the deadline of the server.
+        """
+        if self._dismissed is False:
+            self._dismissed = None if self._vain else True
+            for waiter in list(self._vain):
+                waiter.cancel()
 
     # The request.
 
@@ -220,6 +243,7 @@ class WebSocketProtocol(asyncio.Protocol):
         }
         self._draft = draft
         self._phase = _ASKED
+        self._running = True
         task = self._loop.create_task(self._run())
         self._server_state.tasks.add(task)
         task.add_done_callback(self._server_state.tasks.discard)
@@ -232,16 +256,19 @@ class WebSocketProtocol(asyncio.Protocol):
             result = await self._config.loaded_app(self._scope, self.receive, self.send)
         except ClientDisconnected:
             pass
-        except BaseException:
+        except BaseException as exc:
             # Cancellation too: uvicorn cancels what does not end in time. Here it ends in any case.
-            self._logger.exception("Exception in ASGI application\n")
+            if not (isinstance(exc, asyncio.CancelledError) and self._disconnect_told and self._dismissed is None):
+                self._logger.exception("Exception in ASGI application\n")
             code = CloseCode.INTERNAL_ERROR
         else:
             if self._phase < _OPEN and not self._lost:
                 self._logger.error("ASGI callable returned without completing handshake.")
             elif result is not None:
                 self._logger.error("ASGI callable should return None, but returned '%s'.", result)
+        self._running = False
         if self._lost:
+            lingering_of(self._server_state).discard(self)
             return
         if self._phase < _OPEN:
             self._fail()
@@ -249,7 +276,11 @@ class WebSocketProtocol(asyncio.Protocol):
             self._close(code, "")
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next event for the application: ``websocket.connect``, ``.receive`` or ``.disconnect``."""
+        """Return the next event for the application: ``websocket.connect``, ``.receive`` or ``.disconnect``.
+
+        After ``websocket.disconnect`` nothing comes: further calls wait until they are cancelled, by whoever does it,
+        or by :meth:`dismiss`.
+        """
         if self._recv is None:
             event = await self._receive_other()
             if event is not None:
@@ -257,6 +288,8 @@ class WebSocketProtocol(asyncio.Protocol):
         try:
             message = await self._recv()
         except ConnectionClosed as exc:
+            self._recv = None
+            self._disconnect_told = True
             return events.disconnect(*events.closing_of(exc))
         if type(message) is str:
             return {"type": "websocket.receive", "text": message}
@@ -267,6 +300,8 @@ class WebSocketProtocol(asyncio.Protocol):
         if not self._connect_told:
             self._connect_told = True
             return {"type": "websocket.connect"}
+        if self._disconnect_told:
+            await self._wait_in_vain()
         if self._phase < _OPEN and not self._lost:
             if self._changed is None:
                 self._changed = asyncio.Event()
@@ -274,7 +309,22 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._phase == _OPEN and self._connection is not None:
             self._recv = self._connection.recv
             return None
+        self._disconnect_told = True
         return events.disconnect(*self._end)
+
+    async def _wait_in_vain(self) -> NoReturn:
+        """Wait until it is cancelled: the same event again would keep the loop busy for who ignores it."""
+        if self._dismissed:
+            self._dismissed = None
+            await asyncio.sleep(0)
+            raise asyncio.CancelledError
+        waiter = self._loop.create_future()
+        self._vain.add(waiter)
+        try:
+            while True:
+                await waiter
+        finally:
+            self._vain.discard(waiter)
 
     async def send(self, message: dict[str, Any]) -> None:
         """Take an event of the application; wait while the client does not read.
@@ -290,11 +340,15 @@ class WebSocketProtocol(asyncio.Protocol):
         send = self._send
         if send is None or message["type"] != "websocket.send":
             self._handle(message)
+            if self._phase == _DENYING:
+                # Parts of a response, of any number, go nowhere yet.
+                await asyncio.sleep(0)
             return
         data = message.get("bytes")
         if data is None:
             data = message.get("text")
             if data is None:
+                await asyncio.sleep(0)
                 return
         try:
             await send(data)
@@ -413,6 +467,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._lost = True
         self._send = None
         self._server_state.connections.discard(self)
+        if self._running and self._dismissed is False:
+            lingering_of(self._server_state).add(self)
         if self._cut_timer is not None:
             self._cut_timer.cancel()
         if self._changed is not None:
