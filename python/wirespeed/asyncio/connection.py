@@ -22,6 +22,7 @@ from ..exceptions import ConcurrencyError
 from ..protocol_state import State
 from ..typing import BytesLike, Data, DataLike
 from .sockets import watches_descriptors
+from .turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -140,6 +141,8 @@ class Connection(ConnectionStatus, AsyncConnection):
             raise TypeError("message must be str, bytes-like or an iterable of these, not a mapping")
         if not isinstance(message, (Iterable, AsyncIterable)):
             raise TypeError(f"message must be str, bytes-like or an iterable of these, not {type(message).__name__}")
+        if is_turn_due():
+            await give_turn()
         await self._room()
         self._begin_fragments()
         kind: bool | None = None
@@ -153,6 +156,8 @@ class Connection(ConnectionStatus, AsyncConnection):
                 _, sent = self._send_fragment(fragment, kind is None, False, text, compress)
                 kind = is_text
                 await sent
+                if is_turn_due():
+                    await give_turn()
             if kind is not None:
                 _, sent = self._send_fragment("" if kind else b"", False, True, None, None)
                 kind = None
@@ -182,6 +187,8 @@ class Connection(ConnectionStatus, AsyncConnection):
         future = self._flush()
         if future is not None:
             await future
+        elif is_turn_due():
+            await give_turn()
 
     # They are no coroutines themselves, what `send` returns is awaited: one object less for each message.
     def send_json(self, value: Any, *, compress: bool | None = None) -> Coroutine[Any, Any, None]:
@@ -271,6 +278,8 @@ class Connection(ConnectionStatus, AsyncConnection):
         self._pong(data)
 
     async def _control_room(self) -> None:
+        if is_turn_due():
+            await give_turn()
         if self._state == State.CONNECTING:
             raise RuntimeError("the opening handshake is not complete: nothing can be sent or received yet")
         if self._state != State.OPEN:
@@ -311,6 +320,8 @@ class Connection(ConnectionStatus, AsyncConnection):
         future = self._closed_future()
         if future is not None:
             await future
+        elif is_turn_due():
+            await give_turn()
 
 
 class ClientConnection(Connection):

@@ -28,6 +28,7 @@ from .deadline import Deadline
 from .greeting import Greetings
 from .listening import Acceptor
 from .serving import negotiate, receive_request
+from .turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -166,6 +167,8 @@ class Server:
             self._serving = True
             for sock in self._sockets:
                 self.logger.info("server listening on %s", address_text(sock.getsockname()))
+        elif is_turn_due():
+            await give_turn()
 
     async def serve_forever(self) -> None:
         """Serve until the server is closed: by :meth:`close`, or by cancelling this."""
@@ -249,6 +252,8 @@ class Server:
         """Wait until the server is closed: all connections are, and all handlers have returned."""
         if self._closed is not None:
             await asyncio.shield(self._closed)
+        if is_turn_due():
+            await give_turn()
 
     async def _close(self, close_connections: bool, code: int, reason: str) -> None:
         self.logger.info("server closing")

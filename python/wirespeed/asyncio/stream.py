@@ -15,6 +15,7 @@ from ..protocol_state import State
 from ..typing import BytesLike
 from .client import connect
 from .pipe import Pipe, StreamClosedError, closed_error
+from .turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,6 +100,8 @@ class StreamReader:
             StreamClosedError: The connection did not end properly.
             RuntimeError: Another coroutine is reading.
         """
+        if is_turn_due():
+            await give_turn()
         if n < 0:
             while await self._receive("read"):
                 pass
@@ -120,6 +123,8 @@ class StreamReader:
         """
         if n < 0:
             raise ValueError("readexactly size can not be less than zero")
+        if is_turn_due():
+            await give_turn()
         while self._size < n:
             if not await self._receive("readexactly"):
                 raise asyncio.IncompleteReadError(self._take(n), n)
@@ -144,6 +149,8 @@ class StreamReader:
         lengths = [len(each) for each in separators]
         if not min(lengths):
             raise ValueError("Separator should be at least one-byte string")
+        if is_turn_due():
+            await give_turn()
         searched = 0
         while True:
             found = [
@@ -351,6 +358,8 @@ class StreamWriter:
             await asyncio.shield(self._pipe.closing)
         else:
             await self._pipe.connection.wait_closed()
+        if is_turn_due():
+            await give_turn()
         if self._pipe.lost and self._pipe.failure is not None:
             raise closed_error(self._pipe.failure)
 

@@ -1,0 +1,226 @@
+"""Whatever is awaited again and again, without a pause: the event loop has its turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import wirespeed
+from interop.native import NativeEcho
+
+pytestmark = pytest.mark.wirespeed_only("websockets leaves this to the caller")
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+Repeated = Callable[[], Awaitable[Any]]
+
+# Seconds for which something is repeated, and turns of the loop in that time: there are some even on a busy machine.
+WINDOW = 0.1
+TURNS = 3
+
+
+async def turns(repeated: Repeated) -> int:
+    """Repeat something for a while and return how many turns another task had."""
+    count = 0
+
+    async def tick() -> None:
+        nonlocal count
+        while True:
+            count += 1
+            await asyncio.sleep(0)
+
+    ticker = asyncio.ensure_future(tick())
+    await asyncio.sleep(0)
+    count = 0
+    end = time.monotonic() + WINDOW
+    try:
+        while time.monotonic() < end:
+            await repeated()
+        return count
+    finally:
+        ticker.cancel()
+
+
+async def pieces(*items: str) -> AsyncIterator[str]:
+    for item in items:
+        yield item
+
+
+def nowait(ws: Any) -> Repeated:
+    async def send() -> None:
+        with contextlib.suppress(BlockingIOError):
+            ws.send_nowait("x")
+        await ws.flush()
+
+    return send
+
+
+def fragments(ws: Any) -> Repeated:
+    async def receive() -> None:
+        async for _ in ws.recv_streaming():
+            pass
+
+    return receive
+
+
+SENDING: dict[str, Callable[[Any], Repeated]] = {
+    "send nothing": lambda ws: lambda: ws.send(b""),
+    "send": lambda ws: lambda: ws.send("x"),
+    "send much": lambda ws: lambda: ws.send(bytes(65536)),
+    "send fragments": lambda ws: lambda: ws.send(["x", "y"]),
+    "send no fragments": lambda ws: lambda: ws.send([]),
+    "send asynchronous fragments": lambda ws: lambda: ws.send(pieces("x", "y")),
+    "send no asynchronous fragments": lambda ws: lambda: ws.send(pieces()),
+    "send_json": lambda ws: lambda: ws.send_json({"x": 1}),
+    "send_msgpack": lambda ws: lambda: ws.send_msgpack({"x": 1}),
+    "send_many, asynchronous": lambda ws: lambda: ws.send_many(pieces("x", "y")),
+    "send_many nothing, asynchronous": lambda ws: lambda: ws.send_many(pieces()),
+    "send_nowait": nowait,
+    "flush": lambda ws: ws.flush,
+    "ping": lambda ws: ws.ping,
+    "pong": lambda ws: ws.pong,
+    "pong much": lambda ws: lambda: ws.pong(bytes(125)),
+}
+
+RECEIVING: dict[str, Callable[[Any], Repeated]] = {
+    "recv": lambda ws: ws.recv,
+    "recv decoded": lambda ws: lambda: ws.recv(decode=False),
+    "recv_many": lambda ws: ws.recv_many,
+    "recv_many one": lambda ws: lambda: ws.recv_many(1),
+    "recv_streaming": fragments,
+    "async for": lambda ws: ws.__aiter__().__anext__,
+}
+
+CLOSED: dict[str, Callable[[Any], Repeated]] = {
+    "close": lambda ws: ws.close,
+    "wait_closed": lambda ws: ws.wait_closed,
+    "leave": lambda ws: lambda: ws.__aexit__(None, None, None),
+}
+
+
+async def _exhaust(ws: Any) -> None:
+    async for _ in ws:
+        pass
+
+
+@pytest.mark.parametrize("name", SENDING)
+def test_sending(name: str, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+    async def main() -> None:
+        async with connect(native_echo.uri + "/sink", max_queue=None) as ws:
+            assert await turns(SENDING[name](ws)) >= TURNS
+
+    run(main)
+
+
+@pytest.mark.parametrize("size", [8, 8192])
+@pytest.mark.parametrize("name", RECEIVING)
+def test_receiving(name: str, size: int, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+    async def main() -> None:
+        async with connect(f"{native_echo.uri}/blast?size={size}", close_timeout=1) as ws:
+            assert await turns(RECEIVING[name](ws)) >= TURNS
+            ws.abort()
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["recv_json", "recv_msgpack"])
+def test_receiving_values(name: str, run: Run, connect: Connect) -> None:
+    async def handler(ws: Any) -> None:
+        with contextlib.suppress(wirespeed.ConnectionClosed):
+            while True:
+                await ws.send_many(["1"] * 1000)
+
+    async def main() -> None:
+        async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with connect(f"ws://127.0.0.1:{port}") as ws:
+                assert await turns(getattr(ws, name)) >= TURNS
+                ws.abort()
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed(name: str, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+    async def main() -> None:
+        async with connect(native_echo.uri) as ws:
+            pass
+        assert await turns(CLOSED[name](ws)) >= TURNS
+
+    run(main)
+
+
+def test_pings_that_are_answered(native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+    async def main() -> None:
+        async with connect(native_echo.uri) as ws:
+
+            async def measure() -> None:
+                await (await ws.ping())
+
+            assert await turns(measure) >= TURNS
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["wait_closed", "start_serving", "leave"])
+def test_server(name: str, run: Run) -> None:
+    async def main() -> None:
+        server = await wirespeed.serve(lambda ws: ws.wait_closed(), "127.0.0.1", 0)
+        if name == "start_serving":
+            assert await turns(server.start_serving) >= TURNS
+        server.close()
+        await server.wait_closed()
+        if name == "wait_closed":
+            assert await turns(server.wait_closed) >= TURNS
+        elif name == "leave":
+            assert await turns(lambda: server.__aexit__(None, None, None)) >= TURNS
+
+    run(main)
+
+
+STREAM: dict[str, Callable[[Any, Any], Repeated]] = {
+    "read nothing": lambda reader, writer: lambda: reader.read(0),
+    "readexactly nothing": lambda reader, writer: lambda: reader.readexactly(0),
+    "drain": lambda reader, writer: writer.drain,
+    "write and drain": lambda reader, writer: lambda: _write(writer),
+}
+
+STREAM_ENDED: dict[str, Callable[[Any, Any], Repeated]] = {
+    "read": lambda reader, writer: reader.read,
+    "read some": lambda reader, writer: lambda: reader.read(10),
+    "readline": lambda reader, writer: reader.readline,
+    "async for": lambda reader, writer: lambda: _exhaust(reader),
+    "wait_closed": lambda reader, writer: writer.wait_closed,
+}
+
+
+async def _write(writer: Any) -> None:
+    writer.write(b"x")
+    await writer.drain()
+
+
+@pytest.mark.parametrize("name", STREAM)
+def test_stream(name: str, native_echo: NativeEcho, run: Run) -> None:
+    async def main() -> None:
+        reader, writer = await wirespeed.open_stream(native_echo.uri + "/sink")
+        assert await turns(STREAM[name](reader, writer)) >= TURNS
+        writer.close()
+        await writer.wait_closed()
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", STREAM_ENDED)
+def test_stream_ended(name: str, native_echo: NativeEcho, run: Run) -> None:
+    async def main() -> None:
+        reader, writer = await wirespeed.open_stream(native_echo.uri)
+        writer.close()
+        await writer.wait_closed()
+        assert await turns(STREAM_ENDED[name](reader, writer)) >= TURNS
+
+    run(main)
