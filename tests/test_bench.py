@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -433,6 +434,7 @@ def test_ratio_with_the_best_of_several() -> None:
         (Bar("", "round-trip", "a", versus=("a", "b"), above=0.5), "MISS"),
         (Bar("", "round-trip", "a", at_most=100), "PASS"),
         (Bar("", "round-trip", "b", at_most=100), "MISS"),
+        (Bar("", "round-trip", "a", figure="kept", at_least=0.5), "NOT MEASURED"),
         (Bar("", "round-trip", "c", at_least=1), "NOT MEASURED"),
     ],
 )
@@ -441,6 +443,42 @@ def test_bars(bar: Bar, verdict: str) -> None:
     results = judge(scenario, samples_of({"a": [100], "b": [200]}))
     assert [result.verdict for result in results] == [verdict]
     assert verdict in bars_text(results)
+
+
+def test_bar_of_another_figure() -> None:
+    bars = (Bar("most", "round-trip", "a", figure="kept", at_least=0.97), Bar("soon", "round-trip", "a", at_most=2000))
+    workload = dataclasses.replace(small().workloads[0], measures="lateness")
+    scenario = dataclasses.replace(small(), workloads=(workload,), bars=bars)
+    samples = [
+        dataclasses.replace(sample, measures="lateness", figures={"late_p50": 1500.0, "kept": 0.9612})
+        for sample in samples_of({"a": [100]})
+    ]
+    results = judge(scenario, samples)
+    assert [result.verdict for result in results] == ["MISS", "PASS"]
+    text = bars_text(results)
+    assert "96.1%" in text
+    assert "1,500" in text
+    assert {"late p50 us", "rate kept"} <= set(re.split(r"\s{2,}", cell_text(scenario, CELL, samples).splitlines()[1]))
+
+
+@pytest.mark.parametrize(
+    ("figure", "complaint"),
+    [({"figure": "nothing"}, "unknown figure nothing"), ({"figure": "kept", "versus": "b"}, "names a figure")],
+)
+def test_bar_of_a_figure_that_cannot_be(figure: dict[str, str], complaint: str) -> None:
+    bar = {"text": "", "workload": "round-trip", "peer": "a", "at_least": 1, **figure}
+    data = {
+        "title": "",
+        "peers": ["a", "b"],
+        "subject": "a",
+        "limits": [],
+        "measure": {"rounds": 1, "seconds": 1, "warmup": 1},
+        "quick": {},
+        "workload": [{"name": "round-trip", "title": "", "unit": "round trip"}],
+        "bar": [bar],
+    }
+    with pytest.raises((ValueError, BenchError), match=complaint):
+        scenarios.parse("some", data)
 
 
 def test_bars_of_peers_left_out_go() -> None:

@@ -69,6 +69,10 @@ MODELS = {
     "send-each": Model("/sink", 64, AWAIT + CALLBACKS + BLOCKING + RAW),
     "tasks": Model("/sink", 64, AWAIT + CALLBACKS, {"connections": 5, "batch": 100}),
     "many": Model("/", 256, AWAIT + CALLBACKS, {"connections": 3}),
+    "sleep": Model("/", 256, AWAIT + CALLBACKS + BLOCKING, {"connections": 3}),
+    "compute": Model("/", 256, AWAIT + CALLBACKS + BLOCKING, {"connections": 3}),
+    "serving-sleep": Model("/", 256, AWAIT + BLOCKING, {"connections": 3}),
+    "serving-compute": Model("/", 256, AWAIT + BLOCKING, {"connections": 3}),
     "processes": Model("/", 256, OURS + RAW, {"connections": 2}),
     "open": Model("/", 0, AWAIT + CALLBACKS + BLOCKING),
     "deflate-round-trip": Model("/", 256, AWAIT + BLOCKING, TEXT),
@@ -179,6 +183,8 @@ def test_the_truth_is_measured(ports: dict[str, int], model: str) -> None:
         assert answer.get("checked") is True, (peer, answer)
         assert answer["status"] == 0
         assert answer["count"] > 0
+        assert not model.endswith("sleep") or {"late_p50", "late_p99", "late_max", "kept"} <= answer.keys()
+        assert not model.endswith("compute") or {"share", "kept"} <= answer.keys()
         assert model not in TIMED or {"mean", "p50", "p90", "p99", "max"} <= answer.keys()
 
 
@@ -263,6 +269,8 @@ LIES = {
     "send-each": wrong_counts(),
     "tasks": wrong_counts(),
     "many": [Lie(f"lie={name}&at=0", REPLY) for name in ("change", "repeat", "short", "text")],
+    "sleep": [Lie(f"lie={name}&at=0", REPLY) for name in ("change", "repeat", "short", "text")],
+    "compute": [Lie("lie=change&at=2", REPLY)],
     # They make the round trips above: what is theirs is to say that one of them has failed.
     "processes": [Lie("lie=change&at=2", ONE_OF_THEM)],
     "open": [Lie(f"lie={name}&since=0", ECHO) for name in ("change", "short", "text")],

@@ -33,7 +33,7 @@ from harness.report import (  # noqa: E402
 )
 from harness.report.series import ChartData, chart_data  # noqa: E402
 from harness.report.wins import FASTER, LEVEL, SLOWER, compared, is_ours, pairs  # noqa: E402
-from harness.scenario import Cell, Chart, Scenario, parse  # noqa: E402
+from harness.scenario import Cell, Chart, Scenario, Workload, parse  # noqa: E402
 
 OURS, RIVAL, OTHER, LIMIT = "wirespeed:await@uvloop", "picows:callbacks@uvloop", "aiohttp:await@uvloop", "raw-c"
 HOSTILE = "ContentError: <script>alert(1)</script> | $x_1$ [link](http://nowhere) 日本"
@@ -323,6 +323,15 @@ def test_table_of_a_cell() -> None:
 )
 def test_units(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_units_of_lateness_and_shares() -> None:
+    workload = Workload("sleep", "", "round trip")
+    late, share = units.unit_of(workload, "lateness"), units.unit_of(workload, "share")
+    assert (late.label, late.lower, late.text(1250)) == ("late p50", True, "1.25 ms")
+    assert (share.label, share.lower, share.text(0.333)) == ("computed", False, "33.3 %")
+    assert units.unit_of(workload, "lateness", "late_max").label == "late max"
+    assert units.unit_of(workload, "share", "kept").lower is False
 
 
 # Charts: what they show.

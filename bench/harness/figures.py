@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "KINDS", "Kind", "read_figures"]
+__all__ = ["FIGURES", "KINDS", "SHARES", "Kind", "read_figures"]
 
 FIGURES: dict[str, str] = {
     # Latencies in microseconds: of a round trip, an opening, a delivery, whatever the workload counts.
@@ -26,10 +26,22 @@ FIGURES: dict[str, str] = {
     "deviation": "deviation",
     # Operations a second that were asked for, where a rate is offered.
     "offered": "offered/s",
+    # How late another thread of the same process wakes, in microseconds.
+    "late_p50": "late p50 us",
+    "late_p99": "late p99 us",
+    "late_max": "late max us",
+    # What another thread of the same process computes, as a share of what it does alone.
+    "share": "computed",
+    # The rate beside such a thread, as a share of that without.
+    "kept": "rate kept",
     # The share of the window in which the load generator had work to do.
     "limited": "load busy",
 }
 """Name and heading of each."""
+
+
+SHARES = frozenset(["deviation", "limited", "share", "kept"])
+"""Those that are shares of one."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,9 @@ KINDS: dict[str, Kind] = {
     # Microseconds.
     "latency": Kind("p50", lower=True),
     "tail": Kind("p99", lower=True),
+    "lateness": Kind("late_p50", lower=True),
+    # A share of one.
+    "share": Kind("share", lower=False),
 }
 """By the names that scenarios use for `measures`."""
 

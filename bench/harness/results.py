@@ -132,7 +132,7 @@ def judge(scenario: Scenario, samples: Sequence[Sample]) -> list[BarResult]:
             if bar.versus is not None:
                 figure = ratio(own, bar.peer, *bar.rivals)
             elif summary := next((one for one in summarize(own) if one.peer == bar.peer), None):
-                figure = summary.value
+                figure = summary.value if bar.figure is None else summary.figures.get(bar.figure)
             results.append(BarResult(bar, cell, scenario.workload(cell.workload).measures, figure))
     return results
 

@@ -163,6 +163,9 @@ class Bar:
     """What a peer must reach: a figure, or with `versus` its multiple of a rival's, the best one's of several.
 
     `at_least` and `at_most` include the threshold, `above` does not.
+
+    Attributes:
+        figure: which figure, a name of `figures.FIGURES`; None: what the workload compares. Not with `versus`.
     """
 
     text: str
@@ -174,6 +177,7 @@ class Bar:
     at_least: float | None = None
     at_most: float | None = None
     above: float | None = None
+    figure: str | None = None
 
     @property
     def rivals(self) -> tuple[str, ...]:
@@ -387,6 +391,9 @@ def parse(name: str, data: dict[str, Any]) -> Scenario:
     for bar in bars:
         if [bar.at_least, bar.at_most, bar.above].count(None) != 2:
             raise ValueError(f"bar {bar.text!r} needs one of at_least, at_most and above")
+        _known("figure", [] if bar.figure is None else [bar.figure], list(FIGURES))
+        if bar.figure is not None and bar.versus is not None:
+            raise ValueError(f"bar {bar.text!r} names a figure, but a rival is compared by what the workload compares")
         _known("workload", [bar.workload], [workload.name for workload in workloads])
         _known("peer", [bar.peer, *bar.rivals], data["peers"])
     counterparts = data.get("counterparts", {})

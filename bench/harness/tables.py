@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from collections.abc import Sequence
@@ -10,15 +11,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.figures import FIGURES, KINDS
+from harness.figures import FIGURES, KINDS, SHARES
 from harness.peers import Sample
 from harness.results import BarResult, Figure, Summary, ratio, summarize
-from harness.scenario import Cell, Scenario, Workload, size_text
+from harness.scenario import Bar, Cell, Scenario, Workload, size_text
 
 __all__ = ["bars_table", "cell_table", "console", "duration_text", "number_text", "table", "text_of", "value_text"]
 
 # Of the figures of a window those that a table shows; records have all of them.
-SHOWN = ("p50", "p99", "p999", "out_p50", "out_p99", "in_p50", "in_p99", "deviation", "offered", "limited")
+SHOWN = ("p50", "p99", "p999", "out_p50", "out_p99", "in_p50", "in_p99", "late_p50", "late_p99", "late_max")
+SHOWN += ("share", "kept", "deviation", "offered", "limited")
 # As wide as a table may become where nobody's window is in the way: in a pipe or a file.
 WIDE = 240
 # Above this share of the time at work the load generator, not the server, is what was measured.
@@ -134,11 +136,7 @@ def bars_table(results: Sequence[BarResult]) -> RenderableType:
     rows: list[list[str | Text]] = [["bar", "cell", "measured", "min - max", ""]]
     for result in results:
         bar, figure = result.bar, result.figure
-        show = (
-            (lambda number: f"{number:.3f}")
-            if bar.versus
-            else (lambda number, measures=result.measures: value_text(number, measures))
-        )
+        show = functools.partial(_bar_text, bar, result.measures)
         rows.append(
             [
                 f"{bar.peer}: {bar.text}",
@@ -152,10 +150,18 @@ def bars_table(results: Sequence[BarResult]) -> RenderableType:
     return Group(title, table(rows, left=2), "")
 
 
+def _bar_text(bar: Bar, measures: str, number: float) -> str:
+    if bar.versus:
+        return f"{number:.3f}"
+    return value_text(number, measures) if bar.figure is None else figure_text(number, bar.figure)
+
+
 def value_text(value: float, measures: str) -> str:
     """Returns what a workload compares as people write it."""
     if measures == "memory":
         return f"{value / 1024:,.1f} KiB"
+    if KINDS[measures].figure in SHARES:
+        return f"{value:.1%}"
     return number_text(value) if measures in ("rate", "number") else duration_text(value)
 
 
@@ -173,9 +179,14 @@ def duration_text(microseconds: float) -> str:
 def _figure_text(name: str, figure: Figure | None) -> str:
     if figure is None:
         return "-"
-    if name in ("deviation", "limited"):
-        return f"{figure.median:.1%}"
-    return number_text(figure.median) if name == "offered" else duration_text(figure.median)
+    return figure_text(figure.median, name)
+
+
+def figure_text(value: float, name: str) -> str:
+    """Returns one of `figures.FIGURES` as people write it."""
+    if name in SHARES:
+        return f"{value:.1%}"
+    return number_text(value) if name == "offered" else duration_text(value)
 
 
 def _times(figure: Figure | None) -> str:

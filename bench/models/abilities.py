@@ -51,11 +51,14 @@ class Abilities:
         closed: the exception that its documentation names for a closed connection, MODULE:NAME, of `recv` and `send`
             each.
         watch: connects with the library's own keepalive; takes a URL, the CA or None, and a `Patience`.
+        serve: starts a server that echoes, without compression, keepalive and limits, on this event loop or in threads
+            of its own; returns its URL and what must be kept; for asyncio an awaitable of that.
     """
 
     deflate: Callable[[str, str | None, int], Any] | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
     watch: Callable[[str, str | None, Patience], Any] | None = None
+    serve: Callable[[], Any] | None = None
 
     def workloads(self) -> tuple[str, ...]:
         """Returns the workloads that need these abilities, those of memory not among them."""
@@ -63,6 +66,7 @@ class Abilities:
             *(("deflate-round-trip", "deflate-send") if self.deflate is not None else ()),
             *(f"closed-{call}" for call in self.closed),
             *(("dead",) if self.watch is not None else ()),
+            *(("serving-sleep", "serving-compute") if self.serve is not None else ()),
         )
 
     def closed_error(self, call: str) -> type[Exception]:

@@ -15,6 +15,7 @@ from models import (
     crowd,
     dead,
     duplex,
+    fairness,
     loops,
     memory,
     one_way,
@@ -34,12 +35,12 @@ LOOPS: dict[str, Any] = awaiting.LOOPS | one_way.LOOPS | sending.LOOPS | transfe
 
 # By the way of receiving. What awaits `recv` does everything; iteration and `recv_many` differ from it in streams only.
 WORKLOADS = {
-    "await": (*LOOPS, "idle", crowd.WORKLOAD, processes.WORKLOAD, opening.WORKLOAD),
+    "await": (*LOOPS, "idle", crowd.WORKLOAD, processes.WORKLOAD, opening.WORKLOAD, *fairness.WORKLOADS),
     "iterate": ("stream-in",),
     "many": ("stream-in",),
     "callbacks": (
         *(*callbacks.WORKLOADS, *one_way.COURSES, "send", *sending.LOOPS, "transfer-out"),
-        *("idle", crowd.WORKLOAD, processes.WORKLOAD, opening.WORKLOAD),
+        *("idle", crowd.WORKLOAD, processes.WORKLOAD, opening.WORKLOAD, *fairness.WORKLOADS),
     ),
 }
 
@@ -90,6 +91,9 @@ def main(
     def measure(options: argparse.Namespace) -> dict[str, object]:
         if options.workload == processes.WORKLOAD:
             return processes.measure(options)
+        if options.workload in (*fairness.WORKLOADS, *fairness.SERVING):
+            serve = able[options.style].serve if options.workload in fairness.SERVING else None
+            return fairness.in_a_loop(lambda connections: _run_many(style, options, connections), serve, options)
 
         on_loop(options, libraries, lambda: _measure(style, able[options.style], options))
 
@@ -139,10 +143,16 @@ async def _measure(
     if options.workload in compressed.AWAITING:
         return await awaiting.run(await compressed.AWAITING[options.workload](abilities, options), options)
     if options.workload == crowd.WORKLOAD:
-        if isinstance(style, Callbacks):
-            return await crowd.by_callbacks(style.listen, options)
-        return await crowd.by_awaiting(connect, options)
+        return await _run_many(style, options)
     if isinstance(style, Callbacks) and options.workload in (*callbacks.WORKLOADS, *one_way.COURSES):
         course = one_way.COURSES.get(options.workload, callbacks.Course)
         return await callbacks.measure(style.listen, options, course)
     return await awaiting.run(await LOOPS[options.workload](connect, options.style, options), options)
+
+
+async def _run_many(
+    style: awaiting.Connect | Callbacks, options: argparse.Namespace, many: crowd.Crowd | None = None
+) -> dict[str, object]:
+    if isinstance(style, Callbacks):
+        return await crowd.by_callbacks(style.listen, options, many)
+    return await crowd.by_awaiting(style, options, many)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from models import closed, compressed, dead, duplex, one_way, opening, processes, program, sending, transfer
+from models import closed, compressed, dead, duplex, fairness, one_way, opening, processes, program, sending, transfer
 from models.abilities import Abilities, add_arguments
 from models.content import ContentError, Sink, Stream, two_messages
 from models.latency import WINDOW_SHARE, Latencies
@@ -27,6 +27,7 @@ BASE = (
     *("round-trip", "stream-in", "send", "send-each", processes.WORKLOAD),
     *one_way.BLOCKING,
     *transfer.BLOCKING,
+    *fairness.WORKLOADS,
 )
 
 
@@ -107,6 +108,9 @@ def _measure(connect: Connect, abilities: Abilities, options: argparse.Namespace
         return dead.blocking(abilities, options)
     if options.workload == processes.WORKLOAD:
         return processes.measure(options)
+    if options.workload in (*fairness.WORKLOADS, *fairness.SERVING):
+        serve = abilities.serve if options.workload in fairness.SERVING else None
+        return fairness.in_threads(connect, serve, options)
     if options.workload in closed.WORKLOADS:
         loop = closed.blocking(connect, abilities, options)
     elif options.workload in compressed.BLOCKING:

@@ -12,7 +12,7 @@ from models.content import ContentError, two_messages
 from models.program import result
 from models.usage import Usage
 
-__all__ = ["WORKLOAD", "by_awaiting", "by_callbacks"]
+__all__ = ["WORKLOAD", "Crowd", "by_awaiting", "by_callbacks"]
 
 WORKLOAD = "many"
 
@@ -20,7 +20,7 @@ WORKLOAD = "many"
 AT_ONCE = 32
 
 
-class _Crowd:
+class Crowd:
     """What all connections share.
 
     Attributes:
@@ -41,14 +41,18 @@ class _Crowd:
         used, count = Usage.now(options.server_pid) - since, sum(self.counts) - before
         self.over = True
         await everybody
-        if not all(self.counts):
-            raise ContentError(f"{self.counts.count(0)} of {len(self.counts)} connections made no round trip")
+        self.check()
         return result(count, used)
 
+    def check(self) -> None:
+        """Checks at the end that every connection has got on."""
+        if not all(self.counts):
+            raise ContentError(f"{self.counts.count(0)} of {len(self.counts)} connections made no round trip")
 
-async def by_awaiting(connect: Connect, options: argparse.Namespace) -> dict[str, object]:
-    """Measures connections with a task each."""
-    crowd = _Crowd(options.connections)
+
+async def by_awaiting(connect: Connect, options: argparse.Namespace, crowd: Crowd | None = None) -> dict[str, object]:
+    """Measures connections with a task each; the crowd says how."""
+    crowd = crowd or Crowd(options.connections)
 
     async def round_trips(number: int, connection: Awaiting) -> None:
         pairs = [(message, connection.encode(message)) for message in two_messages(options.size)]
@@ -75,7 +79,7 @@ async def by_awaiting(connect: Connect, options: argparse.Namespace) -> dict[str
 class _Member(Course):
     """The callbacks of one connection among many."""
 
-    def __init__(self, crowd: _Crowd, number: int, options: argparse.Namespace) -> None:
+    def __init__(self, crowd: Crowd, number: int, options: argparse.Namespace) -> None:
         super().__init__(options)
         self.workload = "round-trip"
         self._crowd = crowd
@@ -88,9 +92,9 @@ class _Member(Course):
         return self._finish() if self._crowd.over else self.count
 
 
-async def by_callbacks(listen: Listen, options: argparse.Namespace) -> dict[str, object]:
-    """Measures connections with callbacks each."""
-    crowd = _Crowd(options.connections)
+async def by_callbacks(listen: Listen, options: argparse.Namespace, crowd: Crowd | None = None) -> dict[str, object]:
+    """Measures connections with callbacks each; the crowd says how."""
+    crowd = crowd or Crowd(options.connections)
     members = [_Member(crowd, number, options) for number in range(options.connections)]
     connections: list[object] = []
 

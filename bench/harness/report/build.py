@@ -147,7 +147,11 @@ def _missed(records: Sequence[Chosen]) -> Table:
         for result in results_of_bars(chosen):
             if result.verdict == "MISS" and result.figure is not None:
                 bar, cell, workload = result.bar, result.cell, chosen.scenario.workload(result.cell.workload)
-                text = ratio_text if bar.versus is not None else unit_of(workload, workload.measures).full
+                text = (
+                    ratio_text
+                    if bar.versus is not None
+                    else unit_of(workload, workload.measures, bar.figure or "value").full
+                )
                 size = f"{size_text(cell.size)}: " if cell.size else ""
                 measured = rows.setdefault((_where(chosen, cell), bar.peer, bar.text), [])
                 measured.append(size + text(result.figure.median))

@@ -60,7 +60,9 @@ def bars_table(chosen: Chosen, results: Sequence[BarResult]) -> Table | None:
     for result in results:
         bar, figure = result.bar, result.figure
         workload = chosen.scenario.workload(result.cell.workload)
-        text = ratio_text if bar.versus is not None else unit_of(workload, workload.measures).full
+        text = (
+            ratio_text if bar.versus is not None else unit_of(workload, workload.measures, bar.figure or "value").full
+        )
         measured = "-" if figure is None else text(figure.median)
         span = "" if figure is None else f"{text(figure.low)} - {text(figure.high)}"
         mark = {"PASS": "pass", "MISS": "miss"}.get(result.verdict, "")

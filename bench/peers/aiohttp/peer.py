@@ -74,6 +74,26 @@ async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
     return Watched(ws, ws.receive, tells)
 
 
+async def serve() -> tuple[str, object]:
+    """Serves with the library's defaults, and without a limit on size."""
+    from aiohttp import WSMsgType, web
+
+    async def echo(request: web.Request) -> web.WebSocketResponse:
+        ws = web.WebSocketResponse(compress=False, max_msg_size=0)
+        await ws.prepare(request)
+        async for message in ws:
+            if message.type == WSMsgType.BINARY:
+                await ws.send_bytes(message.data)
+        return ws
+
+    app = web.Application()
+    app.add_routes([web.get("/", echo)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return f"ws://127.0.0.1:{runner.addresses[0][1]}/", runner
+
+
 def report_of(ws: Any) -> Callable[[], Awaitable[object]]:
     """Returns what asks the server's /sink."""
 
@@ -85,7 +105,7 @@ def report_of(ws: Any) -> Callable[[], Awaitable[object]]:
 
 
 # `receive` tells of a close by a message, not by an exception.
-ABILITIES = Abilities(deflate=deflate, closed={"send": "aiohttp:ClientConnectionResetError"}, watch=watch)
+ABILITIES = Abilities(deflate=deflate, closed={"send": "aiohttp:ClientConnectionResetError"}, watch=watch, serve=serve)
 
 
 if __name__ == "__main__":

@@ -200,6 +200,19 @@ async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
     return Watched(transport, lambda: ended, lambda told: told is transport)
 
 
+async def serve() -> tuple[str, object]:
+    """Serves as the library's examples do."""
+    from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
+
+    class Echo(WSListener):
+        def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+            if frame.msg_type == WSMsgType.BINARY:
+                transport.send(frame.msg_type, frame.get_payload_as_memoryview())
+
+    server = await ws_create_server(lambda request: Echo(), "127.0.0.1", 0)
+    return f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/", server
+
+
 LISTENERS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
 
 if __name__ == "__main__":
@@ -208,5 +221,5 @@ if __name__ == "__main__":
         "picows",
         {"callbacks": Callbacks(listen, connect)},
         helpers=("aiofastnet",),
-        abilities={"callbacks": Abilities(watch=watch)},
+        abilities={"callbacks": Abilities(watch=watch, serve=serve)},
     )

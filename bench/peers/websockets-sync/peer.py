@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from models.abilities import Abilities, Patience, Watched, check_deflate
@@ -46,6 +47,19 @@ def watch(url: str, ca: str | None, patience: Patience) -> Watched:
     return Watched(ws, ws.recv, lambda told: isinstance(told, ConnectionClosedError))
 
 
+def serve() -> tuple[str, object]:
+    """Serves without compression, keepalive and limits."""
+    from websockets.sync.server import serve as library_serve
+
+    def echo(ws: Any) -> None:
+        for message in ws:
+            ws.send(message)
+
+    server = library_serve(echo, "127.0.0.1", 0, compression=None, ping_interval=None, max_size=None)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"ws://127.0.0.1:{server.socket.getsockname()[1]}/", server
+
+
 def blocking(ws: Any) -> Blocking:
     """Returns what the loops drive of a connection."""
     return Blocking(
@@ -62,6 +76,7 @@ ABILITIES = Abilities(
     deflate=deflate,
     closed={"recv": "websockets.exceptions:ConnectionClosed", "send": "websockets.exceptions:ConnectionClosed"},
     watch=watch,
+    serve=serve,
 )
 
 

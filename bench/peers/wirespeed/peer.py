@@ -73,6 +73,18 @@ async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
     return Watched(ws, ws.recv, lambda told: isinstance(told, wirespeed.ConnectionClosedError))
 
 
+async def serve() -> tuple[str, object]:
+    """Serves without compression, keepalive and limits."""
+    import wirespeed
+
+    async def echo(ws: Any) -> None:
+        async for message in ws:
+            await ws.send(message)
+
+    server = await wirespeed.serve(echo, "127.0.0.1", 0, compression=None, ping_interval=None, max_size=None)
+    return f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/", server
+
+
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
     """Starts the course. A callback cannot wait: sending has no limit, as in the other libraries that call back."""
     listener = LISTENERS[course.workload](course)
@@ -225,6 +237,7 @@ ABILITIES = Abilities(
     deflate=deflate,
     closed={"recv": "wirespeed:ConnectionClosed", "send": "wirespeed:ConnectionClosed"},
     watch=watch,
+    serve=serve,
 )
 
 if __name__ == "__main__":
