@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 
 import wirespeed
+from interop.asyncio_tools import one_loop
 from interop.native import NativeEcho
 
 pytestmark = pytest.mark.wirespeed_only("websockets leaves this to the caller")
 
+SETTINGS = one_loop()
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 Repeated = Callable[[], Awaitable[Any]]
 
 # Seconds for which something is repeated, and turns of the loop in that time: there are some even on a busy machine.
-WINDOW = 0.1
-TURNS = 3
+WINDOW = 0.2
+TURNS = 2
 
 
 async def turns(repeated: Repeated) -> int:
