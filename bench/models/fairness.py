@@ -33,6 +33,9 @@ SERVING = ("serving-sleep", "serving-compute")
 # What the main thread sleeps for, again and again.
 SLEEP_SECONDS = 0.005
 
+# The least that a window tells anything in: a thread that computes has the interpreter for 5 ms at a time.
+LEAST_SECONDS = 0.2
+
 # Until all connections are open, and from the end of the window until the last replies were checked.
 LIMIT_SECONDS = 10.0
 
@@ -181,7 +184,8 @@ def _measure(start: Callable[[Threaded], None], options: argparse.Namespace) -> 
     """Measures the round trips with the other work, and half as long each before and after it without."""
     computes = options.workload.endswith("compute")
     connections = Threaded(options.connections)
-    half = options.seconds / 2
+    whole = max(options.seconds, LEAST_SECONDS)
+    half = whole / 2
     alone = [_compute(half)] if computes else []
     start(connections)
     connections.wait(connections.ready)
@@ -189,7 +193,7 @@ def _measure(start: Callable[[Threaded], None], options: argparse.Namespace) -> 
     quiet = [_count(connections, lambda: time.sleep(half))]
 
     since, before = Usage.now(options.server_pid), sum(connections.counts)
-    figures = {"share": _compute(options.seconds)} if computes else _sleep(options.seconds)
+    figures = {"share": _compute(whole)} if computes else _sleep(whole)
     used, count = Usage.now(options.server_pid) - since, sum(connections.counts) - before
 
     quiet.append(_count(connections, lambda: time.sleep(half)))
