@@ -340,6 +340,36 @@ def test_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:
         sock.close()
 
 
+@LOOPS
+@pytest.mark.parametrize("kind", ["websocket.close", "websocket.http.response.start"])
+def test_client_that_leaves_before_it_is_refused(loop: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What is sent to it is answered by a reset, of which the transport knows nothing yet when its end is to be sent."""
+    gone, ends = threading.Event(), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        # The loop does not see the end of the client before the answer is written.
+        gone.wait(TIMEOUT)
+        try:
+            if kind == "websocket.close":
+                await send({"type": kind})
+            else:
+                await send({"type": kind, "status": 429, "headers": []})
+                await send({"type": "websocket.http.response.body", "body": b"no"})
+            ends.append((await receive())["code"])
+        except OSError as exc:
+            ends.append(exc)
+
+    with UvicornServer(app, loop=loop, lifespan="off") as server:
+        raw(server).close()
+        gone.set()
+        deadline = time.monotonic() + 5
+        while not ends and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert ends == [1006]
+    assert "Traceback" not in caplog.text
+
+
 # Processes
 
 

@@ -80,6 +80,8 @@ SENDING: dict[str, Callable[[Any], Repeated]] = {
     "send no asynchronous fragments": lambda ws: lambda: ws.send(pieces()),
     "send_json": lambda ws: lambda: ws.send_json({"x": 1}),
     "send_msgpack": lambda ws: lambda: ws.send_msgpack({"x": 1}),
+    "send_many": lambda ws: lambda: ws.send_many(["x", "y", "z"]),
+    "send_many nothing": lambda ws: lambda: ws.send_many([]),
     "send_many, asynchronous": lambda ws: lambda: ws.send_many(pieces("x", "y")),
     "send_many nothing, asynchronous": lambda ws: lambda: ws.send_many(pieces()),
     "send_nowait": nowait,
@@ -101,6 +103,7 @@ RECEIVING: dict[str, Callable[[Any], Repeated]] = {
 CLOSED: dict[str, Callable[[Any], Repeated]] = {
     "close": lambda ws: ws.close,
     "wait_closed": lambda ws: ws.wait_closed,
+    "async for": lambda ws: lambda: _exhaust(ws),
     "leave": lambda ws: lambda: ws.__aexit__(None, None, None),
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -503,7 +504,11 @@ impl AsyncConnection {
         let transport = transport.bind(py);
         let half = invoke::method(transport, intern!(py, "can_write_eof"), [])?.is_truthy()?;
         let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
-        invoke::method(transport, name, []).map(drop)
+        match invoke::method(transport, name, []) {
+            // The peer has reset the connection, and the transport, which has yet to notice, will tell.
+            Err(error) if error.is_instance_of::<PyOSError>(py) => Ok(()),
+            result => result.map(drop),
+        }
     }
 
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {

@@ -97,7 +97,13 @@ impl AsyncConnection {
         let paused = {
             let mut state = self.lock(py)?;
             if state.is_finished() {
+                // Who asks again and again must not keep the loop from its turns.
+                let turn_due = state.is_turn_due(0, self.loop_state.get().iteration());
                 drop(state);
+                if turn_due {
+                    self.loop_state.get().begin_iteration();
+                    return Ok(Step::Yield);
+                }
                 return Err(self.ended(py, operation.kind()));
             }
             if state.connecting {

@@ -277,6 +277,8 @@ impl AsyncConnection {
             return Err(PyRuntimeError::new_err("this was awaited already"));
         };
         let (text, compress) = (operation.option, operation.compress);
+        let iteration = self.loop_state.get().iteration();
+        let mut turn_due = false;
         loop {
             {
                 let state = self.lock(py)?;
@@ -297,8 +299,14 @@ impl AsyncConnection {
                 Ok(Some(message)) => message,
                 Ok(None) => {
                     Self::write_out(this)?;
-                    let state = self.lock(py)?;
-                    return Ok(if state.is_crowded() { Sent::Full } else { Sent::Done });
+                    let mut state = self.lock(py)?;
+                    // The call counts too: of nothing, it is one all the same.
+                    turn_due |= state.is_turn_due(0, iteration);
+                    return Ok(match () {
+                        () if state.is_crowded() => Sent::Full,
+                        () if turn_due => Sent::Turn,
+                        () => Sent::Done,
+                    });
                 }
                 Err(error) => {
                     // What came before is accepted, so it leaves.
@@ -307,7 +315,10 @@ impl AsyncConnection {
                 }
             };
             let sent = match source::message(&message, text)? {
-                Some((kind, bytes)) => self.queue(this, &message, kind, &bytes, compress)?,
+                Some((kind, bytes)) => {
+                    turn_due |= self.lock(py)?.is_turn_due(bytes.len(), iteration);
+                    self.queue(this, &message, kind, &bytes, compress)?
+                }
                 None => {
                     Self::write_out(this)?;
                     return Err(wrong_type(&message, "messages"));
