@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// How long a thread keeps the lock, or gives it up for moments only, before it hands it over: less than the interpreter's own switch interval of 5 ms, so
-/// that a thread that waits is served before it has to ask.
-const INTERVAL: Duration = Duration::from_millis(3);
+/// How long a thread works, giving the lock up for moments only, before it hands it over: half of the interpreter's own switch interval, so that a
+/// thread that waits is served before it has to ask. Time of the processor: while this thread sleeps, or waits for the lock, others have it.
+const INTERVAL: Duration = Duration::from_micros(2500);
 
 /// How long the lock is left alone: a sleeping thread on another core takes 10 to 50 us to wake.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -20,18 +20,22 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Turns between two looks at the clock, which would be a hundredth of a small round trip.
 const LOOK_EVERY: u8 = 8;
 
-/// A system call that moves this much takes so long, some tens of microseconds, that it is made without the lock.
+/// A system call that moves this much takes as long as a thread takes to wake: the lock is best handed over around it. But not around each: a thread that
+/// computes keeps what it gets for a switch interval, and a message takes several calls.
 pub(crate) const MUCH: usize = 64 * 1024;
 
 /// When a thread, or a loop, last handed the lock over.
 pub(crate) struct Handover {
-    last: Option<Instant>,
+    /// The thread's time of the processor then.
+    worked: Duration,
+    /// When to look next: it cannot be due before.
+    look: Option<Instant>,
     turns: u8,
 }
 
 impl Handover {
     pub(crate) const fn new() -> Self {
-        Self { last: None, turns: 0 }
+        Self { worked: Duration::ZERO, look: None, turns: 0 }
     }
 
     /// A turn begins; whether to hand over first.
@@ -42,13 +46,45 @@ impl Handover {
             return false;
         }
         self.turns = 0;
-        self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
+        self.is_due_now()
+    }
+
+    /// The same, whatever turn it is: for whoever is about to be busy without the interpreter.
+    #[inline]
+    pub(crate) fn is_due_now(&mut self) -> bool {
+        let now = Instant::now();
+        self.look.is_none_or(|look| look <= now) && self.has_worked(now)
+    }
+
+    #[cold]
+    fn has_worked(&mut self, now: Instant) -> bool {
+        let worked = worked();
+        // Another thread has begun to run the loop: its time is another.
+        let since = worked.checked_sub(self.worked).unwrap_or(INTERVAL);
+        self.look = Some(now + INTERVAL.saturating_sub(since));
+        since >= INTERVAL
     }
 
     /// It was handed over.
     pub(crate) fn note(&mut self) {
-        self.last = Some(Instant::now());
+        self.worked = worked();
+        self.look = Some(Instant::now() + INTERVAL);
     }
+}
+
+/// This thread's time of the processor.
+#[cfg(target_os = "linux")]
+fn worked() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Where it is not known: all time counts as worked.
+#[cfg(not(target_os = "linux"))]
+fn worked() -> Duration {
+    use std::sync::OnceLock;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
 }
 
 /// Hands the lock over, if there is another thread. To be called with no lock of ours held.
@@ -59,12 +95,24 @@ pub(crate) fn hand_over(py: Python<'_>) {
     }
 }
 
+thread_local! {
+    /// Of a thread that waits by itself, without a loop.
+    static HANDOVER: RefCell<Handover> = const { RefCell::new(Handover::new()) };
+}
+
+/// Runs `f`, which moves much and does not sleep; without the lock if this thread is due to hand it over.
+pub(crate) fn moving_much<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
+    if !HANDOVER.with_borrow_mut(Handover::is_due_now) || !has_others() {
+        return f();
+    }
+    let result = py.detach(f);
+    HANDOVER.with_borrow_mut(Handover::note);
+    result
+}
+
 /// Runs `f`, which may sleep, without the lock; if this thread is due to hand it over, for long enough.
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-    thread_local! {
-        static HANDOVER: RefCell<Handover> = const { RefCell::new(Handover::new()) };
-    }
     let due = HANDOVER.with_borrow_mut(Handover::is_due);
     if !due {
         return py.detach(f);
@@ -95,7 +143,7 @@ fn pause() {
 
 /// Whether the interpreter knows other threads than this one.
 #[allow(unsafe_code)] // the list of threads
-fn has_others() -> bool {
+pub(crate) fn has_others() -> bool {
     // SAFETY: attached. The list of the interpreter's threads is looked at, not followed: whether this thread is its only member.
     unsafe {
         let this = ffi::PyThreadState_Get();

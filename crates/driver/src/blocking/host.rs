@@ -25,6 +25,11 @@ pub trait Host {
     /// Runs `f`, which may sleep, without the host's own lock.
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;
 
+    /// Runs `f`, which moves much and does not sleep: a chance to let others have the host's own lock.
+    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
     /// Called after a signal, outside the connection's lock: may run anything, even calls on the same connection.
     fn check_interrupt(&self) -> Result<(), Self::Interrupt>;
 }

@@ -12,7 +12,7 @@ use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
 use crate::write_queue::Flushed;
 
-/// A system call that moves this much takes tens of microseconds: it is made without the host's own lock, but with this connection's.
+/// A system call that moves this much takes tens of microseconds: the host may let go of its own lock meanwhile, though not of this connection's.
 const MUCH: usize = 64 * 1024;
 
 /// Why a wait for room ended without room.
@@ -273,7 +273,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let flushed = if peer.link.queued() < MUCH {
             peer.link.flush(socket, Mode::NonBlocking)
         } else {
-            host.wait(|| peer.link.flush(socket, Mode::NonBlocking))
+            host.moving_much(|| peer.link.flush(socket, Mode::NonBlocking))
         };
         match flushed {
             Ok(Flushed::All) => Ok(state),

@@ -113,10 +113,8 @@ impl AsyncConnection {
                 let wanted = conn.listens() || !state.receivers.is_empty();
                 let most = state.readable_bytes();
                 let came = state.conn.read_by(wanted, most, |operation, socket| {
-                    if !operation.is_large() {
-                        return operation.read(socket, Mode::NonBlocking);
-                    }
-                    py.detach(|| operation.read(socket, Mode::NonBlocking))
+                    let much = operation.is_large();
+                    conn.loop_state.get().moving(py, much, || operation.read(socket, Mode::NonBlocking))
                 });
                 if !came && state.queue.is_empty() {
                     return Ok(());

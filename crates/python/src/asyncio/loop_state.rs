@@ -114,6 +114,17 @@ impl LoopState {
         }
     }
 
+    /// Runs `f`, which does not sleep. If it moves `much` and another thread is due its chance, this is it.
+    #[inline]
+    pub(super) fn moving<R: Send>(&self, py: Python<'_>, much: bool, f: impl FnOnce() -> R + Send) -> R {
+        if !much || !self.handover.lock(py).is_due_now() || !handover::has_others() {
+            return f();
+        }
+        let result = py.detach(f);
+        self.handover.lock(py).note();
+        result
+    }
+
     /// Whether this thread runs the loop, or nobody does.
     #[inline]
     pub(super) fn is_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -140,7 +140,7 @@ impl AsyncConnection {
         let turn_due = state.is_turn_due(len, iteration);
         if output == Output::Write && state.large.is_none() && state.conn.socket().is_some() {
             // The short way: one system call, and nothing else to see to.
-            if state.flush(py) == Flushed::All
+            if state.flush(py, conn.loop_state.get()) == Flushed::All
                 && !state.conn.is_closing()
                 && !state.is_room_due()
                 && state.flushes.is_empty()

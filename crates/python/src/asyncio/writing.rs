@@ -102,7 +102,7 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             if state.conn.socket().is_some() {
                 let was_blocked = state.blocked;
-                state.blocked = state.flush(py) == Flushed::Blocked;
+                state.blocked = state.flush(py, conn.loop_state.get()) == Flushed::Blocked;
                 let blocked = state.blocked;
                 drop(state);
                 if blocked != was_blocked {

@@ -31,6 +31,11 @@ impl Host for PythonHost<'_> {
         handover::detached(self.py, f)
     }
 
+    #[inline]
+    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        handover::moving_much(self.py, f)
+    }
+
     fn check_interrupt(&self) -> PyResult<()> {
         self.py.check_signals()
     }

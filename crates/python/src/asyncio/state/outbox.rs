@@ -8,6 +8,7 @@ use wirespeed_driver::peer::LargeSend;
 use wirespeed_driver::write_queue::Flushed;
 
 use super::{State, YIELD_BYTES};
+use crate::asyncio::loop_state::LoopState;
 use crate::asyncio::waiter::WaiterRef;
 use crate::handover;
 
@@ -93,11 +94,12 @@ impl State {
         }
     }
 
-    /// Hands the kernel what is queued, as far as it has room; much of it without the interpreter's lock.
+    /// Hands the kernel what is queued, as far as it has room.
     #[inline]
-    pub(in crate::asyncio) fn flush(&mut self, py: Python<'_>) -> Flushed {
+    pub(in crate::asyncio) fn flush(&mut self, py: Python<'_>, event_loop: &LoopState) -> Flushed {
         let conn = &mut self.conn;
-        if conn.peer.link.queued() < handover::MUCH { conn.flush() } else { py.detach(|| conn.flush()) }
+        let much = conn.peer.link.queued() >= handover::MUCH;
+        event_loop.moving(py, much, || conn.flush())
     }
 
     /// Whether nothing is left to be written.
