@@ -48,6 +48,8 @@ pub struct Evented<B> {
     finish_by: Option<Option<Instant>>,
     /// TLS was told that nothing more will be sent.
     said_goodbye: bool,
+    /// Somebody else, who writes for us, has bytes that the kernel has not taken: as far as was told.
+    kept: bool,
     /// Our direction of TCP was ended.
     shut: bool,
     /// Somebody else has yet to end it.
@@ -68,11 +70,20 @@ impl<B: PayloadBuffer> Evented<B> {
             close_timeout,
             finish_by: None,
             said_goodbye: false,
+            kept: false,
             shut: false,
             shut_due: false,
             was_paused: false,
             ended: None,
         }
+    }
+
+    /// What stands, in a child process, for a connection of the parent's that cannot be looked at.
+    #[must_use]
+    pub fn disowned(side: Side) -> Self {
+        let mut conn = Self::new(Peer::disowned(side), None, None);
+        conn.end(Failure::Forked);
+        conn
     }
 
     /// The socket, if bytes come from one and TCP is not over.
@@ -153,6 +164,24 @@ impl<B: PayloadBuffer> Evented<B> {
         self.peer.link.take_output()
     }
 
+    /// Whether it ends, and somebody else writes for us: then [`Self::advance`] must know by [`Self::note_kept`] whether everything is written.
+    #[must_use]
+    #[inline]
+    pub fn is_ending_elsewhere(&self) -> bool {
+        matches!(self.stream, Stream::Elsewhere)
+            && (self.finish_by.is_some() || self.is_closing() || self.peer.link.is_eof())
+    }
+
+    /// Whether somebody else, who writes for us, has bytes that the kernel has not taken.
+    pub fn note_kept(&mut self, kept: bool) {
+        self.kept = kept;
+    }
+
+    /// Whether bytes of ours have yet to reach the kernel.
+    fn is_unwritten(&self) -> bool {
+        self.kept || self.peer.link.queued() > 0
+    }
+
     /// Begins the closing handshake (RFC 6455 7.1.2), if it was not begun. The caller flushes.
     pub fn begin_close(&mut self, code: Option<CloseCode>, reason: &str, now: Instant) -> Result<(), SendError> {
         if self.is_over() {
@@ -207,15 +236,14 @@ impl<B: PayloadBuffer> Evented<B> {
         if self.peer.link.state().can_receive() && !self.peer.link.is_eof() {
             return Progress::Closing;
         }
-        if self.peer.link.is_eof() && !self.peer.has_input() && self.peer.link.queued() == 0 {
+        if self.peer.link.is_eof() && !self.peer.has_input() && !self.is_unwritten() {
             return self.end(Failure::Aborted);
         }
         if !self.said_goodbye && !self.peer.link.is_mid_frame() {
             self.said_goodbye = true;
             self.peer.link.send_close_notify();
-            self.flush();
         }
-        if self.peer.link.queued() > 0 || self.peer.link.is_mid_frame() && self.peer.link.failure().is_none() {
+        if self.is_unwritten() || self.peer.link.is_mid_frame() && self.peer.link.failure().is_none() {
             return Progress::Closing;
         }
         match self.peer.link.failure() {

@@ -18,11 +18,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, State as ProtocolState};
+use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, Side, State as ProtocolState};
 
+use crate::entropy;
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
 use crate::thread::this_thread;
@@ -129,13 +130,40 @@ struct State<B, M> {
     tickets: Vec<Arc<PingTicket>>,
 }
 
+impl<B: PayloadBuffer, M> State<B, M> {
+    fn new(peer: Peer<B>, socket: Option<Socket>) -> Self {
+        Self {
+            peer,
+            socket: socket.map(Arc::new),
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            delivery: Delivery::Messages,
+            streaming: false,
+            discarding: false,
+            dropping: false,
+            reading: false,
+            sending: false,
+            waiting: 0,
+            changes: 0,
+            attended: Instant::now(),
+            finish_by: None,
+            tickets: Vec::new(),
+        }
+    }
+}
+
 /// A connection for threads that wait. See the module's documentation.
 pub struct Blocking<B, M> {
-    state: Mutex<State<B, M>>,
+    state: Arc<Mutex<State<B, M>>>,
     changed: Condvar,
     settings: Settings,
     /// The thread that has the lock, as [`this_thread`] numbers them; 0: none.
     holder: AtomicUsize,
+    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
+    forks: u64,
+    side: Side,
+    /// What is looked at instead in a child process, if a thread of the parent had the lock at the fork: it will never be given up here.
+    disowned: OnceLock<Mutex<State<B, M>>>,
 }
 
 /// The lock, held; it remembers by whom.
@@ -176,26 +204,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[must_use]
     pub fn new(peer: Peer<B>, socket: Socket, settings: Settings) -> Self {
         Self {
-            state: Mutex::new(State {
-                peer,
-                socket: Some(Arc::new(socket)),
-                queue: VecDeque::new(),
-                queued_bytes: 0,
-                delivery: Delivery::Messages,
-                streaming: false,
-                discarding: false,
-                dropping: false,
-                reading: false,
-                sending: false,
-                waiting: 0,
-                changes: 0,
-                attended: Instant::now(),
-                finish_by: None,
-                tickets: Vec::new(),
-            }),
+            side: peer.side(),
+            state: Arc::new(Mutex::new(State::new(peer, Some(socket)))),
             changed: Condvar::new(),
             settings,
             holder: AtomicUsize::new(0),
+            forks: entropy::forks(),
+            disowned: OnceLock::new(),
         }
     }
 
@@ -204,7 +219,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[inline]
     fn lock<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Guard<'_, B, M> {
         loop {
-            match self.state.try_lock() {
+            match self.current().try_lock() {
                 Ok(state) => {
                     let mut state = self.hold(state);
                     if state.peer.link.is_forked() && state.socket.is_some() {
@@ -214,15 +229,25 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
                 Err(std::sync::TryLockError::Poisoned(poisoned)) => {
                     let mut state = self.hold(poisoned.into_inner());
-                    self.state.clear_poison();
+                    self.current().clear_poison();
                     self.forget(&mut state, Failure::Aborted);
                     return state;
                 }
+                Err(std::sync::TryLockError::WouldBlock) if self.forks != entropy::forks() => {
+                    // Of a thread that there is not, perhaps in the middle of a change: what it has is never looked at.
+                    self.disowned.get_or_init(|| Mutex::new(State::new(Peer::disowned(self.side), None)));
+                }
                 Err(std::sync::TryLockError::WouldBlock) => {
-                    host.wait(|| drop(self.state.lock().unwrap_or_else(PoisonError::into_inner)));
+                    host.wait(|| drop(self.current().lock().unwrap_or_else(PoisonError::into_inner)));
                 }
             }
         }
+    }
+
+    /// The state, or what stands for it.
+    #[inline]
+    fn current(&self) -> &Mutex<State<B, M>> {
+        self.disowned.get().unwrap_or(&self.state)
     }
 
     #[inline]
@@ -235,7 +260,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[must_use]
     #[inline]
     pub fn is_reentrant(&self) -> bool {
-        self.holder.load(Ordering::Relaxed) == this_thread()
+        self.holder.load(Ordering::Relaxed) == this_thread() && self.forks == entropy::forks()
     }
 
     /// Those who read and send are no more, or not to be relied on: a thread has panicked inside, which is a bug, or this is another process.
@@ -260,7 +285,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let until = Instant::now() + INTERRUPT_CHECK;
             let until = deadline.map_or(until, |deadline| deadline.min(until));
             let changed = host.wait(|| {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.current().lock().unwrap_or_else(PoisonError::into_inner);
                 while state.changes == seen {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
@@ -270,11 +295,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
                 true
             });
-            if changed {
-                break Ok(());
-            }
+            // Also when something has changed: with keepalive at work this may be all the time.
             if let Err(interrupt) = host.check_interrupt() {
                 break Err(Error::Interrupted(interrupt));
+            }
+            if changed {
+                break Ok(());
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 break Err(Error::TimedOut);
@@ -353,6 +379,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// The socket, unless TCP is over.
     pub fn socket<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Option<Arc<Socket>> {
         self.lock(host).socket.clone()
+    }
+}
+
+impl<B, M> Drop for Blocking<B, M> {
+    fn drop(&mut self) {
+        // With the lock taken by a thread that there is not, the state is left alone: it leaks, in a child process.
+        if let Err(std::sync::TryLockError::WouldBlock) = self.state.try_lock() {
+            std::mem::forget(Arc::clone(&self.state));
+        }
     }
 }
 

@@ -58,10 +58,6 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if let Some(item) = self.poll(&mut state, host)? {
                 state.peer.release_parsed();
                 state.streaming = !item.fin;
-                // The application may be busy for a while: the pong for a ping that came before this message leaves first.
-                if state.peer.link.queued() > 0 {
-                    self.flush_some(&mut state);
-                }
                 return Ok(item);
             }
             // A message that arrives in many pieces, or pings without end, must not hold up the deadline.
@@ -143,9 +139,21 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// The next item in what was read. Handles everything else that is found on the way.
+    /// The next item in what was read. Handles everything else that is found on the way, and sends what answers it: the caller may return at once, and
+    /// nobody else would.
     #[inline]
     fn poll<H: Host<Buffer = B, Message = M>>(
+        &self,
+        state: &mut State<B, M>,
+        host: &H,
+    ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
+        let result = self.poll_unanswered(state, host);
+        self.flush_some(state);
+        result
+    }
+
+    #[inline]
+    fn poll_unanswered<H: Host<Buffer = B, Message = M>>(
         &self,
         state: &mut State<B, M>,
         host: &H,
@@ -253,6 +261,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     /// Hands the kernel what is queued, as far as it has room.
+    #[inline]
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
         if state.peer.link.queued() > 0
             && !state.sending

@@ -12,9 +12,11 @@ mod link;
 use std::io;
 use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
 use wirespeed_protocol::{
-    CloseCode, Connection, ControlPayload, Delivery, Destination, Event, MessageKind, Payload, PayloadBuffer, State,
+    CloseCode, Config, Connection, ControlPayload, Delivery, Destination, Event, MessageKind, Payload, PayloadBuffer,
+    Side, State,
 };
 
 use crate::buffers::{self, ReadBuffer};
@@ -132,6 +134,15 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
+    /// What stands, in a child process, for a connection of the parent's that cannot be looked at: it is over.
+    #[must_use]
+    pub fn disowned(side: Side) -> Self {
+        let keepalive = Keepalive::new(None, None, Instant::now());
+        let mut peer = Self::new(Connection::new(Config::new(side)), None, &[], Vec::new(), keepalive);
+        peer.fail(Failure::Forked);
+        peer
+    }
+
     /// The next event in what was read, if there is one; after `None`, read again.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
@@ -211,7 +222,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Which end this is.
     #[must_use]
-    pub fn side(&self) -> wirespeed_protocol::Side {
+    pub fn side(&self) -> Side {
         self.link.connection.side()
     }
 

@@ -46,6 +46,8 @@ pub(super) enum Backend {
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct AsyncConnection {
     pub(super) state: Exclusive<State>,
+    /// In a child process, if a thread of the parent was at work with the state at the fork.
+    disowned: OnceLock<Box<Exclusive<State>>>,
     pub(super) backend: Guarded<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
@@ -76,12 +78,19 @@ impl AsyncConnection {
     /// The one way to what the connection knows. After a panic, and in a child process, the connection is over: seen to here.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let mut state = self.state.lock(py)?;
+        let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };
         if self.state.take_poison() {
             state.conn.end(Failure::Aborted);
         }
         state.conn.disown_after_fork();
         Ok(state)
+    }
+
+    /// What stands for the state where that cannot be looked at.
+    #[cold]
+    fn lock_disowned(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
+        let disowned = self.disowned.get_or_init(|| Box::new(Exclusive::new(State::disowned())));
+        disowned.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
     }
 
     /// Whether this thread runs the loop, or the loop does not run.
@@ -204,6 +213,7 @@ impl AsyncConnection {
         state.fragmenting = state.connecting;
         Ok(Self {
             state: Exclusive::new(state),
+            disowned: OnceLock::new(),
             backend: Guarded::new(Backend::None),
             event_loop: r#loop.clone().unbind(),
             loop_state: LoopState::of(r#loop)?.unbind(),
@@ -405,6 +415,7 @@ impl AsyncConnection {
     fn _closed_future(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
+        Self::settle(slf)?; // it may be over, and nobody has been told yet
         let end = this.lock(py)?.end;
         let over = match end {
             End::NotYet => false,
@@ -468,7 +479,8 @@ impl AsyncConnection {
         if state.connecting && !state.conn.is_over() {
             return Ok(0);
         }
-        Ok(view::state(state.conn.peer.link.state(), state.conn.is_over()))
+        // After a failure nothing can be sent any more, whatever the protocol knows of it.
+        Ok(view::state(state.conn.peer.link.state(), state.conn.is_over()).max(1 + u8::from(state.conn.is_closing())))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.

@@ -355,27 +355,18 @@ impl AsyncConnection {
         let conn = this.get();
         let mut steps = Steps::new();
         let progress = loop {
-            let (progress, due, shut) = {
-                let mut state = conn.lock(py)?;
-                let progress = state.conn.advance(Instant::now);
-                (progress, state.is_write_due(progress != Progress::Open), state.conn.take_shut())
-            };
-            if shut {
-                steps.note(conn.end_writing(py));
-            }
-            if !due {
-                break progress;
-            }
-            // Afterwards nothing is left, or there is no room, or the connection has failed.
-            let result = Self::write_queue(this);
-            let failed = result.is_err();
-            steps.note(result);
-            if failed {
-                break progress;
+            let progress = Self::write_and_advance(this, &mut steps)?;
+            steps.note(Self::tell_written(this));
+            // What is parsed then may ask for an answer, or be the end.
+            match Self::pause_or_resume(this, progress) {
+                Ok(true) => {}
+                Ok(false) => break progress,
+                Err(error) => {
+                    steps.note(Err(error));
+                    break progress;
+                }
             }
         };
-        steps.note(Self::tell_written(this));
-        steps.note(Self::pause_or_resume(this, progress));
         match progress {
             Progress::Open => {}
             Progress::Closing => steps.note(conn.schedule(this)),
@@ -388,12 +379,42 @@ impl AsyncConnection {
         steps.end()
     }
 
-    fn pause_or_resume(this: &Bound<'_, Self>, progress: Progress) -> PyResult<()> {
+    /// The first step of [`Self::settle`].
+    fn write_and_advance(this: &Bound<'_, Self>, steps: &mut Steps) -> PyResult<Progress> {
+        let py = this.py();
+        let conn = this.get();
+        loop {
+            if conn.lock(py)?.conn.is_ending_elsewhere() {
+                steps.note(conn.note_kept(py));
+            }
+            let (progress, due, shut) = {
+                let mut state = conn.lock(py)?;
+                let progress = state.conn.advance(Instant::now);
+                (progress, state.is_write_due(progress != Progress::Open), state.conn.take_shut())
+            };
+            if shut {
+                steps.note(conn.end_writing(py));
+            }
+            if !due {
+                return Ok(progress);
+            }
+            // Afterwards nothing is left, or there is no room, or the connection has failed.
+            let result = Self::write_queue(this);
+            let failed = result.is_err();
+            steps.note(result);
+            if failed {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// The third step of [`Self::settle`]; whether something was parsed.
+    fn pause_or_resume(this: &Bound<'_, Self>, progress: Progress) -> PyResult<bool> {
         let py = this.py();
         let conn = this.get();
         let reading = {
             let mut state = conn.lock(py)?;
-            let may_pause = state.may_pause(progress != Progress::Open);
+            let may_pause = state.may_pause(py, progress != Progress::Open);
             if !state.paused && may_pause && state.is_queue_full() {
                 state.paused = true;
                 state.conn.peer.shrink_input();
@@ -408,23 +429,24 @@ impl AsyncConnection {
             }
         };
         match reading {
-            Reading::Same => Ok(()),
-            Reading::Pause => conn.watch_readable(py, false),
+            Reading::Same => Ok(false),
+            Reading::Pause => conn.watch_readable(py, false).map(|()| false),
             Reading::Resume => {
                 // What was read and left is parsed first; it may fill the queue again.
                 let mut notes = super::state::Notes::default();
                 let mut postponed = false;
                 let mut steps = Steps::new();
-                let again = {
+                let (again, parsed) = {
                     let mut state = conn.lock(py)?;
+                    let unparsed = state.conn.peer.unparsed();
                     if state.receivers.is_empty() && !conn.listens() {
                         match state.fill_queue(py, &mut notes) {
                             Ok(more) => postponed = more,
                             Err(error) => steps.note(Err(error)),
                         }
                     }
-                    state.paused = state.may_pause(progress != Progress::Open) && state.is_queue_full();
-                    !state.paused
+                    state.paused = state.may_pause(py, progress != Progress::Open) && state.is_queue_full();
+                    (!state.paused, state.conn.peer.unparsed() != unparsed)
                 };
                 if postponed {
                     steps.note(conn.serve_soon(py));
@@ -433,7 +455,7 @@ impl AsyncConnection {
                 if again {
                     steps.note(conn.watch_readable(py, true));
                 }
-                steps.end()
+                steps.end().map(|()| parsed)
             }
         }
     }

@@ -10,12 +10,14 @@
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use wirespeed_driver::entropy;
 use wirespeed_driver::thread::this_thread;
 
 /// How long a thread waits before it looks again whether another has let go: the time of some system calls.
@@ -26,7 +28,19 @@ pub(super) struct Exclusive<T> {
     /// [`this_thread`] of who holds it; 0: nobody.
     owner: AtomicUsize,
     poisoned: AtomicBool,
-    value: UnsafeCell<T>,
+    /// The process that it was made in, as [`entropy::forks`] counts them.
+    forks: u64,
+    value: ManuallyDrop<UnsafeCell<T>>,
+}
+
+impl<T> Drop for Exclusive<T> {
+    fn drop(&mut self) {
+        // An owner that is left is a thread of the parent process: what it has is left alone, and leaks, in the child.
+        if *self.owner.get_mut() == 0 {
+            // SAFETY: dropped once, here, and not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
 }
 
 // SAFETY: the value is reached through a `Guard` only, of which there is one at a time: `acquire` hands it out when it has made this thread
@@ -40,8 +54,13 @@ pub(super) struct Guard<'a, T> {
 }
 
 impl<T> Exclusive<T> {
-    pub(super) const fn new(value: T) -> Self {
-        Self { owner: AtomicUsize::new(0), poisoned: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    pub(super) fn new(value: T) -> Self {
+        Self {
+            owner: AtomicUsize::new(0),
+            poisoned: AtomicBool::new(false),
+            forks: entropy::forks(),
+            value: ManuallyDrop::new(UnsafeCell::new(value)),
+        }
     }
 
     /// Makes this thread the owner if there is none; else who is.
@@ -69,18 +88,22 @@ impl<T> Exclusive<T> {
         self.owner.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).err().unwrap_or(0)
     }
 
-    /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked already.
+    /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked already. `None`: a thread of the parent process
+    /// had locked at the fork, and there is no such thread here: what it has may be half changed, and is never to be looked at.
     #[inline]
-    pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, T>> {
+    pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Option<Guard<'_, T>>> {
         match self.acquire() {
-            Ok(guard) => Ok(guard),
+            Ok(guard) => Ok(Some(guard)),
             Err(owner) => self.wait(py, owner),
         }
     }
 
     #[cold]
-    fn wait(&self, py: Python<'_>, mut owner: usize) -> PyResult<Guard<'_, T>> {
+    fn wait(&self, py: Python<'_>, mut owner: usize) -> PyResult<Option<Guard<'_, T>>> {
         loop {
+            if self.forks != entropy::forks() {
+                return Ok(None);
+            }
             if owner == this_thread() {
                 return Err(PyRuntimeError::new_err(
                     "the connection is at work: a signal handler or finalizer that runs meanwhile cannot use it",
@@ -88,7 +111,7 @@ impl<T> Exclusive<T> {
             }
             py.detach(|| std::thread::sleep(LOOK_AGAIN));
             match self.acquire() {
-                Ok(guard) => return Ok(guard),
+                Ok(guard) => return Ok(Some(guard)),
                 Err(other) => owner = other,
             }
         }

@@ -86,6 +86,8 @@ pub(super) struct Operation {
     waiter: Cell<Option<WaiterRef>>,
     kind: Cell<Kind>,
     stage: Cell<Stage>,
+    /// Of a sender that had to wait: its place among those that do, 0 before.
+    ticket: Cell<u64>,
     /// As in `recv(decode=...)`; of [`Kind::Send`], `text`.
     pub(super) option: Option<bool>,
     pub(super) compress: Option<bool>,
@@ -161,6 +163,7 @@ impl Operation {
             (&raw mut (*operation).waiter).write(Cell::new(None));
             (&raw mut (*operation).kind).write(Cell::new(kind));
             (&raw mut (*operation).stage).write(Cell::new(Stage::Fresh));
+            (&raw mut (*operation).ticket).write(Cell::new(0));
             (&raw mut (*operation).option).write(option);
             (&raw mut (*operation).compress).write(compress);
             (&raw mut (*operation).limit).write(limit);
@@ -190,9 +193,27 @@ impl Operation {
         self.kind.get()
     }
 
+    /// Whether this is its first step.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.stage.get() == Stage::Fresh
+    }
+
     /// It is for something else from now on.
     pub(super) fn become_kind(&self, kind: Kind) {
         self.kind.set(kind);
+    }
+
+    /// Its place among the senders that wait, which it keeps until it has sent: `next` if it has none.
+    pub(super) fn keep_ticket(&self, next: impl FnOnce() -> u64) -> u64 {
+        if self.ticket.get() == 0 {
+            self.ticket.set(next());
+        }
+        self.ticket.get()
+    }
+
+    /// It has sent: if it must wait again, it is behind the others.
+    pub(super) fn drop_ticket(&self) {
+        self.ticket.set(0);
     }
 
     /// What it has waited on, out of it.

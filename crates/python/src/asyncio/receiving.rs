@@ -52,7 +52,9 @@ impl AsyncConnection {
             self.release(py)?;
             state = self.lock(py)?;
         }
-        let taken = if state.next_receiver(py).is_some() {
+        // The next fragment of a message is for whoever receives the message, however many wait for the next message.
+        let continues = state.streaming && delivery == Delivery::Fragments;
+        let taken = if !continues && state.has_receivers(py) {
             None
         } else if state.is_receive_turn_due(self.loop_state.get().iteration()) {
             state.turn_pending = true;
@@ -66,13 +68,24 @@ impl AsyncConnection {
             Some(item) => {
                 state.conn.peer.release_parsed();
                 // The application receives again; a pong goes out before it may be busy for a while.
-                let due = state.paused && state.is_queue_low()
-                    || state.conn.peer.link.queued() > 0 && !state.corked && !state.blocked
-                    || !notes.is_empty();
+                let due = state.paused && state.is_queue_low() || state.is_write_due(false) || !notes.is_empty();
+                // Those who wait for the message after this one.
+                let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
                 drop(state);
+                let mut steps = Steps::new();
                 if due {
-                    Self::tell_notes(this, notes)?;
-                    Self::settle(this)?;
+                    steps.note(Self::tell_notes(this, notes));
+                    steps.note(Self::settle(this));
+                }
+                if serve {
+                    steps.note(self.serve_soon(py));
+                }
+                if let Err(error) = steps.end() {
+                    // A signal handler has raised: what was taken is still to be received.
+                    let mut state = self.lock(py)?;
+                    state.streaming = continues;
+                    state.put_back(std::iter::once(item));
+                    return Err(error);
                 }
                 self.received(this, operation, item)
             }
@@ -98,7 +111,7 @@ impl AsyncConnection {
             let mut state = self.lock(py)?;
             if state.is_finished() {
                 // Who asks again and again must not keep the loop from its turns.
-                let turn_due = state.is_turn_due(0, self.loop_state.get().iteration());
+                let turn_due = operation.is_fresh() && state.is_turn_due(0, self.loop_state.get().iteration());
                 drop(state);
                 if turn_due {
                     self.loop_state.get().begin_iteration();
@@ -155,7 +168,7 @@ impl AsyncConnection {
         {
             let mut state = self.lock(py)?;
             // Those who wait already come first.
-            while items.len() < operation.limit && !state.streaming && state.next_receiver(py).is_none() {
+            while items.len() < operation.limit && !state.streaming && !state.has_receivers(py) {
                 match state.take(py, operation.option, Delivery::Messages, &mut notes) {
                     Ok(Some(item)) => items.push(item),
                     // What ended it, if anything did, is for the next call: these messages come first.
@@ -204,8 +217,10 @@ impl AsyncConnection {
             if state.streaming {
                 return Err(errors::streaming(py));
             }
-            let waiting = state.next_receiver(py).is_some();
-            if waiting { None } else { state.take(py, decode, Delivery::Messages, &mut notes)? }
+            let waiting = state.has_receivers(py);
+            let taken = if waiting { None } else { state.take(py, decode, Delivery::Messages, &mut notes)? };
+            state.polled = taken.is_none() && !waiting;
+            taken
         };
         Self::tell_notes(this, notes)?;
         Self::settle(this)?;
@@ -261,7 +276,8 @@ impl AsyncConnection {
         let mut postponed = false;
         let served = {
             let mut state = self.lock(py)?;
-            match state.next_receiver(py).map(WaiterRef::wants) {
+            let next = state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.wants())));
+            match next {
                 None => {
                     match state.fill_queue(py, &mut notes) {
                         Ok(more) => postponed = more,
@@ -269,20 +285,20 @@ impl AsyncConnection {
                     }
                     None
                 }
-                Some((decode, delivery)) => match state.take(py, decode, delivery, &mut notes) {
+                Some((index, (decode, delivery))) => match state.take(py, decode, delivery, &mut notes) {
                     Ok(None) => {
                         state.conn.peer.release_parsed();
                         None
                     }
                     Ok(Some(item)) => {
-                        let waiter = state.receivers.pop_front();
+                        let waiter = state.receivers.remove(index);
                         if let Some(waiter) = &waiter {
                             waiter.assign(py, item);
                         }
                         waiter
                     }
                     Err(error) => {
-                        let waiter = state.receivers.pop_front();
+                        let waiter = state.receivers.remove(index);
                         if let Some(waiter) = &waiter {
                             waiter.fail(py, error);
                         }

@@ -208,7 +208,13 @@ impl AsyncConnection {
         if waiter.stage(py) == Stage::Waiting {
             return Ok(Step::Wait(waiter));
         }
-        let turn = self.lock(py)?.take_turn(py, &waiter);
+        let (turn, first) = {
+            let mut state = self.lock(py)?;
+            (state.take_turn(py, &waiter), state.is_first(&waiter))
+        };
+        if turn && !first && !self.lock(py)?.is_finished() {
+            return self.wait_for_room(this, Some(operation));
+        }
         if operation.kind() == Kind::Drain {
             return if self.lock(py)?.is_finished() { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
         }
@@ -260,9 +266,9 @@ impl AsyncConnection {
             }
             Sent::Full => {
                 operation.become_kind(Kind::Drain);
-                self.wait_for_room(this, false)
+                self.wait_for_room(this, None)
             }
-            Sent::Wait => self.wait_for_room(this, true),
+            Sent::Wait => self.wait_for_room(this, Some(operation)),
             Sent::Closed => {
                 operation.become_kind(Kind::End);
                 self.wait_for_end(this)
@@ -294,6 +300,7 @@ impl AsyncConnection {
                 }
             }
             turn = true;
+            operation.drop_ticket();
             // Messages of other tasks may come in between where this one waits, as with single sends.
             let message = match next(&iterator) {
                 Ok(Some(message)) => message,
@@ -364,19 +371,29 @@ impl AsyncConnection {
         Ok(None)
     }
 
-    /// `parked`: for a message that is not queued yet.
-    fn wait_for_room(&self, this: &Bound<'_, Self>, parked: bool) -> PyResult<Step> {
+    /// `parked`: whose message is not queued yet.
+    fn wait_for_room(&self, this: &Bound<'_, Self>, parked: Option<&Operation>) -> PyResult<Step> {
         let py = this.py();
         // Who only corked may be waited for: the end of the iteration would come too late for nobody but the sender.
         Self::write_out(this)?;
-        let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
+        let ticket = match parked {
+            Some(operation) => {
+                let mut state = self.lock(py)?;
+                operation.keep_ticket(|| state.next_ticket())
+            }
+            None => 0,
+        };
+        let waiter = WaiterRef::of_sender(self.event_loop.bind(py), ticket)?;
         {
             let mut state = self.lock(py)?;
             if state.is_finished() {
                 drop(state);
                 return Err(self.closed(py));
             }
-            if parked { &mut state.senders } else { &mut state.drainers }.push_back(waiter.clone());
+            match parked {
+                Some(_) => state.park_sender(waiter.clone()),
+                None => state.drainers.push_back(waiter.clone()),
+            }
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -387,6 +404,7 @@ impl AsyncConnection {
 
     fn wait_for_end(&self, this: &Bound<'_, Self>) -> PyResult<Step> {
         let py = this.py();
+        Self::settle(this)?; // it may be over, and nobody has been told yet
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
         {
             let mut state = self.lock(py)?;
@@ -476,7 +494,8 @@ impl AsyncConnection {
         let result = {
             let mut state = conn.lock(py)?;
             if state.conn.is_over() {
-                return Ok(());
+                drop(state);
+                return Self::settle(this);
             }
             // If the application does not receive any more, it gives up what does not fit the queue.
             if !keep {

@@ -176,6 +176,23 @@ impl AsyncConnection {
         }
     }
 
+    /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to say when.
+    pub(super) fn note_kept(&self, py: Python<'_>) -> PyResult<()> {
+        let kept = self.kept_by_transport(py)? > 0;
+        self.lock(py)?.conn.note_kept(kept);
+        if kept { self.ask_when_empty(py) } else { Ok(()) }
+    }
+
+    /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
+    fn ask_when_empty(&self, py: Python<'_>) -> PyResult<()> {
+        if !std::mem::replace(&mut self.lock(py)?.draining, true)
+            && let Some(transport) = self.transport(py)
+        {
+            limit_transport(transport.bind(py), Marks { high: 0, low: 0 })?;
+        }
+        Ok(())
+    }
+
     /// Bytes that the transport has taken and the kernel has not.
     pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
         if self.lock(py)?.conn.is_over() {
@@ -283,13 +300,7 @@ impl AsyncConnection {
             return Ok(());
         }
         if self.kept_by_transport(py)? > 0 {
-            // It tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
-            if !std::mem::replace(&mut self.lock(py)?.draining, true)
-                && let Some(transport) = self.transport(py)
-            {
-                limit_transport(transport.bind(py), Marks { high: 0, low: 0 })?;
-            }
-            return Ok(());
+            return self.ask_when_empty(py);
         }
         let settled: Vec<Py<PyAny>> = {
             let mut state = self.lock(py)?;

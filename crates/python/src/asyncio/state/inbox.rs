@@ -293,12 +293,13 @@ impl State {
     /// Whether so much was taken that reading may go on.
     #[inline]
     pub(in crate::asyncio) fn is_queue_low(&self) -> bool {
-        self.queue.len() <= self.limits.messages.low || self.queued_bytes <= self.limits.bytes.low
+        let bytes = self.queued_bytes + self.conn.peer.unparsed();
+        self.queue.len() <= self.limits.messages.low || bytes <= self.limits.bytes.low
     }
 
     /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the peer, unless the
     /// application still receives.
-    pub(in crate::asyncio) fn may_pause(&self, closing: bool) -> bool {
+    pub(in crate::asyncio) fn may_pause(&self, py: Python<'_>, closing: bool) -> bool {
         let link = &self.conn.peer.link;
         let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
         let wanted = match self.wanted {
@@ -306,21 +307,39 @@ impl State {
             Wanted::WhileClosing => !closing || more,
             Wanted::WithRoom => false,
         };
-        // Whoever waits has nothing yet: the rest of a large message, perhaps.
-        wanted && self.receivers.is_empty()
+        // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again, without waiting, for the rest.
+        let awaited = if self.streaming { self.position_of_streamer(py).is_some() } else { !self.receivers.is_empty() };
+        let polled = self.polled && !self.queue.iter().any(|item| item.fin);
+        wanted && !awaited && !polled
     }
 
     pub(in crate::asyncio) fn queued_payload(&self) -> usize {
         self.queue.iter().map(|item| item.len).sum()
     }
 
-    /// The first task that still waits for a message.
+    /// Whether a task waits for a message.
     #[inline]
-    pub(in crate::asyncio) fn next_receiver(&mut self, py: Python<'_>) -> Option<&WaiterRef> {
+    pub(in crate::asyncio) fn has_receivers(&mut self, py: Python<'_>) -> bool {
         while self.receivers.front().is_some_and(|waiter| waiter.stage(py) != Stage::Waiting) {
             self.receivers.pop_front();
         }
-        self.receivers.front()
+        !self.receivers.is_empty()
+    }
+
+    /// The place of the task that what comes next is for: the first, but in the middle of a message that is received in fragments the one that
+    /// receives it.
+    #[inline]
+    pub(in crate::asyncio) fn next_receiver(&mut self, py: Python<'_>) -> Option<usize> {
+        if !self.has_receivers(py) {
+            return None;
+        }
+        if self.streaming { self.position_of_streamer(py) } else { Some(0) }
+    }
+
+    fn position_of_streamer(&self, py: Python<'_>) -> Option<usize> {
+        let streams =
+            |waiter: &WaiterRef| waiter.wants().1 == Delivery::Fragments && waiter.stage(py) == Stage::Waiting;
+        self.receivers.iter().position(streams)
     }
 }
 

@@ -3,14 +3,14 @@
 mod inbox;
 mod outbox;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Item;
 use wirespeed_driver::evented::{Evented, Progress};
-use wirespeed_driver::protocol::{CloseCode, Delivery};
+use wirespeed_driver::protocol::{CloseCode, Delivery, Side};
 
 pub(super) use self::inbox::{Arrival, Notes};
 use self::outbox::Looked;
@@ -97,13 +97,17 @@ pub(super) struct State {
     pub(super) turn_pending: bool,
     /// Nothing is read, because the application does not receive.
     pub(super) paused: bool,
+    /// It has asked for a message, without waiting, of which only the beginning is here.
+    pub(super) polled: bool,
     // ---- sending ----
     /// Tasks that wait for room, first come first served.
     pub(super) senders: VecDeque<WaiterRef>,
     /// Tasks that have sent and wait until less is queued.
     pub(super) drainers: VecDeque<WaiterRef>,
-    /// Tasks of the senders that were woken and have not run yet: it is their turn before anybody else's.
-    pub(super) sender_turns: usize,
+    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody else's.
+    pub(super) turns: BTreeSet<u64>,
+    /// The number of the last sender that had to wait, of all that ever had to.
+    pub(super) last_ticket: u64,
     /// The kernel, or the transport, has no room.
     pub(super) blocked: bool,
     /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room although it has.
@@ -168,9 +172,11 @@ impl State {
             received: (0, 0),
             turn_pending: false,
             paused: false,
+            polled: false,
             senders: VecDeque::new(),
             drainers: VecDeque::new(),
-            sender_turns: 0,
+            turns: BTreeSet::new(),
+            last_ticket: 0,
             blocked: false,
             draining: false,
             resuming: false,
@@ -196,6 +202,15 @@ impl State {
             end: End::NotYet,
             timer: None,
         }
+    }
+
+    /// That of a connection of the parent process, which is over.
+    pub(super) fn disowned() -> Self {
+        let none = Marks { high: 0, low: 0 };
+        let limits = Limits { messages: none, bytes: none, write: none, yield_after: 1 };
+        let mut state = Self::new(Evented::disowned(Side::Client), limits);
+        state.end = End::Complete;
+        state
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -249,7 +264,7 @@ impl State {
             || self.turn_pending
             || !self.senders.is_empty()
             || !self.drainers.is_empty()
-            || self.sender_turns > 0
+            || !self.turns.is_empty()
             || !self.flushes.is_empty()
             || !self.pings.is_empty()
             || !self.closers.is_empty()

@@ -114,25 +114,47 @@ impl State {
         !self.is_written() && !self.blocked && (!self.corked || ending) && !self.conn.is_over()
     }
 
+    /// The place of a sender that has to wait, behind all others.
+    pub(in crate::asyncio) fn next_ticket(&mut self) -> u64 {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
+    /// A sender waits, in its place: one that was woken, and found no room, is before those that have come since.
+    pub(in crate::asyncio) fn park_sender(&mut self, sender: WaiterRef) {
+        let place = self.senders.partition_point(|other| other.ticket() <= sender.ticket());
+        self.senders.insert(place, sender);
+    }
+
     /// It is the turn of all these senders, before anybody else's.
     pub(in crate::asyncio) fn give_turns(&mut self, py: Python<'_>, senders: &VecDeque<WaiterRef>) {
         for sender in senders {
             sender.give_turn(py);
+            self.turns.insert(sender.ticket());
         }
-        self.sender_turns += senders.len();
     }
 
     /// Whether it was this one's turn; it is no longer.
     pub(in crate::asyncio) fn take_turn(&mut self, py: Python<'_>, sender: &WaiterRef) -> bool {
         let turn = sender.take_turn(py);
-        self.sender_turns -= usize::from(turn);
+        if turn {
+            self.turns.remove(&sender.ticket());
+        }
         turn
+    }
+
+    /// Whether no sender that waits, or whose turn it is, was before this one. Woken ones run in their order, but one that found no room, waits and is woken
+    /// again runs after others.
+    pub(in crate::asyncio) fn is_first(&self, sender: &WaiterRef) -> bool {
+        let before = |ticket: u64| ticket < sender.ticket();
+        !self.turns.first().is_some_and(|ticket| before(*ticket))
+            && !self.senders.front().is_some_and(|other| before(other.ticket()))
     }
 
     /// Whether a message must wait before it can even be queued.
     #[inline]
     pub(in crate::asyncio) fn must_wait(&self) -> bool {
-        self.sender_turns > 0 || !self.senders.is_empty() || self.is_stuck()
+        !self.turns.is_empty() || !self.senders.is_empty() || self.is_stuck()
     }
 
     /// Whether nothing can be queued now, even by whose turn it is.

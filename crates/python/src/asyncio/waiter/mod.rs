@@ -50,6 +50,8 @@ pub(super) struct Waiter {
     event_loop: Cell<*mut ffi::PyObject>,
     decode: Option<bool>,
     delivery: Delivery,
+    /// Of a sender: its place among those that wait, see `State::park_sender`.
+    ticket: u64,
     parts: Guarded<Parts>,
 }
 
@@ -84,6 +86,16 @@ impl WaiterRef {
     /// A waiter of `event_loop`, and what it wants if it receives.
     #[inline]
     pub(super) fn new(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery) -> PyResult<Self> {
+        Self::make(event_loop, decode, delivery, 0)
+    }
+
+    /// A waiter of a sender.
+    pub(super) fn of_sender(event_loop: &Bound<'_, PyAny>, ticket: u64) -> PyResult<Self> {
+        Self::make(event_loop, None, Delivery::default(), ticket)
+    }
+
+    #[inline]
+    fn make(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery, ticket: u64) -> PyResult<Self> {
         // SAFETY: attached; the type was made by `init`. Every field is written before the object is known to anybody.
         unsafe {
             let object = FREE.take(TYPE.load(Ordering::Relaxed)).cast::<Waiter>();
@@ -93,6 +105,7 @@ impl WaiterRef {
             (&raw mut (*waiter).event_loop).write(Cell::new(event_loop.clone().into_ptr()));
             (&raw mut (*waiter).decode).write(decode);
             (&raw mut (*waiter).delivery).write(delivery);
+            (&raw mut (*waiter).ticket).write(ticket);
             (&raw mut (*waiter).parts).write(Guarded::new(Parts {
                 wakeup: ptr::null_mut(),
                 context: ptr::null_mut(),
@@ -144,6 +157,11 @@ impl WaiterRef {
     #[inline]
     pub(super) fn wants(&self) -> (Option<bool>, Delivery) {
         (self.get().decode, self.get().delivery)
+    }
+
+    /// The place of a sender.
+    pub(super) fn ticket(&self) -> u64 {
+        self.get().ticket
     }
 
     /// Gives it what it waited for. [`Self::wake`] must follow.
