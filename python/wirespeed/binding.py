@@ -17,7 +17,10 @@ from typing import Any
 from .typing import PathLike
 
 __all__ = [
+    "BROKEN",
     "EXHAUSTED",
+    "LOST",
+    "LOST_IN_A_ROW",
     "RETRY_DELAY",
     "bind_addresses",
     "bind_unix",
@@ -28,8 +31,39 @@ __all__ = [
     "remove_file",
 ]
 
+BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+"""Errors of ``accept`` that are the listening socket's: it will not accept any more."""
+
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of ``accept`` after which it is worth to wait."""
+
+LOST = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "ENETDOWN",
+        "ENETUNREACH",
+        "ENONET",
+        "ENOPROTOOPT",
+        "ENOSR",
+        "EOPNOTSUPP",
+        "EPERM",
+        "EPROTO",
+        "EPROTONOSUPPORT",
+        "ESOCKTNOSUPPORT",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)
+"""Errors of ``accept`` that are those of one connection, which is gone. Linux passes on what the network says of it,
+and EPERM from a firewall: https://man7.org/linux/man-pages/man2/accept.2.html
+"""
+
+LOST_IN_A_ROW = 1024
+"""How many such errors without a connection in between are more than bad luck: then it is worth to wait, too."""
 
 RETRY_DELAY = 1.0
 """Seconds to wait for descriptors or memory to become free: as in asyncio."""

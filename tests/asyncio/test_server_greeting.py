@@ -178,17 +178,21 @@ def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogC
 
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run) -> None:
-    """Who waits for its turn is served once others have spoken."""
+    """Who comes last is served, and so are those that sent a part before; who was silent is gone."""
 
     async def main() -> None:
         async with serve(setting, echo, max_pending=2) as server:
-            raws = [await Raw.connect(server) for _ in range(8)]
-            await asyncio.sleep(0.05)
-            for raw in raws:
+            raws = []
+            for _ in range(8):
+                raws.append(await Raw.connect(server))
+                await asyncio.sleep(0.03)
+            for raw in raws[-2:]:
                 await raw.send(request())
-            for raw in raws:
                 assert (await raw.head()).status == 101
                 await converse(raw)
+            for raw in raws[:-2]:
+                assert await raw.rest() == b""
+            for raw in raws:
                 raw.close()
 
     with no_leaks(), within(5):

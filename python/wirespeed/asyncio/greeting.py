@@ -1,8 +1,4 @@
-"""Accepted sockets of which nothing has come yet: no task, no timer and no coroutine for each of them.
-
-Most clients send their request at once and in one piece, so that what comes first is all of it. Whatever else comes is
-somebody else's to go on with.
-"""
+"""Accepted sockets of an asyncio server whose request is not there yet: no task, no timer and no coroutine for each."""
 
 from __future__ import annotations
 
@@ -11,81 +7,114 @@ import socket as socket_module
 from collections.abc import Callable
 from typing import Any
 
+from .._native import ServerOpening
+from ..greeting import Greeting
 from ..negotiation import READ_SIZE
+from .gate import Gate
 
 __all__ = ["Greetings"]
 
-Came = Callable[[socket_module.socket, Any, "bytes | None", "float | None", bool], None]
+Came = Callable[[Greeting, bool], None]
 
 
 class Greetings:
-    """The sockets of a server that wait for their first bytes.
+    """The sockets of a server that wait for their request.
 
     Args:
         loop: The event loop; it has ``add_reader``.
         patience: Seconds for the opening handshake, ``None`` for no limit.
-        came: Called with a socket, the address of its other end, what was received (``None``: nothing yet), the time of
-            the loop when the opening handshake must be complete, and whether the loop watches the descriptor, which it
-            must then stop, or replace by another watch. It takes the socket over.
+        gate: Has a place for each of them.
+        make_opening: Makes what takes the bytes of a request; ``None`` if they are not to be looked at, as with TLS:
+            then the first of them end the waiting.
+        came: Called with one that has waited enough, and whether the loop watches the descriptor, which it must then
+            stop, or replace by another watch. It takes the socket over.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: float | None, came: Came) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        patience: float | None,
+        gate: Gate,
+        make_opening: Callable[[], ServerOpening] | None,
+        came: Came,
+    ) -> None:
         self._loop = loop
         self._patience = patience
+        self._gate = gate
+        self._make_opening = make_opening
         self._came = came
         # In the order in which their time runs out.
-        self._waiting: dict[socket_module.socket, tuple[Any, float | None]] = {}
+        self._waiting: dict[Greeting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, sock: socket_module.socket, address: Any) -> None:
-        """Wait for the first bytes of a socket.
+        """Wait for the request of a socket.
 
         Args:
             sock: An accepted non-blocking socket.
             address: Of its other end.
         """
         deadline = None if self._patience is None else self._loop.time() + self._patience
+        greeting = Greeting(sock, address, deadline, self._dropped)
         try:
             data = sock.recv(READ_SIZE)
         except OSError:
-            # Nothing yet; an error shows again.
-            self._waiting[sock] = address, deadline
-            if deadline is not None and self._timer is None:
-                self._timer = self._loop.call_at(deadline, self._expire)
-            self._loop.add_reader(sock.fileno(), self._readable, sock)
+            pass  # nothing yet; an error shows again
         else:
-            self._came(sock, address, data, deadline, False)
+            if not self._waits_on(greeting, data):
+                self._came(greeting, False)
+                return
+        greeting.entry = self._gate.enter(greeting, address)
+        self._waiting[greeting] = None
+        if deadline is not None and self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+        self._loop.add_reader(sock.fileno(), self._readable, greeting)
 
     def release(self) -> None:
         """Hand over all sockets that wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for sock in list(self._waiting):
-            self._release(sock)
+        for greeting in list(self._waiting):
+            self._release(greeting)
 
-    def _release(self, sock: socket_module.socket) -> None:
-        address, deadline = self._waiting.pop(sock)
-        self._came(sock, address, None, deadline, True)
+    def _waits_on(self, greeting: Greeting, data: bytes) -> bool:
+        if self._make_opening is None:
+            greeting.data = data
+            return False
+        return greeting.receive(data, self._make_opening)
 
-    def _readable(self, sock: socket_module.socket) -> None:
+    def _release(self, greeting: Greeting) -> None:
+        del self._waiting[greeting]
+        self._came(greeting, True)
+
+    def _dropped(self, greeting: Greeting) -> None:
+        del self._waiting[greeting]
+        self._loop.remove_reader(greeting.sock.fileno())
+        greeting.sock.close()
+
+    def _readable(self, greeting: Greeting) -> None:
+        if greeting not in self._waiting:
+            return  # dropped in this turn of the loop, which had seen its bytes already
         try:
-            data = sock.recv(READ_SIZE)
+            data = greeting.sock.recv(READ_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._release(sock)
+            self._release(greeting)
             return
-        address, deadline = self._waiting.pop(sock)
-        self._came(sock, address, data, deadline, True)
+        if not self._waits_on(greeting, data):
+            self._release(greeting)
+        elif greeting.entry is not None:
+            self._gate.progress(greeting.entry)
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for sock, (_, deadline) in list(self._waiting.items()):
-            if deadline is None:
+        for greeting in list(self._waiting):
+            if greeting.deadline is None:
                 continue
-            if deadline > now:
-                self._timer = self._loop.call_at(deadline, self._expire)
+            if greeting.deadline > now:
+                self._timer = self._loop.call_at(greeting.deadline, self._expire)
                 break
-            self._release(sock)
+            self._release(greeting)

@@ -115,7 +115,9 @@ def serve(
         max_queue_bytes: As for :class:`wirespeed.connect`.
         write_limit: As for :class:`wirespeed.connect`.
         yield_after: As for :class:`wirespeed.connect`.
-        max_pending: Opening handshakes at the same time. Further clients wait until one of them is over.
+        max_pending: Clients whose request is awaited at the same time, TLS included. Whoever comes when there are as
+            many takes the place of another one: of the address that has most of them, the one that has sent nothing
+            for longest, which is closed. A request that is complete takes no place, whatever hooks do with it.
         io_port: As for :class:`wirespeed.connect`.
         listener: Makes a :class:`wirespeed.Listener` for each connection: its class, for example.
         zero_copy: Whether listeners get binary messages as ``memoryview``, valid until their method returns.

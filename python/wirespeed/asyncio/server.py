@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal as signal_module
 import socket as socket_module
@@ -13,10 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._native import Opened, ServerOpening
+from ..admission import Lingering
 from ..binding import file_of, remove_file
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..exceptions import ConnectionClosed
+from ..greeting import Greeting
 from ..negotiation import LINGER, address_text, is_peers_fault
 from ..protocol_state import State
 from ..responses import common_fields, plain_response
@@ -25,6 +28,7 @@ from ..tls import TLS
 from ..typing import PathLike, StatusLike
 from .connection import Connection, attach, choose_port, native_arguments
 from .deadline import Deadline
+from .gate import Gate, InTask
 from .greeting import Greetings
 from .listening import Acceptor
 from .serving import negotiate, receive_request
@@ -79,6 +83,9 @@ class Server:
         logger: The logger given to ``serve``.
     """
 
+    # Once it is started.
+    _gate: Gate
+
     def __init__(
         self,
         bind: Callable[[], Awaitable[list[socket_module.socket]]],
@@ -108,7 +115,6 @@ class Server:
         self._acceptor: Acceptor | None = None
         self._greetings: Greetings | None = None
         self._serving = False
-        self._pending = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[ServerConnection] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -141,13 +147,15 @@ class Server:
         self._closed = self._loop.create_future()
         self._port = choose_port(self._options.io_port, self._loop)
         self._own_selector = hasattr(self._loop, "_wirespeed_selector")
+        self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
-            self._greetings = Greetings(self._loop, self._options.open_timeout, self._greeted)
+            make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
+            self._greetings = Greetings(self._loop, self._options.open_timeout, self._gate, make_opening, self._greeted)
         try:
             self._sockets = await self._bind()
             if self._path is not None:
                 self._file = file_of(self._path)
-            self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self.logger)
+            self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self._gate, self.logger)
             if self._closing is not None:
                 self._stop_listening()
             elif self._start_serving:
@@ -216,7 +224,8 @@ class Server:
 
     def is_serving(self) -> bool:
         """Return whether it accepts connections."""
-        return self._serving and self._closing is None
+        is_broken = self._acceptor is not None and self._acceptor.is_broken
+        return self._serving and self._closing is None and not is_broken
 
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
@@ -270,6 +279,7 @@ class Server:
                 await asyncio.wait(tasks)
             for connection in self._connections:
                 connection.abort()
+            self._gate.finish()
         finally:
             for number in self._signals:
                 with contextlib.suppress(Exception):
@@ -305,34 +315,27 @@ class Server:
     # Connections.
 
     def _accepted(self, sock: socket_module.socket, address: Any) -> None:
-        self._pending += 1
-        if self._pending >= self._options.max_pending and self._acceptor is not None:
-            # Their deadline sees to it that this ends. Who comes meanwhile waits in the system's queue.
-            self._acceptor.pause()
         if self._greetings is None:
-            self._start(self._serve(sock, address))
+            self._start_opening(Greeting(sock, address))
         else:
             self._greetings.add(sock, address)
 
-    def _greeted(
-        self, sock: socket_module.socket, address: Any, data: bytes | None, deadline: float | None, watched: bool
-    ) -> None:
+    def _greeted(self, greeting: Greeting, watched: bool) -> None:
         # Most often there is nothing to wait for: not for more of the request, the application or TLS.
-        if data and data.endswith(b"\r\n\r\n") and self._answers_at_once():
-            opening = ServerOpening(self._settings)
-            with contextlib.suppress(Exception):  # told where errors are told
-                opening.feed(data)
-            if opening.done:
-                self._open_at_once(opening, sock, address, watched)
+        if greeting.opening is not None and greeting.opening.done:
+            self._gate.leave(greeting.entry)
+            if greeting.is_bare and self._answers_at_once():
+                self._open_at_once(greeting, greeting.opening, watched)
                 return
         if watched:
-            self.get_loop().remove_reader(sock.fileno())
-        self._start(self._serve(sock, address, data, deadline))
+            self.get_loop().remove_reader(greeting.sock.fileno())
+        self._start_opening(greeting)
 
     def _answers_at_once(self) -> bool:
         return self._ssl.native is None and self._closing is None and not self._options.has_hooks
 
-    def _open_at_once(self, opening: ServerOpening, sock: socket_module.socket, address: Any, watched: bool) -> None:
+    def _open_at_once(self, greeting: Greeting, opening: ServerOpening, watched: bool) -> None:
+        sock, address = greeting.sock, greeting.address
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
@@ -345,12 +348,10 @@ class Server:
         except BaseException as exc:
             if watched:
                 self.get_loop().remove_reader(descriptor)
-            self._settled()
             self._opening_failed(connection, exc)
             if not isinstance(exc, Exception):
                 raise
             return
-        self._settled()
         if error is None:
             self._log_open(connection)
             self._connections.add(connection)
@@ -358,25 +359,31 @@ class Server:
         else:
             self._start(self._refused(connection, address, error))
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start_opening(self, greeting: Greeting) -> None:
+        candidate = InTask(greeting.sock, self._tasks)
+        if greeting.is_complete:
+            # From here on it waits for the application, and not for its client.
+            greeting.entry = None
+        elif greeting.entry is None:
+            greeting.entry = self._gate.enter(candidate, greeting.address)
+        else:
+            greeting.entry.candidate = candidate
+        candidate.task = self._start(self._serve(greeting))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it in a task of the server, which it must take out at its end."""
-        self._tasks.add(self.get_loop().create_task(coroutine))
+        task = self.get_loop().create_task(coroutine)
+        self._tasks.add(task)
+        return task
 
     def _ended(self) -> None:
         task = asyncio.current_task()
         if task is not None:
             self._tasks.discard(task)
 
-    def _settled(self) -> None:
-        self._pending -= 1
-        if self._closing is None and self._acceptor is not None:
-            self._acceptor.resume()
-
-    async def _serve(
-        self, sock: socket_module.socket, address: Any, data: bytes | None = None, deadline: float | None = None
-    ) -> None:
+    async def _serve(self, greeting: Greeting) -> None:
         try:
-            connection = await self._open(sock, address, data, deadline)
+            connection = await self._open(greeting)
             if connection is not None:
                 await self._handle(connection)
         finally:
@@ -403,20 +410,19 @@ class Server:
             self._connections.discard(connection)
             self._ended()
 
-    async def _open(
-        self, sock: socket_module.socket, remote: Any, data: bytes | None, deadline: float | None
-    ) -> ServerConnection | None:
+    async def _open(self, greeting: Greeting) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
         connection: ServerConnection | None = None
         options = self._options
-        left = options.open_timeout if deadline is None else deadline - self.get_loop().time()
+        sock, remote = greeting.sock, greeting.address
+        left = options.open_timeout if greeting.deadline is None else greeting.deadline - self.get_loop().time()
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(left):
-                    opened = await receive_request(
-                        sock, self._settings, self._ssl.native, options.server_header, self.logger, data
-                    )
+                    opened = await receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                    # Nobody closes it any more for another client: it has said all that it has to say.
+                    self._gate.leave(greeting.entry)
                     connection = self._make_connection(opened, sock, remote)
                     error = await negotiate(connection, options, self._is_closing)
                 if connection._state == State.CLOSED:
@@ -433,16 +439,18 @@ class Server:
             if not isinstance(exc, Exception):
                 raise
         finally:
-            self._settled()
+            self._gate.leave(greeting.entry)
         return None
 
     async def _refused(self, connection: ServerConnection, remote: Any, error: Exception) -> None:
         """Let the response leave, and the client read it."""
+        entry = self._gate.enter(Lingering(connection.abort), remote)
         try:
             self.logger.info("connection from %s refused: %s", address_text(remote), error)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(connection._wait_for_end(), LINGER)
         finally:
+            self._gate.leave(entry)
             connection.abort()
             self._ended()
 

@@ -13,32 +13,31 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
+from ..greeting import Greeting
 from ..negotiation import LINGER, READ_SIZE, hint, negotiation
 from ..responses import common_fields
 from ..server_options import AsyncServerOptions
-from ..typing import LoggerLike
+from .gate import Gate
 from .sockets import receive, send_all
 
 __all__ = ["negotiate", "receive_request"]
 
 
 async def receive_request(
-    sock: socket_module.socket,
+    greeting: Greeting,
     settings: ServerSettings,
     tls: ServerTLS | Any | None,
-    server_header: str | None,
-    logger: LoggerLike,
-    data: bytes | None = None,
+    options: AsyncServerOptions,
+    gate: Gate,
 ) -> Opened:
     """Make the TLS handshake, if there is TLS, and receive the request.
 
     Args:
-        sock: An accepted non-blocking socket.
+        greeting: An accepted non-blocking socket, and what was received already, if anything was.
         settings: Those of the server.
         tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
-        server_header: As for ``serve``.
-        logger: For hints that the client will not pass on.
-        data: What was received already, if anything was.
+        options: Those of the server.
+        gate: Is told what comes.
 
     Returns:
         The argument of a connection's constructor; the connection answers the request.
@@ -48,13 +47,17 @@ async def receive_request(
         OSError: The socket failed.
         ssl.SSLError: TLS failed.
     """
-    opening = ServerOpening(settings)
-    if tls is not None:
-        opening.start_tls(tls)
-    first = True
+    sock, data, opening = greeting.sock, greeting.data, greeting.opening
+    first = opening is None
+    if opening is None:
+        opening = ServerOpening(settings)
+        if tls is not None:
+            opening.start_tls(tls)
     while not opening.done:
         if data is None:
             data = await receive(sock, READ_SIZE)
+            if data and greeting.entry is not None:
+                gate.progress(greeting.entry)
         try:
             if data:
                 opening.feed(data)
@@ -62,8 +65,8 @@ async def receive_request(
                 opening.feed_eof()
         except BaseException:
             if first:
-                hint(data, tls is not None, sock, logger)
-            opening.reject(common_fields(server_header))
+                hint(data, tls is not None, sock, options.effective_logger)
+            opening.reject(common_fields(options.server_header))
             if output := opening.take_output():
                 with contextlib.suppress(OSError):
                     sock.send(output)

@@ -83,7 +83,9 @@ async def _ready(
     try:
         await ready
     finally:
-        remove(descriptor)
+        # Closed by somebody else, its number may be another socket's already.
+        if sock.fileno() >= 0:
+            remove(descriptor)
 
 
 def _set(ready: asyncio.Future[Any]) -> None:

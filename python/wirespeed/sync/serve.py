@@ -77,8 +77,9 @@ def serve(
         with serve(echo, "localhost", 8765) as server:
             server.serve_forever()
 
-    The handler runs in the thread of its connection; there are no others, except to close many connections at the same
-    time. When it returns, the connection is closed with code 1000; when it raises, with code 1011, and the exception is
+    The handler runs in the thread of its connection, which begins when the request is there; until then the thread in
+    ``serve_forever`` waits for all of them. There are no others, except to close many connections at the same time.
+    When it returns, the connection is closed with code 1000; when it raises, with code 1011, and the exception is
     logged. Pings are answered, and keepalive is sent, while a thread receives, waits for a pong, or waits for room to
     send.
 
@@ -104,7 +105,9 @@ def serve(
         max_size: As for :func:`wirespeed.sync.connect`.
         max_fragments: As for :func:`wirespeed.sync.connect`.
         max_queue: As for :func:`wirespeed.sync.connect`.
-        max_pending: Opening handshakes at the same time. Further clients wait until one of them is over.
+        max_pending: Clients whose request is awaited at the same time, TLS included. Whoever comes when there are as
+            many takes the place of another one: of the address that has most of them, the one that has sent nothing
+            for longest, which is closed. A request that is complete takes no place, whatever hooks do with it.
         ssl: :class:`wirespeed.TLS` with a certificate (native, fast), or an ``ssl.SSLContext``; ``None`` for no TLS.
         sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.

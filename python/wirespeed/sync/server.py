@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import functools
 import logging
 import selectors
 import socket as socket_module
@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..binding import RETRY_DELAY, file_of, remove_file
+from .._native import ServerOpening
+from ..admission import Lingering
+from ..binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..exceptions import ConnectionClosed
+from ..greeting import Greeting
 from ..negotiation import LINGER, address_text, is_peers_fault, refuse
 from ..protocol_state import State
 from ..responses import plain_response
@@ -25,6 +28,8 @@ from ..server_options import ServerOptions, ServerSSL, check_farewell
 from ..tls import TLS
 from ..typing import PathLike, StatusLike
 from .connection import Connection
+from .gate import Gate, InThread
+from .greeting import Greetings
 from .serving import negotiate, receive_request
 
 if TYPE_CHECKING:
@@ -34,11 +39,11 @@ __all__ = ["Handler", "Server", "ServerConnection"]
 
 Handler = Callable[["ServerConnection"], None]
 
-# What accept() says of the listening socket itself.
-_BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+# Before others are looked after: requests that came, and threads that ended.
+_ACCEPTED_AT_ONCE = 64
 
-# Linux passes on what the network says of the connection: https://man7.org/linux/man-pages/man2/accept.2.html
-_LOST = (errno.ECONNABORTED, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOPROTOOPT, errno.EPROTO)
+# Seconds until a descriptor is free again whose connection was closed for its sake, if nobody says so earlier.
+_RELIEF = 0.01
 
 
 class ServerConnection(Connection):
@@ -106,9 +111,12 @@ class Server:
         # Of all that follows. A signal handler may run while its own thread has it.
         self._changed = threading.Condition(threading.RLock())
         self._acceptor: threading.Thread | None = None
+        # Whether the thread in serve_forever waits for somebody to go.
         self._paused = False
-        self._starting: threading.Thread | None = None
-        self._pending = 0
+        self._lost = 0
+        self._starting: set[threading.Thread] = set()
+        self._gate = Gate(self._changed, options.max_pending, self.logger, self._freed)
+        self._greetings: Greetings | None = None
         self._threads: set[threading.Thread] = set()
         self._connections: set[ServerConnection] = set()
         # Until when they may take to read why, once the server shuts down.
@@ -167,7 +175,10 @@ class Server:
             for sock in self._sockets:
                 self.logger.info("server listening on %s", address_text(sock.getsockname()))
             with selectors.DefaultSelector() as selector:
-                self._accept_all(selector)
+                try:
+                    self._accept_all(selector)
+                finally:
+                    self._release()
         except (OSError, ValueError):
             # A signal handler has closed the sockets.
             if not self._closing:
@@ -176,80 +187,132 @@ class Server:
             with self._changed:
                 self._acceptor = None
                 self._paused = False
+                self._greetings = None
+                self._gate.finish()
                 if self._closing:
                     self._close_sockets()
                 self._changed.notify_all()
 
     def _accept_all(self, selector: selectors.BaseSelector) -> None:
         selector.register(self._woken, selectors.EVENT_READ)
+        make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
+        greetings = Greetings(selector, self._options.open_timeout, self._gate, make_opening)
+        self._greetings = greetings
         watching = False
-        exhausted = told = False
+        # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
+        rest = 0.0
         while True:
             with self._changed:
                 if self._closing:
                     return
-                # Who comes meanwhile waits in the system's queue. The deadline of those who are in the opening
-                # handshake sees to it that this ends.
-                self._paused = exhausted or self._pending >= self._options.max_pending
-                watch = not self._paused
-            if watch != watching:
-                watching = watch
+                self._gate.trim()
+                rest = max(rest, self._gate.delay())
+                self._paused = rest > 0
+            if watching == (rest > 0):
+                watching = not watching
                 for sock in self._sockets:
-                    if watch:
+                    if watching:
                         selector.register(sock, selectors.EVENT_READ)
                     else:
                         selector.unregister(sock)
-            ready = [key.fileobj for key, _ in selector.select(RETRY_DELAY if exhausted else None)]
-            exhausted = False
-            if self._woken in ready:
-                with contextlib.suppress(BlockingIOError):
-                    self._woken.recv(4096)
+            limits = [seconds for seconds in (rest, greetings.timeout(), self._gate.tell()) if seconds]
+            ready = selector.select(min(limits) if limits else None)
+            rest = 0.0
+            for key, _ in ready:
+                if isinstance(key.data, Greeting):
+                    if greetings.readable(key.data):
+                        rest = max(rest, self._begin(key.data))
+                elif key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+            while (greeting := greetings.expired()) is not None:
+                self._begin(greeting)
+            listening = {key.fd for key, _ in ready if key.data is None}
             for sock in self._sockets:
-                if sock not in ready or self._closing or self._pending >= self._options.max_pending:
-                    continue
-                if problem := self._accept(sock):
-                    if not told:
-                        self.logger.error("cannot accept connections for now: %s", problem)
-                    exhausted = told = True
-                    break
-                told = False
+                if not rest and sock.fileno() in listening:
+                    rest = self._accept_some(sock, greetings)
 
-    def _accept(self, listening: socket_module.socket) -> str | None:
-        """Accept a connection and start its thread; return what keeps from doing so, if it may pass."""
+    def _accept_some(self, listening: socket_module.socket, greetings: Greetings) -> float:
+        """Accept what waits, or some of it; return for how many seconds not to do so again."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if self._closing or self._gate.delay():
+                break
+            try:
+                sock, remote = listening.accept()
+            except BlockingIOError:
+                break
+            except OSError as exc:
+                if exc.errno in BROKEN:
+                    raise
+                if exc.errno not in LOST or self._lost == LOST_IN_A_ROW:
+                    self._lost = 0
+                    return self._rest_after(str(exc), exc.errno in EXHAUSTED)
+                self._lost += 1
+                self._gate.count(
+                    exc.errno, logging.INFO, "a connection was lost before it was accepted: %s", exc.strerror
+                )
+                continue
+            self._lost = 0
+            sock.setblocking(False)
+            greeting = greetings.add(sock, remote)
+            if greeting is not None and (rest := self._begin(greeting)):
+                return rest
+        return 0.0
+
+    def _begin(self, greeting: Greeting) -> float:
+        """Let a thread go on with a client; return for how many seconds not to accept others."""
+        thread = threading.Thread(target=self._serve, args=(greeting,))
+        with self._changed:
+            if greeting.is_complete:
+                # From here on it waits for the application, and not for its client.
+                self._gate.leave(greeting.entry)
+                greeting.entry = None
+            elif greeting.entry is None:
+                greeting.entry = self._gate.enter(InThread(greeting.sock), greeting.address)
+            else:
+                greeting.entry.candidate = InThread(greeting.sock)
+            self._threads.add(thread)
+            self._starting.add(thread)
         try:
-            sock, remote = listening.accept()
-        except BlockingIOError:
-            return None
-        except OSError as exc:
-            if exc.errno in _BROKEN:
-                raise
-            return None if exc.errno in _LOST else str(exc)
-        thread = threading.Thread(target=self._serve, args=(sock, remote))
-        try:
-            with self._changed:
-                if self._closing:
-                    sock.close()
-                    return None
-                self._pending += 1
-                self._threads.add(thread)
-                self._starting = thread
             thread.start()
         except BaseException as exc:
             # Interrupted, it may have started all the same.
             with self._changed:
                 is_new = isinstance(exc, RuntimeError) or not self._changed.wait_for(
-                    lambda: self._starting is not thread, RETRY_DELAY
+                    lambda: thread not in self._starting, RETRY_DELAY
                 )
                 if is_new:
-                    self._starting = None
-                    self._pending -= 1
+                    self._starting.discard(thread)
                     self._threads.discard(thread)
+                    self._gate.leave(greeting.entry)
                     self._changed.notify_all()
-                    sock.close()
+                    greeting.sock.close()
             if isinstance(exc, RuntimeError):
-                return str(exc)
+                return self._rest_after(str(exc), False)
             raise
-        return None
+        with self._changed:
+            self._starting.discard(thread)
+        return 0.0
+
+    def _rest_after(self, problem: str, is_exhausted: bool) -> float:
+        """Return for how many seconds not to accept, after the system has refused to."""
+        self._gate.count(problem, logging.ERROR, "cannot accept connections for now: %s", problem)
+        if not is_exhausted:
+            return RETRY_DELAY
+        with self._changed:
+            # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it has ended.
+            self._paused = True
+            delay = self._gate.relieve()
+        return RETRY_DELAY if delay is None else min(max(delay, _RELIEF), RETRY_DELAY)
+
+    def _release(self) -> None:
+        """Let threads go on with all clients that are in the opening handshake."""
+        while self._greetings is not None and (greeting := self._greetings.release()) is not None:
+            self._begin(greeting)
+
+    def _freed(self) -> None:
+        if self._paused:
+            self._wake()
 
     def _wake(self) -> None:
         # If there is no room for a byte, it will wake anyway; if it is closed, nobody sleeps.
@@ -283,7 +346,10 @@ class Server:
             if close_connections and self._farewell is None:
                 self._farewell = (code, reason)
             self._wake()
-            if self._acceptor is not me:
+            if self._acceptor is me:
+                # A signal handler, which is going to wait for those threads.
+                self._release()
+            else:
                 # Interrupted by a signal handler which shuts down too, it accepts nothing either.
                 self._changed.wait_for(lambda: self._acceptor is None or self._acceptor in self._waiting)
             self._close_sockets()
@@ -337,8 +403,8 @@ class Server:
             if me in left:
                 # Two handlers that wait for each other would do so for ever.
                 left -= self._waiting
-            if me is self._acceptor and self._starting is not None:
-                left.discard(self._starting)  # this is a signal handler: it starts later
+            if me is self._acceptor:
+                left -= self._starting  # this is a signal handler: they start later
             seen.update(left)
             return not left
 
@@ -380,20 +446,13 @@ class Server:
 
     # Connections: each in its own thread.
 
-    def _serve(self, sock: socket_module.socket, remote: Any) -> None:
+    def _serve(self, greeting: Greeting) -> None:
         me = threading.current_thread()
         try:
             with self._changed:
-                if self._starting is me:
-                    self._starting = None
-                    self._changed.notify_all()
-            try:
-                connection = self._open(sock, remote)
-            finally:
-                with self._changed:
-                    self._pending -= 1
-                    if self._paused:
-                        self._wake()
+                self._starting.discard(me)
+                self._changed.notify_all()
+            connection = self._open(greeting)
             if connection is not None:
                 self._handle(connection)
         finally:
@@ -422,20 +481,24 @@ class Server:
             with self._changed:
                 self._connections.discard(connection)
 
-    def _open(self, sock: socket_module.socket, remote: Any) -> ServerConnection | None:
+    def _open(self, greeting: Greeting) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
         connection: ServerConnection | None = None
         options = self._options
-        limit = options.open_timeout
+        sock, remote = greeting.sock, greeting.address
+        is_kept = True
         try:
             with sock:
-                if sock.family != getattr(socket_module, "AF_UNIX", None):
-                    sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
-                local = sock.getsockname()
-                deadline = None if limit is None else time.monotonic() + limit
-                opened = receive_request(
-                    sock, self._settings, self._ssl.native, deadline, options.server_header, self.logger
-                )
+                try:
+                    if sock.family != getattr(socket_module, "AF_UNIX", None):
+                        sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
+                    local = sock.getsockname()
+                    opened = receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                finally:
+                    # Before the descriptor is closed or the connection's: from here on nobody else touches it.
+                    is_kept = self._gate.leave(greeting.entry)
+                if not is_kept:
+                    return None
                 sock.settimeout(None)
                 opened._adopt(sock.detach())
             addresses = {"local_address": local, "remote_address": remote}
@@ -462,6 +525,8 @@ class Server:
             self.logger.info("connection from %s refused: %s", address_text(remote), error)
             self._let_read(connection)
         except Exception as exc:
+            if not is_kept:
+                return None
             level, trace = (logging.INFO, False) if is_peers_fault(exc) else (logging.ERROR, True)
             self.logger.log(level, "opening handshake failed: %s", exc or type(exc).__name__, exc_info=trace)
             if connection is not None:
@@ -476,12 +541,16 @@ class Server:
         """Send the response that refuses, and wait for the client to read it."""
         with self._changed:
             self._refused[connection] = time.monotonic() + LINGER
+            entry = self._gate.join(Lingering(connection.abort), connection.remote_address)
+            if self._gate.is_crowded:
+                self._wake()
             self._changed.notify_all()
         try:
             connection.close()
         finally:
             with self._changed:
                 self._refused.pop(connection, None)
+                self._gate.leave(entry)
 
     def _is_closing(self) -> bool:
         return self._closing

@@ -14,31 +14,30 @@ from collections.abc import Callable
 from typing import Any
 
 from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
+from ..greeting import Greeting
 from ..negotiation import LINGER, READ_SIZE, hint, negotiation
 from ..responses import common_fields
 from ..server_options import ServerOptions
-from ..typing import LoggerLike
+from .gate import Gate
 
 __all__ = ["negotiate", "receive_request"]
 
 
 def receive_request(
-    sock: socket_module.socket,
+    greeting: Greeting,
     settings: ServerSettings,
     tls: ServerTLS | Any | None,
-    deadline: float | None,
-    server_header: str | None,
-    logger: LoggerLike,
+    options: ServerOptions,
+    gate: Gate,
 ) -> Opened:
     """Make the TLS handshake, if there is TLS, and receive the request.
 
     Args:
-        sock: An accepted socket. Its timeout is changed.
+        greeting: An accepted socket, and what was received already, if anything was. Its timeout is changed.
         settings: Those of the server.
         tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
-        deadline: Time of ``time.monotonic`` by which the request must be complete, ``None`` for no limit.
-        server_header: As for ``serve``.
-        logger: For hints that the client will not pass on.
+        options: Those of the server.
+        gate: Is told what comes.
 
     Returns:
         The argument of a connection's constructor; the connection answers the request.
@@ -49,16 +48,21 @@ def receive_request(
         TimeoutError: The deadline passed.
         ssl.SSLError: TLS failed.
     """
-    opening = ServerOpening(settings)
-    if tls is not None:
-        opening.start_tls(tls)
-    first = True
+    sock, deadline, data, opening = greeting.sock, greeting.deadline, greeting.data, greeting.opening
+    first = opening is None
+    if opening is None:
+        opening = ServerOpening(settings)
+        if tls is not None:
+            opening.start_tls(tls)
     while not opening.done:
-        _limit(sock, deadline)
-        try:
-            data = sock.recv(READ_SIZE)
-        except TimeoutError:
-            raise _timeout() from None
+        if data is None:
+            _limit(sock, deadline)
+            try:
+                data = sock.recv(READ_SIZE)
+            except TimeoutError:
+                raise _timeout() from None
+            if data and greeting.entry is not None:
+                gate.progress(greeting.entry)
         try:
             if data:
                 opening.feed(data)
@@ -66,12 +70,12 @@ def receive_request(
                 opening.feed_eof()
         except BaseException:
             if first:
-                hint(data, tls is not None, sock, logger)
-            opening.reject(common_fields(server_header))
+                hint(data, tls is not None, sock, options.effective_logger)
+            opening.reject(common_fields(options.server_header))
             if output := opening.take_output():
                 _send_last(sock, output)
             raise
-        first = False
+        first, data = False, None
         if output := opening.take_output():
             _limit(sock, deadline)
             try:

@@ -1,0 +1,184 @@
+"""The clients of a blocking server that are in the opening handshake: places for them, and who has to give one back.
+
+The rules are those of :mod:`wirespeed.admission`; here are sockets, threads, the clock and the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..admission import Admission, Candidate, Entry
+from ..tally import Tally
+from ..typing import LoggerLike
+
+__all__ = ["Gate", "InThread"]
+
+
+class Gate:
+    """Who is in the opening handshake, as far as it waits for the client.
+
+    One thread accepts, and that alone calls :meth:`enter`, :meth:`relieve` and :meth:`trim`, which close others; any
+    thread may call the rest.
+
+    Args:
+        lock: Held in each call, and while somebody is closed.
+        limit: How many there may be.
+        logger: For those that had to go.
+        freed: Called, with the lock, when a place is given back.
+    """
+
+    def __init__(self, lock: threading.Condition, limit: int, logger: LoggerLike, freed: Callable[[], None]) -> None:
+        self._lock = lock
+        self._limit = limit
+        self._admission = Admission(limit)
+        self._tally = Tally(logger)
+        self._freed = freed
+
+    def __len__(self) -> int:
+        return len(self._admission)
+
+    def delay(self) -> float:
+        """Return for how many seconds nobody can be admitted; 0 for not at all."""
+        with self._lock:
+            return self._admission.delay(time.monotonic()) if self._admission.is_full else 0.0
+
+    def enter(self, candidate: Candidate, address: Any) -> Entry:
+        """Give somebody a place; another one goes if there is none.
+
+        Args:
+            candidate: Who comes.
+            address: Its address.
+        """
+        with self._lock:
+            if self._admission.is_full:
+                self._drop_first()
+            return self.join(candidate, address)
+
+    def join(self, candidate: Candidate, address: Any) -> Entry:
+        """Give somebody a place, even if there is none: then :meth:`trim` is to be called soon.
+
+        Args:
+            candidate: Who comes.
+            address: Its address.
+        """
+        with self._lock:
+            return self._admission.add(candidate, address, time.monotonic())
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are more than there may be."""
+        return len(self._admission) > self._limit
+
+    def trim(self) -> None:
+        """Close who is too many."""
+        with self._lock:
+            while self.is_crowded:
+                self._drop_first()
+
+    def progress(self, entry: Entry) -> None:
+        """Note that something came from a client.
+
+        Args:
+            entry: Its place.
+        """
+        with self._lock:
+            self._admission.progress(entry, time.monotonic())
+
+    def leave(self, entry: Entry | None) -> bool:
+        """Take a place back.
+
+        Args:
+            entry: The place, ``None`` for none.
+
+        Returns:
+            Whether nobody else had got it.
+        """
+        if entry is None:
+            return True
+        with self._lock:
+            is_kept = self._admission.remove(entry)
+            if is_kept:
+                self._freed()
+            return is_kept
+
+    def relieve(self) -> float | None:
+        """Close who is first to go, for the sake of its descriptor and its thread.
+
+        Returns:
+            Seconds until that is possible; 0 if it was done, ``None`` if there is nobody.
+        """
+        with self._lock:
+            if not len(self._admission):
+                return None
+            delay = self._admission.delay(time.monotonic())
+            if not delay:
+                self._drop_first()
+            return delay
+
+    def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
+        """Log what may happen often.
+
+        Args:
+            kind: As for :meth:`wirespeed.tally.Tally.add`, as are the others.
+            level: Of the line in the log.
+            text: The line.
+            *arguments: What it says of this one.
+        """
+        with self._lock:
+            self._tally.add(kind, time.monotonic(), level, text, *arguments)
+
+    def tell(self) -> float | None:
+        """Log what is due; return in how many seconds there is more, ``None`` for never."""
+        with self._lock:
+            now = time.monotonic()
+            self._tally.tell(now)
+            due = self._tally.due
+            return None if due is None else max(0.001, due - now)
+
+    def finish(self) -> None:
+        """Log what was not yet."""
+        with self._lock:
+            self._tally.finish()
+
+    def _drop_first(self) -> None:
+        entry = self._admission.first_to_go()
+        if entry is None:
+            return
+        self.count(self, logging.WARNING, *self._admission.farewell(entry))
+        self._admission.remove(entry)
+        entry.candidate.drop()
+
+
+class InThread:
+    """A client whose opening handshake is made by a thread, which gives its place back before it closes the socket.
+
+    Args:
+        sock: Its socket.
+    """
+
+    __slots__ = ("_sock",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def has_unread(self) -> bool:
+        """Return whether it has sent what nobody has read yet."""
+        # Not recv with MSG_PEEK: it would wait, as long as the thread means to. Not select.select, which knows no
+        # descriptor above 1023, where there is another way.
+        if not hasattr(select, "poll"):
+            return bool(select.select([self._sock], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def drop(self) -> None:
+        """End it: the thread, which may wait for it, wakes up and closes it."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,383 @@
+"""More clients in the opening handshake than there may be: those that mean well are served all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, soon
+from interop.certificates import Certificates
+from interop.checks import no_leaks, within
+from interop.flood import Flood, flood, raise_descriptors
+from interop.frames import TEXT, Close
+from interop.serving import LOGGER, Raw, echo, idle, logged, masked, request, serve
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import TLS
+
+Run = Callable[..., Any]
+
+# Longer than any client waits on an idle machine, by far; shorter than half-open ones live.
+SOON = 3.0
+
+
+async def connect_from(server: Any, host: str) -> Raw:
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.bind((host, 0))
+    await asyncio.get_running_loop().sock_connect(sock, server.sockets[0].getsockname())
+    return Raw(sock)
+
+
+async def converse(raw: Raw) -> None:
+    await raw.send(masked(TEXT, b"x") + masked(8, b"\x03\xe8"))
+    assert (await raw.frame()).payload == b"x"
+    assert await raw.until_close() == ([], Close(1000))
+
+
+async def be_served(server: Any, host: str) -> float:
+    """Return how long it took from the connection to the echo."""
+    since = time.monotonic()
+    with await connect_from(server, host) as raw:
+        await raw.send(request())
+        assert (await raw.head()).status == 101
+        await raw.send(masked(TEXT, b"x"))
+        assert (await raw.frame()).payload == b"x"
+        took = time.monotonic() - since
+        await raw.send(masked(8, b"\x03\xe8"))
+        await raw.until_close()
+    return took
+
+
+async def is_closed(raw: Raw) -> bool:
+    """Whether the server has closed a connection on which nothing else was to come."""
+    await asyncio.sleep(0.01)
+    try:
+        return not raw.sock.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+@contextlib.asynccontextmanager
+async def flooded(server: Any, *arguments: Any, **options: Any) -> AsyncIterator[Flood]:
+    with flood(server.sockets[0].getsockname()[1], *arguments, **options) as clients:
+        await asyncio.to_thread(clients.there)
+        yield clients
+
+
+async def honest_clients(server: Any) -> None:
+    """From an address of their own, and from that of the flood."""
+    for host in ("127.0.0.2", "127.0.0.1"):
+        times = [await be_served(server, host) for _ in range(5)]
+        print(f"from {host}: median {statistics.median(times) * 1e3:.1f} ms, at most {max(times) * 1e3:.1f} ms")
+        assert max(times) < SOON
+
+
+# Floods
+
+
+@pytest.mark.parametrize("addresses", ["one", "many"])
+def test_half_open_clients(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, addresses: str) -> None:
+    """Twice as many as may be pending, and one line about them in the log."""
+    if not raise_descriptors(4096):
+        pytest.skip("the hard limit of descriptors is below 4,096")
+
+    async def main() -> None:
+        async with serve(setting) as server, flooded(server, 2200, addresses):
+            await honest_clients(server)
+            assert len(server._gate) <= 1024
+            server.close()
+
+    with no_leaks():
+        run(main)
+    told = [text for text in logged(caplog) if "max_pending=1024" in text]
+    # One after the first second, and perhaps none later: it takes no minute.
+    assert len(told) == 1
+    assert "times)" in told[0]
+    assert ("127.0.0.1" if addresses == "one" else "127.77.") in told[0]
+
+
+@pytest.mark.parametrize("addresses", ["one", "many"])
+def test_fifteen_thousand_half_open_clients(setting: Setting, run: Run, addresses: str) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 16_384 or not raise_descriptors(4096):
+        pytest.skip("the hard limit of descriptors is below 16,384: a process cannot have as many clients")
+
+    async def main() -> None:
+        async with serve(setting) as server, flooded(server, 15_000, addresses):
+            await honest_clients(server)
+            server.close()
+
+    with no_leaks():
+        run(main)
+
+
+def test_half_open_tls(setting: Setting, run: Run, certificates: Certificates) -> None:
+    if not raise_descriptors(4096):
+        pytest.skip("the hard limit of descriptors is below 4,096")
+    cert, key = certificates.server_files()
+
+    async def main() -> None:
+        async with serve(setting, ssl=TLS(cert=cert, key=key)) as server, flooded(server, 1500, half="tls"):
+            assert len(server._gate) <= 1024
+            since = time.monotonic()
+            reader, writer = await asyncio.open_connection(
+                "localhost", server.sockets[0].getsockname()[1], ssl=certificates.client_context()
+            )
+            writer.write(request())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 101 ")
+            assert time.monotonic() - since < SOON
+            writer.transport.abort()
+            server.close()
+
+    with no_leaks():
+        run(main)
+
+
+# Who goes
+
+
+def test_silent_one_of_the_address_with_most_goes(setting: Setting, run: Run) -> None:
+    """Who is alone at its address stays, and so does who sends, if only a byte now and then."""
+
+    async def main() -> None:
+        async with serve(setting, max_pending=5) as server, contextlib.AsyncExitStack() as stack:
+
+            async def come(host: str) -> Raw:
+                raw = stack.enter_context(await connect_from(server, host))
+                await asyncio.sleep(0.03)
+                return raw
+
+            alone = await come("127.0.0.2")
+            slow = await come("127.0.0.1")
+            others = [await come("127.0.0.1") for _ in range(3)]
+            await soon(lambda: len(server._gate) == 5)
+            whole = request()
+            for at in range(3):
+                await slow.send(whole[at : at + 1])
+                await asyncio.sleep(0.03)
+                others.append(await come("127.0.0.1"))
+                assert [await is_closed(raw) for raw in others] == [True] * (at + 1) + [False] * 3
+            assert not await is_closed(alone)
+            for raw, rest in ((alone, whole), (slow, whole[3:])):
+                await raw.send(rest)
+                assert (await raw.head()).status == 101
+                await converse(raw)
+            server.close()
+            for raw in others:
+                raw.close()
+
+    with no_leaks(), within(10):
+        run(main)
+
+
+def test_hook_at_work_does_not_go(setting: Setting, run: Run) -> None:
+    """Its client has said all that it has to say: it takes no place."""
+    leave: list[asyncio.Event] = []
+
+    async def process(ws: Any, request: Any) -> None:
+        if request.path == "/slow":
+            leave.append(asyncio.Event())
+            await leave[-1].wait()
+
+    async def main() -> None:
+        async with (
+            serve(setting, max_pending=2, process_request=process) as server,
+            contextlib.AsyncExitStack() as all_,
+        ):
+            working = []
+            for number in range(4):
+                working.append(all_.enter_context(await connect_from(server, "127.0.0.1")))
+                await working[-1].send(request("/slow"))
+                await soon(lambda number=number: len(leave) == number + 1)
+            assert len(server._gate) == 0
+            for _ in range(5):
+                all_.enter_context(await connect_from(server, "127.0.0.1"))
+                await asyncio.sleep(0.03)
+            await be_served(server, "127.0.0.1")
+            for event in leave:
+                event.set()
+            for raw in working:
+                assert (await raw.head()).status == 101
+                await converse(raw)
+            server.close()
+
+    with no_leaks(), within(10):
+        run(main)
+
+
+def test_refused_clients_that_stay(setting: Setting, run: Run) -> None:
+    """They take places too, and have to go for others."""
+
+    async def main() -> None:
+        async with serve(setting, max_pending=3) as server, contextlib.AsyncExitStack() as stack:
+            for _ in range(8):
+                raw = stack.enter_context(await connect_from(server, "127.0.0.1"))
+                await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await raw.head()).status in (400, 426)
+                await asyncio.sleep(0.03)
+            assert len(server._gate) <= 3
+            with within(SOON):
+                await be_served(server, "127.0.0.1")
+
+    with no_leaks(), within(8):
+        run(main)
+
+
+def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody goes who has had no time to speak, although there are more of them than may be pending."""
+
+    async def main() -> None:
+        async with serve(setting, max_pending=2) as server:
+            raws = [Raw(socket.create_connection(server.sockets[0].getsockname())) for _ in range(60)]
+            for raw in raws:
+                raw.sock.setblocking(False)
+                await raw.send(request()[:-2])
+            for raw in raws:
+                await raw.send(request()[-2:])
+            for raw in raws:
+                assert (await raw.head()).status == 101
+                await converse(raw)
+                raw.close()
+
+    with no_leaks(), within(10):
+        run(main)
+    assert logged(caplog) == []
+
+
+def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, max_pending=20, open_timeout=0.5) as server:
+            with flood(server.sockets[0].getsockname()[1], 60, again=True):
+                await soon(lambda: len(server._gate) == 20)
+                await asyncio.sleep(0.1)
+                server.close()
+                with within(4):
+                    await server.wait_closed()
+            assert not server._tasks
+
+    with no_leaks():
+        run(main)
+
+
+# What keeps it from accepting
+
+
+class Failing(socket.socket):
+    """A listening socket whose ``accept`` fails at first."""
+
+    def __init__(self, *failures: int) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.bind(("127.0.0.1", 0))
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            number = self.failures.pop()
+            raise OSError(number, errno.errorcode[number])
+        return super().accept()
+
+
+LOST = ["ECONNABORTED", "EPROTO", "EHOSTUNREACH", "EHOSTDOWN", "ENETUNREACH", "ENETDOWN", "ENOPROTOOPT", "EOPNOTSUPP"]
+
+
+@pytest.mark.parametrize("name", [*LOST, "ENONET", "EPERM"])
+def test_lost_connections_are_passed_over(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """What the network says of one connection does not keep others waiting."""
+    caplog.set_level(logging.INFO, LOGGER)
+    if not hasattr(errno, name):
+        pytest.skip(f"there is no {name} here")
+    listener = Failing(*[getattr(errno, name)] * 100)
+
+    async def main() -> None:
+        async with serve(setting, echo, None, None, sock=listener) as server:
+            with within(SOON):
+                await be_served(server, "127.0.0.1")
+            assert server.is_serving()
+
+    with no_leaks():
+        run(main)
+    shown = errno.errorcode[getattr(errno, name)]
+    assert [text for text in logged(caplog, logging.INFO) if "lost" in text] == [
+        f"a connection was lost before it was accepted: {shown} (100 times)"
+    ]
+
+
+@pytest.mark.parametrize("failures", [[errno.ENOTDIR], [errno.EPROTO] * 3000], ids=["unknown", "endless"])
+def test_errors_that_do_not_end(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
+) -> None:
+    """Whatever it is, it is tried again, and not without a pause."""
+    from wirespeed.asyncio import listening
+
+    monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
+    listener = Failing(*failures)
+
+    async def main() -> None:
+        async with serve(setting, echo, None, None, sock=listener) as server:
+            with within(3, at_least=0.09):
+                await be_served(server, "127.0.0.1")
+            assert server.is_serving()
+
+    with no_leaks():
+        run(main)
+    times = " (2 times)" if len(failures) > 1 else ""
+    assert logged(caplog) == [f"cannot accept connections for now: {errno.errorcode[failures[0]]}{times}"]
+
+
+def test_listening_socket_that_is_closed(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """It does not come back, and the server says so."""
+
+    async def main() -> None:
+        async with serve(setting, idle, None, None, sock=Failing(errno.EBADF)) as server:
+            assert server.is_serving()
+            raw = await connect_from(server, "127.0.0.1")
+            await soon(lambda: not server.is_serving())
+            raw.close()
+
+    with no_leaks():
+        run(main)
+    assert logged(caplog) == ["a listening socket accepts no more connections"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_half_open_client_goes_when_descriptors_are_short(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    """Although there are fewer than may be pending."""
+
+    async def main() -> None:
+        listener = Failing()
+        async with serve(setting, echo, None, None, sock=listener) as server:
+            silent = [await connect_from(server, "127.0.0.1") for _ in range(3)]
+            await soon(lambda: len(server._gate) == 3)
+            await asyncio.sleep(0.03)
+            listener.failures = [number, number]
+            with within(SOON / 2):
+                await be_served(server, "127.0.0.1")
+            assert [await is_closed(raw) for raw in silent] == [True, True, False]
+            for raw in silent:
+                raw.close()
+
+    with no_leaks():
+        run(main)
+    first, *rest = logged(caplog)
+    assert first == f"cannot accept connections for now: {errno.errorcode[number]} (2 times)"
+    assert len(rest) == 1
+    assert rest[0].startswith("closed a client whose opening handshake did not go on")

@@ -1,0 +1,299 @@
+"""More clients in the opening handshake than there may be: those that mean well are served all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import resource
+import socket
+import ssl
+import statistics
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from interop.certificates import Certificates
+from interop.checks import no_leaks, within
+from interop.flood import flood, raise_descriptors
+from interop.frames import TEXT, Close
+from interop.serving import LOGGER, logged, masked, request
+from interop.subject import IS_WIRESPEED
+from interop.threads import Raw, echo, serving, wait_until
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import TLS
+
+# Longer than any client waits on an idle machine, by far; shorter than half-open ones live.
+SOON = 3.0
+
+
+class From(Raw):
+    """A client at another address of the loopback interface."""
+
+    def __init__(self, server: Any, host: str) -> None:
+        self.buffer = bytearray()
+        self.sock = socket.create_connection(server.socket.getsockname(), 10, source_address=(host, 0))
+
+
+def converse(raw: Raw) -> None:
+    raw.send(masked(TEXT, b"x") + masked(8, b"\x03\xe8"))
+    assert raw.frame().payload == b"x"
+    assert raw.until_close() == ([], Close(1000))
+
+
+def be_served(server: Any, host: str) -> float:
+    """Return how long it took from the connection to the echo."""
+    since = time.monotonic()
+    with From(server, host) as raw:
+        raw.send(request())
+        assert raw.head().status == 101
+        raw.send(masked(TEXT, b"x"))
+        assert raw.frame().payload == b"x"
+        took = time.monotonic() - since
+        raw.send(masked(8, b"\x03\xe8"))
+        raw.until_close()
+    return took
+
+
+def is_closed(raw: Raw) -> bool:
+    """Whether the server has closed a connection on which nothing else was to come."""
+    raw.sock.settimeout(0.01)
+    try:
+        return not raw.sock.recv(1)
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        raw.sock.settimeout(10)
+
+
+def honest_clients(server: Any) -> None:
+    """From an address of their own, and from that of the flood."""
+    for host in ("127.0.0.2", "127.0.0.1"):
+        times = [be_served(server, host) for _ in range(5)]
+        print(f"from {host}: median {statistics.median(times) * 1e3:.1f} ms, at most {max(times) * 1e3:.1f} ms")
+        assert max(times) < SOON
+
+
+def count_threads() -> int:
+    return len([thread for thread in threading.enumerate() if thread.name.endswith("(_serve)")])
+
+
+# Floods
+
+
+@pytest.mark.parametrize(
+    ("count", "addresses"), [(2200, "one"), (2200, "many"), (15_000, "one"), (15_000, "many")], ids=str
+)
+def test_half_open_clients(caplog: pytest.LogCaptureFixture, count: int, addresses: str) -> None:
+    """No thread for each, and one line about them in the log."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < count + 1384 or not raise_descriptors(4096):
+        pytest.skip(f"the hard limit of descriptors is below {count + 1384}: a process cannot have as many clients")
+    # A client that is waited for would be so until its time is over.
+    with serving(open_timeout=4) as server, flood(server.socket.getsockname()[1], count, addresses) as clients:
+        clients.there()
+        honest_clients(server)
+        assert len(server._gate) <= 1024
+        assert count_threads() < 10
+        wait_until(lambda: any("max_pending" in text for text in logged(caplog)))
+    told = [text for text in logged(caplog) if "max_pending=1024" in text]
+    assert len(told) == 1
+    assert "times)" in told[0]
+    assert ("127.0.0.1" if addresses == "one" else "127.77.") in told[0]
+
+
+def test_half_open_tls(certificates: Certificates) -> None:
+    if not raise_descriptors(4096):
+        pytest.skip("the hard limit of descriptors is below 4,096")
+    cert, key = certificates.server_files()
+    options = {"ssl": TLS(cert=cert, key=key), "max_pending": 100, "open_timeout": 4}
+    with serving(**options) as server, flood(server.socket.getsockname()[1], 400, half="tls") as clients:
+        clients.there()
+        for _ in range(5):
+            with within(SOON), socket.create_connection(server.socket.getsockname(), 10) as sock:
+                context = certificates.client_context()
+                with context.wrap_socket(sock, server_hostname="localhost") as secure:
+                    secure.sendall(request())
+                    assert secure.recv(4096).startswith(b"HTTP/1.1 101 ")
+                    with contextlib.suppress(ssl.SSLError, OSError):
+                        secure.sendall(masked(8, b"\x03\xe8"))
+        assert len(server._gate) <= 100
+        wait_until(lambda: count_threads() <= 102)
+
+
+# Who goes
+
+
+def test_silent_one_of_the_address_with_most_goes() -> None:
+    """Who is alone at its address stays, and so does who sends, if only a byte now and then."""
+    with serving(max_pending=5) as server, contextlib.ExitStack() as stack, within(10):
+
+        def come(host: str) -> Raw:
+            raw = stack.enter_context(From(server, host))
+            time.sleep(0.03)
+            return raw
+
+        alone = come("127.0.0.2")
+        slow = come("127.0.0.1")
+        others = [come("127.0.0.1") for _ in range(3)]
+        whole = request()
+        for at in range(3):
+            slow.send(whole[at : at + 1])
+            time.sleep(0.03)
+            others.append(come("127.0.0.1"))
+            assert [is_closed(raw) for raw in others] == [True] * (at + 1) + [False] * 3
+        assert not is_closed(alone)
+        for raw, rest in ((alone, whole), (slow, whole[3:])):
+            raw.send(rest)
+            assert raw.head().status == 101
+            converse(raw)
+        stack.close()
+
+
+def test_hook_at_work_does_not_go() -> None:
+    """Its client has said all that it has to say: it takes no place."""
+    entered = threading.Semaphore(0)
+    leave = threading.Event()
+
+    def process(ws: Any, request: Any) -> None:
+        if request.path == "/slow":
+            entered.release()
+            leave.wait(10)
+
+    with serving(max_pending=2, process_request=process) as server, contextlib.ExitStack() as stack, within(10):
+        working = []
+        for _ in range(4):
+            working.append(stack.enter_context(From(server, "127.0.0.1")))
+            working[-1].send(request("/slow"))
+            assert entered.acquire(timeout=5)
+        assert len(server._gate) == 0
+        for _ in range(5):
+            stack.enter_context(From(server, "127.0.0.1"))
+            time.sleep(0.03)
+        be_served(server, "127.0.0.1")
+        leave.set()
+        for raw in working:
+            assert raw.head().status == 101
+            converse(raw)
+        stack.close()
+
+
+def test_refused_clients_that_stay() -> None:
+    """They take places too, and have to go for others."""
+    with serving(max_pending=3) as server, contextlib.ExitStack() as stack, within(8):
+        for _ in range(8):
+            raw = stack.enter_context(From(server, "127.0.0.1"))
+            raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert raw.head().status in (400, 426)
+            time.sleep(0.03)
+        wait_until(lambda: len(server._gate) <= 3)
+        with within(SOON):
+            be_served(server, "127.0.0.1")
+        stack.close()
+
+
+def test_burst_of_clients_that_speak(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody goes who has had no time to speak, although there are more of them than may be pending."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(100)
+    raws = [socket.create_connection(sock.getsockname(), 10) for _ in range(60)]
+    for raw in raws:
+        raw.sendall(request())
+    with serving(echo, sock=sock, max_pending=2), within(10):
+        for raw in raws:
+            assert raw.recv(4096).startswith(b"HTTP/1.1 101 ")
+            raw.sendall(masked(8, b"\x03\xe8"))
+            raw.close()
+    assert logged(caplog) == []
+
+
+def test_shutdown_during_a_flood() -> None:
+    with serving(max_pending=20, open_timeout=0.5) as server, flood(server.socket.getsockname()[1], 60, again=True):
+        wait_until(lambda: len(server._gate) == 20)
+        time.sleep(0.1)
+        with within(4):
+            server.shutdown()
+
+
+def test_serve_forever_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Who was in the opening handshake when it ended is served on."""
+    with serving() as server, From(server, "127.0.0.1") as raw:
+        raw.send(request()[:20])
+        wait_until(lambda: len(server._gate) == 1)
+        thread = threading.Thread(target=server.shutdown)
+        thread.start()
+        wait_until(lambda: not server.sockets)
+        raw.send(request()[20:])
+        assert raw.reply().status == 503
+        raw.close()
+        thread.join(5)
+    assert logged(caplog) == []
+
+
+# What keeps it from accepting
+
+
+class Failing(socket.socket):
+    """A listening socket whose ``accept`` fails at first."""
+
+    def __init__(self, *failures: int) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.bind(("127.0.0.1", 0))
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            number = self.failures.pop()
+            raise OSError(number, errno.errorcode[number])
+        return super().accept()
+
+
+@pytest.mark.parametrize("name", ["ECONNABORTED", "EPROTO", "EHOSTUNREACH", "EPERM"])
+def test_lost_connections_are_passed_over(caplog: pytest.LogCaptureFixture, name: str) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    with serving(sock=Failing(*[getattr(errno, name)] * 100)) as server, within(SOON):
+        be_served(server, "127.0.0.1")
+    assert [text for text in logged(caplog, logging.INFO) if "lost" in text] == [
+        f"a connection was lost before it was accepted: {name} (100 times)"
+    ]
+
+
+@pytest.mark.parametrize("failures", [[errno.ENOTDIR], [errno.EPROTO] * 1025], ids=["unknown", "endless"])
+def test_errors_that_do_not_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
+) -> None:
+    """Whatever it is, it is tried again, and not without a pause."""
+    from wirespeed.sync import server as module
+
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.1)
+    with serving(sock=Failing(*failures)) as server, within(5, at_least=0.09):
+        be_served(server, "127.0.0.1")
+    [text] = logged(caplog)
+    assert text.startswith("cannot accept connections for now: ")
+    assert errno.errorcode[failures[0]] in text
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_half_open_client_goes_when_descriptors_are_short(caplog: pytest.LogCaptureFixture, number: int) -> None:
+    """Although there are fewer than may be pending."""
+    listener = Failing()
+    with no_leaks(), serving(sock=listener) as server, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(3)]
+        wait_until(lambda: len(server._gate) == 3)
+        time.sleep(0.03)
+        listener.failures = [number, number]
+        with within(0.9):
+            be_served(server, "127.0.0.1")
+        assert [is_closed(raw) for raw in silent] == [True, True, False]
+        stack.close()
+    texts = logged(caplog)
+    assert len(texts) == 2
+    assert any("cannot accept connections for now" in text for text in texts)
+    assert any("whose opening handshake did not go on" in text for text in texts)

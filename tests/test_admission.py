@@ -1,0 +1,221 @@
+"""Who goes when more clients are in the opening handshake than there may be."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the rules are ours")
+
+if IS_WIRESPEED:
+    from wirespeed.admission import GRACE, Admission, Lingering, origin_of
+
+
+class Client:
+    def __init__(self, name: object = None) -> None:
+        self.name = name
+        self.unread = False
+        self.asked = 0
+
+    def has_unread(self) -> bool:
+        self.asked += 1
+        return self.unread
+
+    def drop(self) -> None:
+        raise AssertionError("that is up to who called")
+
+
+def at(host: str) -> tuple[str, int]:
+    return host, 1234
+
+
+def names(admission: Any) -> list[object]:
+    """All, in the order in which they would go; none is left."""
+    order = []
+    while (entry := admission.first_to_go()) is not None:
+        order.append(entry.candidate.name)
+        assert admission.remove(entry)
+    return order
+
+
+def test_oldest_first() -> None:
+    admission = Admission(9)
+    for number in range(5):
+        admission.add(Client(number), at("192.0.2.1"), number)
+    assert names(admission) == [0, 1, 2, 3, 4]
+    assert len(admission) == 0
+
+
+def test_who_sends_goes_last() -> None:
+    admission = Admission(9)
+    entries = [admission.add(Client(number), at("192.0.2.1"), number) for number in range(5)]
+    admission.progress(entries[0], 6)
+    admission.progress(entries[3], 7)
+    admission.progress(entries[0], 8)
+    assert names(admission) == [1, 2, 4, 3, 0]
+
+
+def test_address_that_has_most_first() -> None:
+    admission = Admission(9)
+    for number, host in enumerate(["a", "b", "b", "c", "b", "c"]):
+        admission.add(Client(f"{host}{number}"), at(host), number)
+    # Of as many each, whoever was silent longest.
+    assert names(admission) == ["b1", "b2", "c3", "a0", "b4", "c5"]
+
+
+def test_many_addresses_oldest_first() -> None:
+    admission = Admission(2000)
+    entries = [admission.add(Client(number), at(f"192.0.2.{number}"), number) for number in range(1000)]
+    for number in range(0, 1000, 2):
+        admission.progress(entries[number], 1000 + number)
+    assert names(admission) == [*range(1, 1000, 2), *range(0, 1000, 2)]
+
+
+def test_place_given_back() -> None:
+    admission = Admission(1)
+    assert not admission.is_full
+    entry = admission.add(Client(), at("192.0.2.1"), 0)
+    assert admission.is_full
+    assert admission.remove(entry)
+    assert not admission.remove(entry)
+    admission.progress(entry, 1)
+    assert (len(admission), admission.is_full, admission.first_to_go()) == (0, False, None)
+
+
+def test_grace() -> None:
+    """Nobody goes who has had no time to speak."""
+    admission = Admission(1)
+    entry = admission.add(Client(), at("192.0.2.1"), 10.0)
+    assert admission.delay(10.0) == pytest.approx(GRACE)
+    assert admission.delay(10.0 + GRACE / 2) == pytest.approx(GRACE / 2)
+    assert admission.delay(10.0 + GRACE + 1e-6) == 0
+    admission.progress(entry, 11.0)
+    assert admission.delay(11.0) == pytest.approx(GRACE)
+
+
+def test_who_was_not_read_is_not_late() -> None:
+    """Each is asked once, and then has time again."""
+    admission = Admission(3)
+    clients = [Client(number) for number in range(3)]
+    for number, client in enumerate(clients):
+        client.unread = number != 1
+        admission.add(client, at("192.0.2.1"), number)
+    assert admission.delay(10) == 0
+    assert [client.asked for client in clients] == [1, 1, 0]
+    assert admission.first_to_go().candidate is clients[1]
+    clients[1].unread = True
+    assert admission.delay(10) > 0
+    assert admission.delay(10) > 0
+    assert [client.asked for client in clients] == [1, 2, 1]
+
+
+def test_refused_client() -> None:
+    calls: list[str] = []
+    candidate = Lingering(lambda: calls.append("abort"))
+    assert not candidate.has_unread()
+    candidate.drop()
+    assert calls == ["abort"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (at("192.0.2.1"), ("192.0.2.1", 9), True),
+        (at("192.0.2.1"), at("192.0.2.2"), False),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8::ffff:1:2:3", 2, 0, 0), True),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8:0:1::1", 1, 0, 0), False),
+        (("::ffff:192.0.2.1", 1, 0, 0), at("192.0.2.1"), True),
+        (("::ffff:192.0.2.1", 1, 0, 0), ("::ffff:192.0.2.2", 1, 0, 0), False),
+        (("fe80::1%eth0", 1, 0, 2), ("fe80::2%eth0", 1, 0, 2), True),
+        (("no:address", 1), ("no:address", 2), True),
+        ("", b"\0abstract", True),
+        ("", None, True),
+    ],
+)
+def test_origins(one: Any, other: Any, same: bool) -> None:
+    assert (origin_of(one) == origin_of(other)) is same
+
+
+class Oracle:
+    """The same rules, looked up in a list."""
+
+    def __init__(self) -> None:
+        self.entries: list[list[Any]] = []
+        self.order = 0
+
+    def add(self, key: object, host: str) -> None:
+        self.order += 1
+        self.entries.append([key, host, self.order])
+
+    def progress(self, key: object) -> None:
+        for entry in self.entries:
+            if entry[0] == key:
+                self.order += 1
+                entry[2] = self.order
+
+    def remove(self, key: object) -> None:
+        self.entries = [entry for entry in self.entries if entry[0] != key]
+
+    def first_to_go(self) -> object:
+        hosts = [host for _, host, _ in self.entries]
+        return min(self.entries, key=lambda entry: (-hosts.count(entry[1]), entry[2]), default=[None])[0]
+
+
+@pytest.mark.parametrize("hosts", [1, 3, 40])
+def test_random_against_the_obvious(hosts: int) -> None:
+    for seed in range(20):
+        rng = random.Random(seed * 100 + hosts)
+        admission, oracle = Admission(64), Oracle()
+        entries: dict[int, Any] = {}
+        for step in range(600):
+            action = rng.random()
+            if action < 0.45 or not entries:
+                host = f"192.0.2.{int(hosts * rng.random() ** 2)}"
+                entries[step] = admission.add(Client(step), at(host), step)
+                oracle.add(step, host)
+            elif action < 0.7:
+                key = rng.choice(list(entries))
+                admission.progress(entries[key], step)
+                oracle.progress(key)
+            elif action < 0.85:
+                key = rng.choice(list(entries))
+                assert admission.remove(entries.pop(key))
+                oracle.remove(key)
+            entry = admission.first_to_go()
+            assert (entry and entry.candidate.name) == oracle.first_to_go()
+            if entry is not None and len(admission) > 64:
+                admission.remove(entry)
+                oracle.remove(entry.candidate.name)
+                del entries[entry.candidate.name]
+            assert len(admission) == len(oracle.entries)
+
+
+@pytest.mark.parametrize("hosts", [1, 250, 100_000])
+def test_flood_costs_the_same_for_each(hosts: int) -> None:
+    """And what is remembered does not grow."""
+    admission = Admission(1024)
+    admission.add(Client("honest"), at("198.51.100.1"), 0)
+
+    def run(count: int) -> float:
+        start = time.process_time()
+        for number in range(count):
+            if admission.is_full:
+                entry = admission.first_to_go()
+                assert entry is not None
+                if hosts < 1000:
+                    assert entry.candidate.name != "honest"
+                admission.remove(entry)
+            entry = admission.add(Client(number), at(f"10.{number % hosts}"), number)
+            admission.progress(entry, number)
+        return time.process_time() - start
+
+    run(2000)
+    few, many = run(2000), run(20_000)
+    assert many < 40 * few, (few, many)
+    assert len(admission) == 1024
+    assert len(admission._heap) < 5000

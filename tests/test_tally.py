@@ -1,0 +1,77 @@
+"""What happens often, in the log seldom."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from interop.serving import LOGGER, logged
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the log is ours")
+
+if IS_WIRESPEED:
+    from wirespeed.tally import Tally
+
+
+def test_one(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(logging.getLogger(LOGGER))
+    assert tally.due is None
+    tally.add("kind", 10, logging.WARNING, "it was %s", "this")
+    assert tally.due == 11
+    tally.tell(10.9)
+    assert logged(caplog) == []
+    tally.tell(11)
+    assert logged(caplog) == ["it was this"]
+
+
+def test_many(caplog: pytest.LogCaptureFixture) -> None:
+    """A line after a second, then one a minute, each with its number; the last of them is shown."""
+    tally = Tally(logging.getLogger(LOGGER))
+    for number in range(20_000):
+        now = number / 100
+        tally.add("kind", now, logging.WARNING, "number %d", number)
+        tally.tell(now)
+    assert logged(caplog) == [
+        "number 100 (101 times)",
+        "number 6100 (6000 times)",
+        "number 12100 (6000 times)",
+        "number 18100 (6000 times)",
+    ]
+    tally.tell(241)
+    assert logged(caplog)[-1] == "number 19999 (1899 times)"
+    # A minute in which nothing happens is the end of the series.
+    tally.tell(301)
+    assert len(logged(caplog)) == 5
+    assert tally.due is None
+    tally.add("kind", 302, logging.WARNING, "number %d", 1)
+    assert tally.due == 303
+
+
+def test_kinds(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(logging.getLogger(LOGGER))
+    tally.add("one", 0, logging.WARNING, "one")
+    tally.add("other", 0.5, logging.ERROR, "other")
+    assert tally.due == 1
+    tally.tell(1.2)
+    assert logged(caplog) == ["one"]
+    assert tally.due == 1.5
+    tally.tell(1.5)
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", "one"),
+        ("ERROR", "other"),
+    ]
+
+
+def test_finish(caplog: pytest.LogCaptureFixture) -> None:
+    """What has no line yet gets one; the rest of a series that has is not worth another."""
+    tally = Tally(logging.getLogger(LOGGER))
+    tally.add("old", 0, logging.WARNING, "old")
+    tally.tell(1)
+    tally.add("old", 2, logging.WARNING, "old")
+    tally.add("new", 2, logging.WARNING, "new")
+    tally.add("new", 2, logging.WARNING, "new")
+    tally.finish()
+    assert logged(caplog) == ["old", "new (2 times)"]
+    assert tally.due is None
