@@ -13,7 +13,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the rules are ours")
 
 if IS_WIRESPEED:
-    from wirespeed.admission import GRACE, Admission, Lingering, origin_of
+    from wirespeed.admission import BURST, GRACE, PATIENCE, Admission, Lingering, origin_of
 
 
 class Client:
@@ -78,40 +78,56 @@ def test_many_addresses_oldest_first() -> None:
 
 def test_place_given_back() -> None:
     admission = Admission(1)
-    assert not admission.is_full
+    assert not admission.is_crowded
     entry = admission.add(Client(), at("192.0.2.1"), 0)
-    assert admission.is_full
+    assert admission.is_crowded
     assert admission.remove(entry)
     assert not admission.remove(entry)
     admission.progress(entry, 1)
-    assert (len(admission), admission.is_full, admission.first_to_go()) == (0, False, None)
+    assert (len(admission), admission.is_crowded, admission.first_to_go()) == (0, False, None)
 
 
-def test_grace() -> None:
-    """Nobody goes who has had no time to speak."""
+def test_patience() -> None:
+    """Nobody goes who has had no time to speak, and who has spoken has time anew."""
     admission = Admission(1)
-    entry = admission.add(Client(), at("192.0.2.1"), 10.0)
+    entry = admission.add(Client("one"), at("192.0.2.1"), 10.0)
+    assert admission.overdue(10.0) is None
+    assert admission.overdue(10.0 + PATIENCE - 0.01) is None
+    assert admission.overdue(10.0 + PATIENCE) is entry
+    admission.progress(entry, 11.0)
+    assert admission.overdue(11.0) is None
+    # There are not too many.
+    assert admission.overdue_in(99.0) is None
+    admission.add(Client("other"), at("192.0.2.1"), 11.5)
+    assert admission.overdue_in(11.5) == pytest.approx(PATIENCE - 0.5)
+    assert admission.overdue_in(99.0) == 0
+
+
+def test_far_too_many() -> None:
+    admission = Admission(2)
+    for number in range(2 * BURST):
+        assert not admission.is_full
+        admission.add(Client(number), at("192.0.2.1"), 10.0)
+    assert admission.is_full
     assert admission.delay(10.0) == pytest.approx(GRACE)
     assert admission.delay(10.0 + GRACE / 2) == pytest.approx(GRACE / 2)
     assert admission.delay(10.0 + GRACE + 1e-6) == 0
-    admission.progress(entry, 11.0)
-    assert admission.delay(11.0) == pytest.approx(GRACE)
 
 
 def test_who_was_not_read_is_not_late() -> None:
     """Each is asked once, and then has time again."""
-    admission = Admission(3)
+    admission = Admission(1)
     clients = [Client(number) for number in range(3)]
     for number, client in enumerate(clients):
         client.unread = number != 1
         admission.add(client, at("192.0.2.1"), number)
     assert admission.delay(10) == 0
     assert [client.asked for client in clients] == [1, 1, 0]
-    assert admission.first_to_go().candidate is clients[1]
+    assert admission.overdue(10).candidate is clients[1]
     clients[1].unread = True
+    assert admission.overdue(10) is None
     assert admission.delay(10) > 0
-    assert admission.delay(10) > 0
-    assert [client.asked for client in clients] == [1, 2, 1]
+    assert [client.asked for client in clients] == [1, 3, 1]
 
 
 def test_refused_client() -> None:
@@ -204,7 +220,7 @@ def test_flood_costs_the_same_for_each(hosts: int) -> None:
     def run(count: int) -> float:
         start = time.process_time()
         for number in range(count):
-            if admission.is_full:
+            if admission.is_crowded:
                 entry = admission.first_to_go()
                 assert entry is not None
                 if hosts < 1000:

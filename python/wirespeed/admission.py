@@ -1,7 +1,9 @@
 """Who goes when more clients are in the opening handshake than there may be.
 
-Whoever comes takes the place of a client that has let the server wait: of the address that has most of them, the one
-that has sent nothing for longest. So a flood of half-open clients drives out itself, and others are served meanwhile.
+Whoever comes takes the place of a client that lets the server wait: of the address that has most of them, the one that
+has sent nothing for longest. So a flood of half-open clients drives out itself, and others are served meanwhile. Nobody
+goes who has had no time to speak, so that a burst of clients that mean well is served whole: for a short time there may
+be more of them.
 
 There is no socket and no clock in here: times are arguments, and what is admitted says what it is. Servers of every
 kind call it, with a lock of their own where there are threads.
@@ -15,13 +17,21 @@ import ipaddress
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-__all__ = ["GRACE", "Admission", "Candidate", "Entry", "Lingering", "host_of", "origin_of"]
+__all__ = ["BURST", "GRACE", "PATIENCE", "Admission", "Candidate", "Entry", "Lingering", "host_of", "origin_of"]
+
+PATIENCE = 1.0
+"""Seconds that a client may be silent although there are more than there may be. Thousands that come at the same moment
+and mean well, after a restart or behind one proxy, have all spoken long before, even over slow networks with TLS; those
+that do not, cost a descriptor and some kilobytes each for this time.
+"""
 
 GRACE = 0.02
-"""Seconds that a client may always be silent: what it sends after it was accepted is on its way, or sent already and
-not yet read. A burst of clients that all speak is served whole, then, even where ``max_pending`` is small. It delays a
-flood of more than ``max_pending`` clients in this time, which is more than a server in Python accepts with the default.
+"""The same when there are far too many, or no more descriptors. What they have sent may be on its way. It delays those
+that come, and more than ``BURST * max_pending`` in this time are many times what a server in Python accepts.
 """
+
+BURST = 16
+"""How many times more than there may be is far too many. With the default, that is a flood, or a burst of 16,384."""
 
 
 class Candidate(Protocol):
@@ -100,9 +110,14 @@ class Admission:
         return self._size
 
     @property
-    def is_full(self) -> bool:
-        """Whether somebody has to go before another one may come."""
+    def is_crowded(self) -> bool:
+        """Whether there are as many as there may be, so that one more should not come before one has gone."""
         return self._size >= self._limit
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are far too many, so that one more must not come before one has gone."""
+        return self._size >= self._limit * BURST
 
     def add(self, candidate: Candidate, address: Any, now: float) -> Entry:
         """Admit somebody, full or not, and return the place.
@@ -173,23 +188,42 @@ class Admission:
             heapq.heappop(heap)
         return None
 
-    def delay(self, now: float) -> float:
-        """Return for how many seconds nobody has let the server wait long enough to have to go; 0 if somebody has.
-
-        Whoever has sent what is not yet read is asked again later than all others.
+    def overdue(self, now: float) -> Entry | None:
+        """Return who has to go now, as there are more than there may be, or one more comes; ``None`` for nobody.
 
         Args:
             now: The present time.
         """
+        return None if self._left(PATIENCE, now) else self.first_to_go()
+
+    def overdue_in(self, now: float) -> float | None:
+        """Return after how many seconds :meth:`overdue` may have an answer, if there are too many; else ``None``.
+
+        Args:
+            now: The present time.
+        """
+        entry = self.first_to_go() if self._size > self._limit else None
+        return None if entry is None else max(0.0, entry.since + PATIENCE - now)
+
+    def delay(self, now: float) -> float:
+        """Return after how many seconds somebody can be made to go for whoever cannot wait; 0 for at once.
+
+        Args:
+            now: The present time.
+        """
+        return self._left(GRACE, now)
+
+    def _left(self, patience: float, now: float) -> float:
+        """Return for how long the first to go still has time. Whoever has sent what nobody has read has it anew."""
         while (entry := self.first_to_go()) is not None:
-            left = entry.since + GRACE - now
+            left = entry.since + patience - now
             if left > 0:
                 return left
             if not entry.candidate.has_unread():
                 return 0.0
-            # Each is asked once in the time of grace.
+            # Each is asked once in that time.
             self.progress(entry, now)
-        return GRACE
+        return patience
 
     def farewell(self, entry: Entry) -> tuple[str, int, str, int]:
         """Return what to log of one who has to go: a text, and the arguments for it.

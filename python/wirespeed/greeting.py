@@ -71,13 +71,17 @@ class Greeting:
         """Whether nothing came behind the request, once that is there: no message of the client's."""
         return self._received.endswith(b"\r\n\r\n")
 
-    def receive(self, data: bytes, make_opening: Callable[[], ServerOpening]) -> bool:
+    def receive(self, data: bytes, make_opening: Callable[[], ServerOpening] | None) -> bool:
         """Take what came; return whether there is nothing to do but to wait for more.
 
         Args:
             data: What came.
-            make_opening: Makes what it is given to.
+            make_opening: Makes what it is given to; ``None`` with TLS, of which the first record is awaited.
         """
+        if make_opening is None:
+            self._received += data
+            self.data = self._received or data
+            return bool(data) and _is_part_of_record(self._received)
         if not data:
             self.data = data
             return False
@@ -92,6 +96,11 @@ class Greeting:
             self.opening, self.data = None, self._received
             return False
         return not self.opening.done
+
+
+def _is_part_of_record(data: bytes) -> bool:
+    # RFC 8446, section 5.1: the type, here that of a handshake, two bytes of version, two of length.
+    return data[:1] == b"\x16" and (len(data) < 5 or len(data) < 5 + int.from_bytes(data[3:5], "big"))
 
 
 def has_unread(sock: socket_module.socket) -> bool:

@@ -19,6 +19,11 @@ from ..typing import LoggerLike
 
 __all__ = ["Gate", "InTask"]
 
+# A millisecond or two of closing; the loop has other things to do.
+_TRIMMED_AT_ONCE = 64
+
+_TRIM_INTERVAL = 0.005
+
 
 class Gate:
     """Who is in the opening handshake, as far as it waits for the client.
@@ -38,29 +43,39 @@ class Gate:
         self._admission = Admission(limit)
         self._tally = Tally(logger)
         self._timer: asyncio.TimerHandle | None = None
+        # Runs while there are too many.
+        self._trimmer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._admission)
 
     @property
-    def is_full(self) -> bool:
-        """Whether somebody has to go before another one may come."""
-        return self._admission.is_full
+    def is_crowded(self) -> bool:
+        """Whether there are as many as there may be, or more."""
+        return self._admission.is_crowded
 
     def delay(self) -> float:
         """Return for how many seconds nobody can be admitted; 0 for not at all."""
         return self._admission.delay(self._loop.time()) if self._admission.is_full else 0.0
 
     def enter(self, candidate: Candidate, address: Any) -> Entry:
-        """Give somebody a place; another one goes if there is none.
+        """Give somebody a place; if there was none, others go.
 
         Args:
             candidate: Who comes.
             address: Its address.
         """
-        if self._admission.is_full:
-            self._drop_first()
-        return self._admission.add(candidate, address, self._loop.time())
+        now = self._loop.time()
+        if self._admission.is_crowded:
+            # Two, so that there are fewer in the end, if there are too many.
+            for _ in range(2):
+                if self._admission.is_crowded and (entry := self._admission.overdue(now)) is not None:
+                    self._drop(entry)
+            if self._admission.is_full and (entry := self._admission.first_to_go()) is not None:
+                self._drop(entry)
+        entry = self._admission.add(candidate, address, now)
+        self._arm_trimmer()
+        return entry
 
     def progress(self, entry: Entry) -> None:
         """Note that something came from a client.
@@ -90,8 +105,8 @@ class Gate:
         if not len(self._admission):
             return None
         delay = self._admission.delay(self._loop.time())
-        if not delay:
-            self._drop_first()
+        if not delay and (entry := self._admission.first_to_go()) is not None:
+            self._drop(entry)
         return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
@@ -108,18 +123,31 @@ class Gate:
 
     def finish(self) -> None:
         """Log what was not yet, and nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._trimmer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._trimmer = None
         self._tally.finish()
 
-    def _drop_first(self) -> None:
-        entry = self._admission.first_to_go()
-        if entry is None:
-            return
+    def _drop(self, entry: Entry) -> None:
         self.count(self, logging.WARNING, *self._admission.farewell(entry))
         self._admission.remove(entry)
         entry.candidate.drop()
+
+    def _arm_trimmer(self) -> None:
+        if self._trimmer is None:
+            left = self._admission.overdue_in(self._loop.time())
+            if left is not None:
+                self._trimmer = self._loop.call_later(max(left, _TRIM_INTERVAL), self._trim)
+
+    def _trim(self) -> None:
+        self._trimmer = None
+        now = self._loop.time()
+        for _ in range(_TRIMMED_AT_ONCE):
+            if self._admission.overdue_in(now) is None or (entry := self._admission.overdue(now)) is None:
+                break
+            self._drop(entry)
+        self._arm_trimmer()
 
     def _arm(self) -> None:
         due = self._tally.due

@@ -24,8 +24,7 @@ class Greetings:
         loop: The event loop; it has ``add_reader``.
         patience: Seconds for the opening handshake, ``None`` for no limit.
         gate: Has a place for each of them.
-        make_opening: Makes what takes the bytes of a request; ``None`` if they are not to be looked at, as with TLS:
-            then the first of them end the waiting.
+        make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
         came: Called with one that has waited enough, and whether the loop watches the descriptor, which it must then
             stop, or replace by another watch. It takes the socket over.
     """
@@ -61,7 +60,7 @@ class Greetings:
         except OSError:
             pass  # nothing yet; an error shows again
         else:
-            if not self._waits_on(greeting, data):
+            if not greeting.receive(data, self._make_opening):
                 self._came(greeting, False)
                 return
         greeting.entry = self._gate.enter(greeting, address)
@@ -77,12 +76,6 @@ class Greetings:
             self._timer = None
         for greeting in list(self._waiting):
             self._release(greeting)
-
-    def _waits_on(self, greeting: Greeting, data: bytes) -> bool:
-        if self._make_opening is None:
-            greeting.data = data
-            return False
-        return greeting.receive(data, self._make_opening)
 
     def _release(self, greeting: Greeting) -> None:
         del self._waiting[greeting]
@@ -103,7 +96,7 @@ class Greetings:
         except OSError:
             self._release(greeting)
             return
-        if not self._waits_on(greeting, data):
+        if not greeting.receive(data, self._make_opening):
             self._release(greeting)
         elif greeting.entry is not None:
             self._gate.progress(greeting.entry)

@@ -22,8 +22,8 @@ __all__ = ["Acceptor", "bind_tcp"]
 # A tenth of a second of opening handshakes, if all requests are there already.
 _ACCEPTED_AT_ONCE = 1024
 
-# While others have to go for those that come: they are a flood, and the turns of the loop are to be short for the rest.
-_ACCEPTED_WHEN_FULL = 64
+# While there are too many in the opening handshake: it may be a flood, and the turns of the loop are to be short.
+_ACCEPTED_WHEN_CROWDED = 64
 
 
 async def bind_tcp(
@@ -157,7 +157,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         # A limit of its own, whatever may wait: the loop has other things to do.
         for number in range(_ACCEPTED_AT_ONCE):
-            if not self._watching or (number >= _ACCEPTED_WHEN_FULL and self._gate.is_full):
+            if not self._watching or (number >= _ACCEPTED_WHEN_CROWDED and self._gate.is_crowded):
                 return
             if left := self._gate.delay():
                 self._is_full = True

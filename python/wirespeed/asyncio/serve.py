@@ -115,9 +115,9 @@ def serve(
         max_queue_bytes: As for :class:`wirespeed.connect`.
         write_limit: As for :class:`wirespeed.connect`.
         yield_after: As for :class:`wirespeed.connect`.
-        max_pending: Clients whose request is awaited at the same time, TLS included. Whoever comes when there are as
-            many takes the place of another one: of the address that has most of them, the one that has sent nothing
-            for longest, which is closed. A request that is complete takes no place, whatever hooks do with it.
+        max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
+            too many, one that was silent for a second is closed, of the address that has most of them, the one that
+            was silent longest; of 16 times as many, without that second. A request that is complete takes no place.
         io_port: As for :class:`wirespeed.connect`.
         listener: Makes a :class:`wirespeed.Listener` for each connection: its class, for example.
         zero_copy: Whether listeners get binary messages as ``memoryview``, valid until their method returns.

@@ -279,8 +279,8 @@ class Server:
                 await asyncio.wait(tasks)
             for connection in self._connections:
                 connection.abort()
-            self._gate.finish()
         finally:
+            self._gate.finish()
             for number in self._signals:
                 with contextlib.suppress(Exception):
                     self.get_loop().remove_signal_handler(number)

@@ -15,10 +15,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ..admission import Admission, Candidate, Entry
+from ..greeting import Greeting
 from ..tally import Tally
 from ..typing import LoggerLike
 
 __all__ = ["Gate", "InThread"]
+
+# A millisecond or two of closing; there are others to be served.
+_TRIMMED_AT_ONCE = 64
+
+_TRIM_INTERVAL = 0.005
+
+# Seconds until a thread has closed what it was to close, if it does not say so earlier.
+_RELIEF = 0.01
 
 
 class Gate:
@@ -36,7 +45,6 @@ class Gate:
 
     def __init__(self, lock: threading.Condition, limit: int, logger: LoggerLike, freed: Callable[[], None]) -> None:
         self._lock = lock
-        self._limit = limit
         self._admission = Admission(limit)
         self._tally = Tally(logger)
         self._freed = freed
@@ -50,19 +58,25 @@ class Gate:
             return self._admission.delay(time.monotonic()) if self._admission.is_full else 0.0
 
     def enter(self, candidate: Candidate, address: Any) -> Entry:
-        """Give somebody a place; another one goes if there is none.
+        """Give somebody a place; if there was none, others go.
 
         Args:
             candidate: Who comes.
             address: Its address.
         """
         with self._lock:
-            if self._admission.is_full:
-                self._drop_first()
+            if self._admission.is_crowded:
+                now = time.monotonic()
+                # Two, so that there are fewer in the end, if there are too many.
+                for _ in range(2):
+                    if self._admission.is_crowded and (entry := self._admission.overdue(now)) is not None:
+                        self._drop(entry)
+                if self._admission.is_full and (entry := self._admission.first_to_go()) is not None:
+                    self._drop(entry)
             return self.join(candidate, address)
 
     def join(self, candidate: Candidate, address: Any) -> Entry:
-        """Give somebody a place, even if there is none: then :meth:`trim` is to be called soon.
+        """Give somebody a place; nobody goes for it at once.
 
         Args:
             candidate: Who comes.
@@ -71,16 +85,16 @@ class Gate:
         with self._lock:
             return self._admission.add(candidate, address, time.monotonic())
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether there are more than there may be."""
-        return len(self._admission) > self._limit
-
-    def trim(self) -> None:
-        """Close who is too many."""
+    def trim(self) -> float | None:
+        """Close some of those that are too many; return in how many seconds to do so again, ``None`` for never."""
         with self._lock:
-            while self.is_crowded:
-                self._drop_first()
+            now = time.monotonic()
+            for _ in range(_TRIMMED_AT_ONCE):
+                if self._admission.overdue_in(now) is None or (entry := self._admission.overdue(now)) is None:
+                    break
+                self._drop(entry)
+            left = self._admission.overdue_in(now)
+            return None if left is None else max(left, _TRIM_INTERVAL)
 
     def progress(self, entry: Entry) -> None:
         """Note that something came from a client.
@@ -112,14 +126,16 @@ class Gate:
         """Close who is first to go, for the sake of its descriptor and its thread.
 
         Returns:
-            Seconds until that is possible; 0 if it was done, ``None`` if there is nobody.
+            Seconds until that is possible, or until it has an effect; 0 if it was done, ``None`` if there is nobody.
         """
         with self._lock:
             if not len(self._admission):
                 return None
             delay = self._admission.delay(time.monotonic())
-            if not delay:
-                self._drop_first()
+            if not delay and (entry := self._admission.first_to_go()) is not None:
+                self._drop(entry)
+                # Others are closed by their threads.
+                return 0.0 if isinstance(entry.candidate, Greeting) else _RELIEF
             return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
@@ -147,10 +163,7 @@ class Gate:
         with self._lock:
             self._tally.finish()
 
-    def _drop_first(self) -> None:
-        entry = self._admission.first_to_go()
-        if entry is None:
-            return
+    def _drop(self, entry: Entry) -> None:
         self.count(self, logging.WARNING, *self._admission.farewell(entry))
         self._admission.remove(entry)
         entry.candidate.drop()

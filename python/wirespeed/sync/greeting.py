@@ -24,8 +24,7 @@ class Greetings:
         selector: What that thread waits with. The data of a key is a :class:`wirespeed.greeting.Greeting`.
         patience: Seconds for the opening handshake, ``None`` for no limit.
         gate: Has a place for each of them.
-        make_opening: Makes what takes the bytes of a request; ``None`` if they are not to be looked at, as with TLS:
-            then the first of them end the waiting.
+        make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
     """
 
     def __init__(
@@ -99,8 +98,6 @@ class Greetings:
         return greeting
 
     def _waits_on(self, greeting: Greeting) -> bool:
-        if self._make_opening is None:
-            return not greeting.has_unread()
         try:
             data = greeting.sock.recv(READ_SIZE)
         except (BlockingIOError, InterruptedError):

@@ -105,9 +105,9 @@ def serve(
         max_size: As for :func:`wirespeed.sync.connect`.
         max_fragments: As for :func:`wirespeed.sync.connect`.
         max_queue: As for :func:`wirespeed.sync.connect`.
-        max_pending: Clients whose request is awaited at the same time, TLS included. Whoever comes when there are as
-            many takes the place of another one: of the address that has most of them, the one that has sent nothing
-            for longest, which is closed. A request that is complete takes no place, whatever hooks do with it.
+        max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
+            too many, one that was silent for a second is closed, of the address that has most of them, the one that
+            was silent longest; of 16 times as many, without that second. A request that is complete takes no place.
         ssl: :class:`wirespeed.TLS` with a certificate (native, fast), or an ``ssl.SSLContext``; ``None`` for no TLS.
         sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.

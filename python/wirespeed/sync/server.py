@@ -42,9 +42,6 @@ Handler = Callable[["ServerConnection"], None]
 # Before others are looked after: requests that came, and threads that ended.
 _ACCEPTED_AT_ONCE = 64
 
-# Seconds until a descriptor is free again whose connection was closed for its sake, if nobody says so earlier.
-_RELIEF = 0.01
-
 
 class ServerConnection(Connection):
     """The connection of a server, which its handler receives.
@@ -205,7 +202,6 @@ class Server:
             with self._changed:
                 if self._closing:
                     return
-                self._gate.trim()
                 rest = max(rest, self._gate.delay())
                 self._paused = rest > 0
             if watching == (rest > 0):
@@ -215,7 +211,8 @@ class Server:
                         selector.register(sock, selectors.EVENT_READ)
                     else:
                         selector.unregister(sock)
-            limits = [seconds for seconds in (rest, greetings.timeout(), self._gate.tell()) if seconds]
+            waits = (rest, greetings.timeout(), self._gate.tell(), self._gate.trim())
+            limits = [seconds for seconds in waits if seconds]
             ready = selector.select(min(limits) if limits else None)
             rest = 0.0
             for key, _ in ready:
@@ -246,7 +243,9 @@ class Server:
                     raise
                 if exc.errno not in LOST or self._lost == LOST_IN_A_ROW:
                     self._lost = 0
-                    return self._rest_after(str(exc), exc.errno in EXHAUSTED)
+                    if rest := self._rest_after(str(exc), exc.errno in EXHAUSTED):
+                        return rest
+                    continue
                 self._lost += 1
                 self._gate.count(
                     exc.errno, logging.INFO, "a connection was lost before it was accepted: %s", exc.strerror
@@ -303,7 +302,7 @@ class Server:
             # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it has ended.
             self._paused = True
             delay = self._gate.relieve()
-        return RETRY_DELAY if delay is None else min(max(delay, _RELIEF), RETRY_DELAY)
+        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
 
     def _release(self) -> None:
         """Let threads go on with all clients that are in the opening handshake."""
@@ -542,8 +541,6 @@ class Server:
         with self._changed:
             self._refused[connection] = time.monotonic() + LINGER
             entry = self._gate.join(Lingering(connection.abort), connection.remote_address)
-            if self._gate.is_crowded:
-                self._wake()
             self._changed.notify_all()
         try:
             connection.close()
