@@ -87,6 +87,16 @@ else
 	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
 endif
 
+# How long, in which settings (a beginning or a pattern), or which schedule: a seed, with a whole setting.
+SECONDS ?= 60
+SETTING ?=
+SEED ?=
+LIVENESS_ARGS ?=
+
+.PHONY: liveness
+liveness: $(VENV)/built ## Make random calls on connections for SECONDS (60), and look whether anybody waits for ever; SETTING= chooses, SEED= and a whole SETTING= repeat one
+	PYTHONPATH=tests $(VENV)/bin/python -m liveness $(if $(SEED),--seed $(SEED) --setting $(SETTING),--seconds $(SECONDS) $(if $(SETTING),--setting '$(SETTING)')) $(LIVENESS_ARGS)
+
 # What the peers in Python need. They are run, not imported.
 $(INTEROP)/ready: pyproject.toml
 	$(call make-venv,$(PYTHON),$(INTEROP),interop)

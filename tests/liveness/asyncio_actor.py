@@ -1,0 +1,82 @@
+"""Who makes calls on an event loop: a task, one call after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+
+from .asyncio_calls import Calls
+from .plan import Step
+from .record import Call, Record
+
+__all__ = ["Actor"]
+
+
+class Actor:
+    """A task that makes calls one after the other.
+
+    Args:
+        number: The number by which its messages are known.
+        record: Where its calls are noted.
+        calls: Makes them.
+    """
+
+    def __init__(self, number: int, record: Record, calls: Calls) -> None:
+        self.record = record
+        self.calls = calls
+        self.number = number
+        self.steps: collections.deque[Step] = collections.deque()
+        self.call: Call | None = None
+        self.ending = False
+        self.waiting: asyncio.Future[None] | None = None
+        self.task = asyncio.ensure_future(self._work())
+
+    def give(self, step: Step) -> None:
+        self.steps.append(step)
+        self._wake()
+
+    def end(self) -> None:
+        self.ending = True
+        self._wake()
+
+    def cancel(self) -> None:
+        # Who makes no call is not disturbed: that would be no matter of the connection.
+        if self.call is not None:
+            self.call.cancelling = True
+            self.task.cancel()
+
+    def _wake(self) -> None:
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
+
+    async def _work(self) -> None:
+        while True:
+            while self.steps:
+                await self._do(self.steps.popleft())
+            if self.ending:
+                return
+            self.waiting = asyncio.get_running_loop().create_future()
+            # A call that ends though it was cancelled leaves the cancellation behind.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.waiting
+
+    async def _do(self, step: Step) -> None:
+        record = self.record
+        link = record.links[step.link]
+        if (before := step.get("before")) is not None:
+            link.peer.do(before)
+        self.call = call = Call(len(record.calls), self.number, step)
+        record.calls.append(call)
+        try:
+            await self.calls.make(call, link)
+            call.result = "returned"
+        except asyncio.CancelledError:
+            call.result = "cancelled"
+            if (uncancel := getattr(self.task, "uncancel", None)) is not None:
+                uncancel()  # since Python 3.11
+        except Exception as exc:
+            call.raised(exc, link.state)
+            link.lost += call.receives and call.result == "interrupted"
+        finally:
+            self.call = None

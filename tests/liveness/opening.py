@@ -1,0 +1,192 @@
+"""Sockets, certificates and the peer's end of the opening handshake: from a setting to two ends that are connected."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from interop.certificates import Certificates
+from interop.scripted import accept_key
+from interop.serving import request
+
+from .peer import Peer
+from .plan import Plan
+
+__all__ = [
+    "Pending",
+    "accept_peer",
+    "arguments",
+    "certificates",
+    "client_socket",
+    "dial_peer",
+    "listening_socket",
+    "uri",
+]
+
+T = TypeVar("T")
+_PATIENCE = 10.0
+
+
+@functools.cache
+def certificates() -> Certificates:
+    """Return the certificates of this process."""
+    folder = tempfile.TemporaryDirectory(prefix="liveness-")
+    made = Certificates(Path(folder.name))
+    made.keep = folder  # type: ignore[attr-defined]  # as long as they live
+    return made
+
+
+@functools.cache
+def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return contexts for a server and a client. They serve both ends: what one end is, the other is not."""
+    return certificates().server_context(), certificates().client_context()
+
+
+class Pending(threading.Thread, Generic[T]):
+    """A function that runs in a thread, and its result."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        super().__init__(name="liveness-opening", daemon=True)
+        self._function = function
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as exc:
+            self._error = exc
+
+    def result(self) -> T:
+        self.join(_PATIENCE)
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise TimeoutError("the opening handshake of the peer does not end")
+        return self._result
+
+
+def arguments(plan: Plan) -> dict[str, Any]:
+    """Return the keyword arguments of ``connect`` or ``serve`` for a plan."""
+    setting, options = plan.setting, plan.options
+    names = ["max_queue", "ping_interval"]
+    if not setting.blocking:
+        names += ["write_limit"]
+        if not setting.dropin:
+            names += ["max_queue_bytes", "yield_after"]
+    chosen: dict[str, Any] = {name: options[name] for name in names if name in options}
+    # Longer than any patience here: nothing may come to its end by these.
+    chosen |= {"close_timeout": 60, "ping_timeout": 60, "max_size": None}
+    chosen["compression"] = "deflate" if setting.deflate else None
+    if setting.port and not setting.dropin:
+        chosen["io_port"] = setting.port
+    if setting.tls != "plain":
+        chosen["ssl"] = _subject_tls(setting.tls, setting.role)
+    return chosen
+
+
+@functools.cache
+def _subject_tls(kind: str, role: str) -> Any:
+    server, client = _contexts()
+    if kind == "context":
+        return server if role == "server" else client
+    import wirespeed
+
+    if role == "client":
+        return wirespeed.TLS(ca=certificates().ca_file)
+    cert, key = certificates().server_files()
+    return wirespeed.TLS(cert=cert, key=key)
+
+
+def uri(plan: Plan) -> str:
+    return "ws://localhost/" if plan.setting.tls == "plain" else "wss://localhost/"
+
+
+def _sized(send: int, receive: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+    return sock
+
+
+def listening_socket(plan: Plan, *, peer: bool) -> socket.socket:
+    """Return a socket that listens; those that it accepts inherit its buffers.
+
+    Args:
+        plan: Says the sizes.
+        peer: Whether it is the peer's.
+    """
+    buffers = plan.options["send_buffer"], plan.options["receive_buffer"]
+    sock = _sized(*(reversed(buffers) if peer else buffers))
+    sock.bind(("127.0.0.1", 0))
+    sock.listen()
+    return sock
+
+
+def client_socket(plan: Plan, where: Any, *, peer: bool) -> socket.socket:
+    """Return a socket that is connected."""
+    buffers = plan.options["send_buffer"], plan.options["receive_buffer"]
+    sock = _sized(*(reversed(buffers) if peer else buffers))
+    sock.settimeout(_PATIENCE)
+    sock.connect(where)
+    return sock
+
+
+def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = sock.recv(4096)
+        if not more:
+            raise EOFError("the stream ends in the opening handshake")
+        data += more
+    head, _, early = data.partition(b"\r\n\r\n")
+    return head, early
+
+
+def accept_peer(plan: Plan, listener: socket.socket) -> Peer:
+    """Accept a connection and be its server."""
+    with listener:
+        listener.settimeout(_PATIENCE)
+        sock, _ = listener.accept()
+    sock.settimeout(_PATIENCE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if plan.setting.tls != "plain":
+        sock = _contexts()[0].wrap_socket(sock, server_side=True)
+    head, early = _read_head(sock)
+    key = re.search(rb"(?im)^sec-websocket-key: *(.*?)\r?$", head)
+    assert key is not None
+    lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
+    lines += [f"Sec-WebSocket-Accept: {accept_key(key[1].decode())}"]
+    if plan.setting.deflate:
+        lines += ["Sec-WebSocket-Extensions: permessage-deflate"]
+    sock.sendall("\r\n".join([*lines, "", ""]).encode())
+    return _peer(plan, sock, early, masks=False)
+
+
+def dial_peer(plan: Plan, where: Any) -> Peer:
+    """Connect and be the client."""
+    sock = client_socket(plan, where, peer=True)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if plan.setting.tls != "plain":
+        sock = _contexts()[1].wrap_socket(sock, server_hostname="localhost")
+    fields = ["Sec-WebSocket-Extensions: permessage-deflate"] if plan.setting.deflate else []
+    key = base64.b64encode(b"the sample nonce").decode()
+    sock.sendall(request("/", f"Sec-WebSocket-Key: {key}", *fields))
+    head, early = _read_head(sock)
+    if not head.startswith(b"HTTP/1.1 101"):
+        raise ValueError(f"refused: {head!r}")
+    return _peer(plan, sock, early, masks=True)
+
+
+def _peer(plan: Plan, sock: socket.socket, early: bytes, *, masks: bool) -> Peer:
+    deflate, threaded = plan.setting.deflate, plan.options["threaded"]
+    return Peer(sock, masks=masks, deflate=deflate, early=early, threaded=threaded)

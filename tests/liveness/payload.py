@@ -1,0 +1,77 @@
+"""Messages that say who sent them: a task, a number, a size, a checksum. Both ends make and check them alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import zlib
+from typing import Any
+
+__all__ = ["HEADER", "Damaged", "Ident", "make", "read"]
+
+# Longer than any header: a first fragment of this size tells which message it belongs to.
+HEADER = 30
+
+_RANDOM = random.Random(20)
+# What does not compress, and what does. Both are text, so that every message may be either.
+_POOL = "".join(_RANDOM.choices("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", k=65_536)) * 20
+_FLAT = "It was a bright cold day in April, and the clocks were striking thirteen. " * 18_000
+
+
+class Damaged(Exception):
+    """A message is not what was sent."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Ident:
+    """Who sent a message, and which of its own it is."""
+
+    task: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.task}.{self.number}"
+
+
+def make(ident: Ident, size: int, *, text: bool) -> str | bytes:
+    """Make a message.
+
+    Args:
+        ident: Who sends it.
+        size: Bytes, ``HEADER`` at least.
+        text: Whether it is a ``str``.
+    """
+    size = max(size, HEADER)
+    pool = _FLAT if ident.number % 3 == 0 else _POOL
+    start = 97 * ident.number % 50_000
+    body = pool[start : start + size - HEADER]
+    crc = zlib.crc32(body.encode())
+    message = f"{ident.task}.{ident.number}.{size}.{crc:08x}|".ljust(HEADER, "_") + body
+    if len(message) != size:
+        raise ValueError(f"no message can have {size} bytes")
+    return message if text else message.encode()
+
+
+def read(message: Any, *, whole: bool = True) -> Ident:
+    """Check a message and return who sent it.
+
+    Args:
+        message: As it was received.
+        whole: Whether it is all of it, and not the beginning.
+
+    Raises:
+        Damaged: It is not as it was sent.
+    """
+    text = message if isinstance(message, str) else bytes(message).decode("ascii", "replace")
+    try:
+        head, _, _ = text[:HEADER].partition("|")
+        task, number, size, crc = head.split(".")
+        ident = Ident(int(task), int(number))
+        declared, checksum = int(size), int(crc, 16)
+    except ValueError:
+        raise Damaged(f"no message of ours: {len(text)} bytes, {text[:40]!r}") from None
+    if whole and len(text) != declared:
+        raise Damaged(f"message {ident} has {len(text)} bytes of {declared}")
+    if whole and zlib.crc32(text[HEADER:].encode()) != checksum:
+        raise Damaged(f"message {ident} of {declared} bytes has another content")
+    return ident

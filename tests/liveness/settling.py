@@ -1,0 +1,70 @@
+"""Does anybody wait for ever? What has to happen by itself once the peers read, write and answer everything."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Protocol
+
+from .plan import RECEIVING, Step
+from .record import Call, Link, Record
+
+__all__ = ["Acting", "owed", "owing"]
+
+
+class Acting(Protocol):
+    """An actor, as far as it matters here."""
+
+    number: int
+    call: Call | None
+    steps: collections.deque[Step]
+
+
+def owing(record: Record, actors: Sequence[Acting], *, receiving: bool, driven: bool = True) -> list[str]:
+    """Tell what has to happen yet, in words.
+
+    Args:
+        record: What has happened so far.
+        actors: Who makes calls.
+        receiving: Whether somebody takes everything that the peers have sent. If not, only what is sent has to go on.
+        driven: Whether a connection goes on by itself, as on an event loop, or only within calls.
+    """
+    found = []
+    for actor in actors:
+        call = actor.call
+        if call is not None:
+            if owed(call, record.links[call.step.link], receiving=receiving):
+                found.append(f"it waits for ever: {call}")
+        elif actor.steps:
+            found.append(f"actor {actor.number} does not go on")
+    for link in record.links:
+        state = link.state
+        if state != "OPEN":
+            if receiving and driven and state != "CLOSED":
+                found.append(f"connection {link.index} is {state} for ever")
+            continue
+        stats = link.ws.stats()
+        if stats["send_queue_bytes"]:
+            found.append(f"{stats['send_queue_bytes']} bytes are queued for ever, though the peer reads")
+        if receiving and link.outstanding > 0:
+            found.append(f"{link.outstanding} messages of the peer do not arrive; {stats} {link.refused}")
+    return found
+
+
+def owed(call: Call, link: Link, *, receiving: bool) -> bool:
+    """Tell whether a call that runs has to end by itself.
+
+    Args:
+        call: A call that is running.
+        link: Its connection.
+        receiving: As for :func:`owing`.
+    """
+    if call.verb in RECEIVING:
+        # Who receives may wait while there is nothing to receive.
+        return receiving and (link.state != "OPEN" or link.outstanding > 0 or call.verb == "recv_nowait")
+    if call.verb in ("close", "wait_closed"):
+        return receiving and (link.state != "OPEN" or call.verb == "close")
+    if call.verb == "ping":
+        # The pong may lie behind messages that nobody takes.
+        return receiving
+    return receiving or link.state == "OPEN"

@@ -1,0 +1,48 @@
+"""Random schedules, for a minute in all: nobody waits for ever, no message is lost, doubled, torn or out of order.
+
+``WIRESPEED_LIVENESS_SECONDS`` says how long, all cases together; ``WIRESPEED_LIVENESS_SEED`` where seeds begin, by
+default the time. A failure prints the smallest schedule that was found, and how to run it again: ``make liveness``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from interop.subject import IS_WIRESPEED
+from liveness.campaign import campaign, report
+from liveness.settings import matching
+
+SECONDS = float(os.environ.get("WIRESPEED_LIVENESS_SECONDS", "60"))
+FIRST = int(os.environ.get("WIRESPEED_LIVENESS_SEED", str(int(time.time()))))
+
+CASES = {
+    "asyncio-client": ["asyncio-*-client-*[!n]"],
+    "asyncio-server": ["asyncio-*-server-*[!n]"],
+    "uvloop": ["uvloop-*[!n]"],
+    "wirespeed": ["wirespeed-*[!n]"],
+    "threads": ["threads-*[!n]"],
+    "dropin": ["*-dropin"],
+}
+SHRINKING = 20.0
+
+pytestmark = [
+    pytest.mark.wirespeed_only("websockets promises less"),
+    pytest.mark.timeout(SECONDS + SHRINKING + 60),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nobody_waits_for_ever(case: str) -> None:
+    assert IS_WIRESPEED
+    settings = [setting for pattern in CASES[case] for setting in matching(pattern)]
+    if not settings:
+        pytest.skip("this loop is not installed")
+    # Far from the seeds of the other cases.
+    first = FIRST * 1000 + list(CASES).index(case) * 100_000
+    outcome = campaign(settings, SECONDS / len(CASES), first, shrink_seconds=SHRINKING)
+    if outcome.failure is not None:
+        pytest.fail(report(outcome.failure), pytrace=False)
+    assert outcome.runs

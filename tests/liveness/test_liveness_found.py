@@ -1,0 +1,82 @@
+"""The smallest schedules of faults that random ones have found, on every loop: none of them may come back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from liveness.campaign import execute
+from liveness.plan import Plan
+from liveness.settings import SETTINGS, Setting
+
+pytestmark = pytest.mark.wirespeed_only("the schedules use calls that only our connections have")
+
+_OPTIONS = {
+    "actors": 5, "links": 1, "send_buffer": 16384, "receive_buffer": 8192, "max_queue": 1, "ping_interval": None,
+    "threaded": False, "end": "close", "write_limit": 2000, "max_queue_bytes": 1000, "yield_after": 1024,
+}  # fmt: skip
+
+# Options that differ, and the steps, as ``Plan.dump`` writes them.
+FOUND: dict[str, tuple[dict[str, Any], str]] = {
+    # Whoever wrote the queue out before the loop had told that there is room woke nobody.
+    "a sender is not woken by a ping": (
+        {"write_limit": (2000, 2000)},
+        """
+        ["send", 2, 0, {"size": 100001, "text": true, "turns": 1}]
+        ["ping_sent", 0, 0, {"before": "drain", "turns": 0}]
+        """,
+    ),
+    # A task that waits for a message, behind one that receives in fragments, was given the rest of its message.
+    "recv waits behind recv_streaming": (
+        {},
+        """
+        ["stream", 1, 0, {"leave": 0, "turns": 0}]
+        ["recv", 2, 0, {"turns": 0}]
+        ["message", -1, 0, {"sizes": [703, 9000], "text": true}]
+        """,
+    ),
+    # What was read before a pause, and parsed at its end, was answered into the queue, which nobody wrote.
+    "a close frame lies behind a full queue": (
+        {
+            "send_buffer": 8192,
+            "receive_buffer": 2304,
+            "max_queue": 2,
+            "max_queue_bytes": None,
+            "write_limit": (2000, 0),
+        },
+        """
+        ["iterate", 4, 0, {"count": 2, "turns": 0}]
+        ["message", -1, 0, {"sizes": [9005], "text": false}]
+        ["message", -1, 0, {"sizes": [706], "text": false}]
+        ["message", -1, 0, {"sizes": [705, 3006, 9001, 102], "text": true}]
+        ["close", -1, 0, {"code": 1001}]
+        """,
+    ),
+    "a ping lies behind a full queue": (
+        {},
+        """
+        ["message", -1, 0, {"sizes": [50003], "text": true, "ping": true}]
+        ["send", 1, 0, {"size": 300005, "text": true, "turns": 0}]
+        """,
+    ),
+    # What a transport had not written was dropped at the end of the closing handshake, with the close frame.
+    "the peer closes while much is on its way": (
+        {"send_buffer": 8192, "receive_buffer": 16384, "max_queue": 16, "write_limit": 5000, "max_queue_bytes": 10000},
+        """
+        ["send", 1, 0, {"size": 50003, "text": false, "turns": 0}]
+        ["close", -1, 0, {"code": 1000}]
+        """,
+    ),
+}
+WHERE = [setting for setting in SETTINGS if not (setting.blocking or setting.dropin or setting.deflate)]
+WHERE = [setting for setting in WHERE if setting.tls != "context"]
+
+
+@pytest.mark.parametrize("setting", WHERE, ids=str)
+@pytest.mark.parametrize("name", FOUND)
+def test_it_does_not_come_back(name: str, setting: Setting) -> None:
+    options, steps = FOUND[name]
+    head = {"setting": setting.name, "seed": 0, "options": {**_OPTIONS, **options}}
+    assert execute(Plan.load(json.dumps(head) + steps), 3.0) == []

@@ -1,0 +1,299 @@
+"""Executes a schedule on the blocking API: actors are threads; the director watches that all end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import queue
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from . import opening
+from .oracle import judge
+from .plan import PEER, RECEIVING, Plan, Step
+from .record import DIRECTOR, Call, Link, Poke, Record
+from .settling import owing
+from .threads_actor import Actor, perform
+from .threads_calls import ATTEMPT, Calls
+from .watch import watching
+
+__all__ = ["run"]
+
+# Who does what the director may not wait for.
+_HELPER = -2
+
+
+def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None) -> list[str]:
+    """Execute a schedule; return what was wrong.
+
+    Args:
+        plan: The schedule.
+        patience: Seconds that anything may take which has to happen.
+        wrap: Gets each connection and returns what the actors use in its place: to prove that faults are found.
+    """
+    with watching() as watch:
+        running = _Run(plan, patience, wrap)
+        in_main = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGALRM, _interrupt) if in_main else None
+        try:
+            running.main()
+        finally:
+            if in_main:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, handler)
+        record, references = running.record, running.references
+        del running
+        gc.collect()
+        if not record.complaints and any(reference() is not None for reference in references):
+            watch.found.append("a connection is still referred to after its end")
+    return judge(record, ordered=False) + (watch.found if not record.complaints else [])
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    # In the call, or in what the drop-in puts around it.
+    inner = frame.f_back if frame is not None and "compat" in frame.f_code.co_filename else frame
+    if inner is not None and inner.f_code is ATTEMPT:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise Poke
+
+
+class _Run:
+    def __init__(self, plan: Plan, patience: float, wrap: Any) -> None:
+        self.plan = plan
+        self.patience = patience
+        self.wrap = wrap or (lambda ws: ws)
+        self.record = Record()
+        self.references: list[Any] = []
+        self.actors: list[Actor] = []
+        self.helpers: list[Actor] = []
+        self.receivers: set[int] = set()
+        self.calls = Calls()
+
+    def main(self) -> None:
+        with contextlib.ExitStack() as stack:
+            self._open(stack)
+            try:
+                self._play()
+            finally:
+                everybody = [*self.actors, *self.helpers]
+                for link in self.record.links:
+                    if self.record.complaints:
+                        link.ws.abort()
+                for actor in everybody:
+                    actor.end(at_once=True)
+                for actor in everybody:
+                    actor.join(2)
+                    if actor.is_alive():
+                        self.record.complaints.append(f"even abort does not end it: {actor.call}")
+                for link in self.record.links:
+                    link.peer.stop()
+                    link.ws = None
+                self.actors.clear()
+                self.helpers.clear()
+
+    def _play(self) -> None:
+        self.actors = [Actor(number, self.record, self.calls) for number in range(self.plan.options["actors"])]
+        # One for each connection and thing to do, so that nothing that hangs keeps anything else.
+        self.helpers = [Actor(_HELPER - number, self.record, self.calls) for number in range(2)]
+        for step in self.plan.steps:
+            self._step(step)
+            if self.record.complaints:
+                return
+        self._check()
+        if not self.record.complaints:
+            self._end()
+
+    # ---- opening ----
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        plan, setting = self.plan, self.plan.setting
+        place = "wirespeed.compat.websockets.sync" if setting.dropin else "wirespeed.sync"
+        client = importlib.import_module(f"{place}.client" if setting.dropin else place)
+        server = importlib.import_module(f"{place}.server" if setting.dropin else place)
+        arguments = opening.arguments(plan)
+        if setting.role == "client":
+            listener = opening.listening_socket(plan, peer=True)
+            pending = opening.Pending(lambda: opening.accept_peer(plan, listener))
+            sock = opening.client_socket(plan, listener.getsockname(), peer=False)
+            ws = client.connect(opening.uri(plan), sock=sock, proxy=None, **arguments)
+            self._link(ws, pending.result())
+            return
+        opened: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        over = threading.Event()
+
+        def handle(ws: Any) -> None:
+            opened.put(ws)
+            del ws
+            over.wait()
+
+        listener = opening.listening_socket(plan, peer=False)
+        serving = stack.enter_context(server.serve(handle, sock=listener, **arguments))
+        thread = threading.Thread(target=serving.serve_forever, name="liveness-server", daemon=True)
+        thread.start()
+        stack.callback(thread.join, 5)
+        stack.callback(serving.shutdown)
+        stack.callback(over.set)
+        for _ in range(plan.options["links"]):
+            pending = opening.Pending(lambda: opening.dial_peer(plan, listener.getsockname()))
+            self._link(opened.get(timeout=10), pending.result())
+
+    def _link(self, ws: Any, peer: Any) -> None:
+        self.references.append(weakref.ref(ws))
+        self.record.links.append(Link(len(self.record.links), self.wrap(ws), peer))
+
+    # ---- steps ----
+
+    def _step(self, step: Step) -> None:
+        verb = step.verb
+        if step.is_call:
+            self.actors[step.actor].give(step)
+            if verb in RECEIVING:
+                self.receivers.add(step.actor)
+                self.record.single = len(self.receivers) < 2
+            self._turns(step.get("turns", 0))
+        elif verb in PEER:
+            self.record.links[step.link].peer.do(verb, **dict(step.more))
+        elif verb == "turn":
+            self._turns(step.get("count"))
+        elif verb == "nap":
+            time.sleep(step.get("count") / 1000)
+        elif verb == "poke":
+            self._poke(step)
+        else:
+            self._check()
+
+    @staticmethod
+    def _turns(count: int) -> None:
+        for _ in range(count):
+            time.sleep(0.0002)
+
+    def _poke(self, step: Step) -> None:
+        """Make a call in the main thread, which a signal handler leaves by an exception."""
+        what = Step(step.get("call"), DIRECTOR, step.link, step.more)
+        if what.verb in RECEIVING:
+            self.record.single = False
+        # Again and again, until it is in the call.
+        signal.setitimer(signal.ITIMER_REAL, (step.get("count") + 1) / 1e6, 0.001)
+        try:
+            perform(DIRECTOR, what, self.record, self.calls)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _until(self, condition: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + self.patience
+        pause = 0.0
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(0.005, pause + 0.0002)
+        return True
+
+    # ---- does anybody wait for ever? ----
+
+    def _owing(self, *, receiving: bool) -> list[str]:
+        return owing(self.record, [*self.actors, *self.helpers], receiving=receiving, driven=False)
+
+    def _ask(self, helper: int, step: Step) -> None:
+        """Let a helper do something, unless it is at work."""
+        actor = self.helpers[helper]
+        if actor.call is None and not actor.steps:
+            actor.give(step)
+
+    def _drain(self, *, to_the_end: bool = False) -> bool:
+        """See to it that somebody receives what is there. Always true."""
+        for link in self.record.links:
+            calls = [actor.call for actor in self.actors if actor.call is not None and actor.call.receives]
+            receives = any(call.step.link == link.index for call in calls)
+            if not receives and link.state != "CLOSED" and (link.outstanding > 0 or to_the_end):
+                # With a timeout it gives way soon to whoever else receives.
+                self._ask(0, Step("recv_many", 0, link.index, (("limit", 1000), ("timeout", 0.02))))
+        return True
+
+    def _complete(self) -> bool:
+        """See to it that what a call has left unsent leaves: nothing does without a call. Always true."""
+        for link in self.record.links:
+            if link.state != "OPEN" or not link.ws.stats()["send_queue_bytes"]:
+                continue
+            # Nobody has ever filled the kernel: then no call may leave anything.
+            blocked = any(call.idents for call in self.record.of(link))
+            blocked = blocked or any(step.verb in ("pause", "dribble") for step in self.plan.steps)
+            if blocked and not any(actor.call is not None for actor in self.actors):
+                self._ask(1, Step("flush", 1, link.index))
+        return True
+
+    def _check(self) -> None:
+        """Let everything settle: the peers read and answer, and nobody who calls may wait for more."""
+        for link in self.record.links:
+            link.peer.relax()
+        sent = lambda: self._complete() and not self._owing(receiving=False)  # noqa: E731
+        if not self._until(sent):
+            self.record.complaints += self._owing(receiving=False)
+        elif not self._until(lambda: self._drain() and not self._owing(receiving=True)):
+            self.record.complaints += self._owing(receiving=True)
+
+    # ---- the end ----
+
+    def _end(self) -> None:
+        end = self.plan.options["end"]
+        for link in self.record.links:
+            if end == "abort":
+                link.aborted = True
+                link.ws.abort()
+            elif end != "close":
+                link.peer.do({"peer": "close"}.get(end, end))
+        if end != "close":
+            # Somebody has to be in a call to learn of it.
+            learned = lambda: self._drain(to_the_end=True) and all(link.state != "OPEN" for link in self.record.links)  # noqa: E731
+            if not self._until(learned):
+                self.record.complaints.append(f"the end by {end!r} does not come")
+                return
+        for link in self.record.links:
+            # In either case it is this that ends TCP; who receives gets what had arrived before.
+            link.closed = link.closed or (end == "close" and link.state == "OPEN")
+            helper = Actor(_HELPER - 2, self.record, self.calls)
+            self.helpers.append(helper)
+            closing = Step("close", 0, link.index, (("code", 1000),))
+            closed = link.closed
+            helper.give(closing)
+            if not self._until(lambda helper=helper: helper.call is None and not helper.steps):  # type: ignore[misc]
+                self.record.complaints.append("close does not return")
+                return
+            link.closed = closed
+        if not self._until(lambda: not self._owing(receiving=True)):
+            self.record.complaints += self._owing(receiving=True)
+            return
+        for link in self.record.links:
+            self._try_after(link)
+        if not self._until(lambda: all(link.peer.ended is not None for link in self.record.links)):
+            self.record.complaints.append("the connection is closed, and its socket is not")
+
+    def _try_after(self, link: Link) -> None:
+        """Every call says that the connection is closed, and what had arrived is received first."""
+        ws = link.ws
+        while True:
+            try:
+                message = ws.recv(self.patience)
+            except Exception as exc:
+                self._expect_closed("recv", link, exc)
+                break
+            link.take(DIRECTOR, message)
+        for name, arguments in (("send", ("x",)), ("flush", ()), ("ping", ())):
+            try:
+                getattr(ws, name)(*arguments)
+            except Exception as exc:
+                self._expect_closed(name, link, exc)
+            else:
+                self.record.afterwards.append(f"after the end, {name} returns")
+
+    def _expect_closed(self, name: str, link: Link, exc: Exception) -> None:
+        call = Call(len(self.record.calls), DIRECTOR, Step(name, DIRECTOR, link.index))
+        call.raised(exc, link.state)
+        if "ConnectionClosed" not in call.kinds:
+            self.record.afterwards.append(f"after the end: {call}")
