@@ -343,7 +343,7 @@ def test_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:
 @LOOPS
 @pytest.mark.parametrize("kind", ["websocket.close", "websocket.http.response.start"])
 def test_client_that_leaves_before_it_is_refused(loop: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What is sent to it is answered by a reset, of which the transport knows nothing yet when its end is to be sent."""
+    """What is sent to it is answered by a reset, of which the transport knows nothing yet when its end is sent."""
     gone, ends = threading.Event(), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

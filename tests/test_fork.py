@@ -1,4 +1,4 @@
-"""A connection in a child made by ``os.fork``: it is a copy there, closed, that writes nothing; the parent's goes on."""
+"""A connection in a child made by ``os.fork`` is a closed copy that writes nothing, and that of the parent goes on."""
 
 from __future__ import annotations
 
@@ -235,8 +235,13 @@ def test_asyncio(peer: dict[str, Any]) -> None:
     check_steps(script(ASYNCIO, **peer, loop="asyncio", port="fd"))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_asyncio_settings(server: WebSocketsServer, setting: Setting) -> None:
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.port == "fd"], ids=str)
+def test_asyncio_loops(server: WebSocketsServer, setting: Setting) -> None:
+    check_steps(script(ASYNCIO, uri=server.uri, loop=setting.loop, port=setting.port))
+
+
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.port == "transport"], ids=str)
+def test_asyncio_transports(server: WebSocketsServer, setting: Setting) -> None:
     check_steps(script(ASYNCIO, uri=server.uri, loop=setting.loop, port=setting.port))
 
 

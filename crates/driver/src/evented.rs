@@ -179,7 +179,8 @@ impl<B: PayloadBuffer> Evented<B> {
 
     /// Whether bytes of ours have yet to reach the kernel.
     fn is_unwritten(&self) -> bool {
-        self.kept || self.peer.link.queued() > 0
+        let link = &self.peer.link;
+        self.kept || link.queued() > 0 || link.is_mid_frame() && link.failure().is_none()
     }
 
     /// Begins the closing handshake (RFC 6455 7.1.2), if it was not begun. The caller flushes.
@@ -243,7 +244,7 @@ impl<B: PayloadBuffer> Evented<B> {
             self.said_goodbye = true;
             self.peer.link.send_close_notify();
         }
-        if self.is_unwritten() || self.peer.link.is_mid_frame() && self.peer.link.failure().is_none() {
+        if self.is_unwritten() {
             return Progress::Closing;
         }
         match self.peer.link.failure() {

@@ -5,18 +5,18 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Instant;
 
-use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::Evented;
-use wirespeed_driver::blocking::{Closing, Item};
+use wirespeed_driver::blocking::Item;
 use wirespeed_driver::entropy;
-use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 
-use super::exclusive::{Exclusive, Guard};
+use super::access::is_done;
+use super::exclusive::Exclusive;
 use super::guarded::Guarded;
 use super::invoke;
 use super::listener::Listener;
@@ -47,7 +47,7 @@ pub(super) enum Backend {
 pub(crate) struct AsyncConnection {
     pub(super) state: Exclusive<State>,
     /// In a child process, if a thread of the parent was at work with the state at the fork.
-    disowned: OnceLock<Box<Exclusive<State>>>,
+    pub(super) disowned: OnceLock<Box<Exclusive<State>>>,
     pub(super) backend: Guarded<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
@@ -58,7 +58,7 @@ pub(crate) struct AsyncConnection {
     pub(super) writer: AtomicBool,
     pub(super) listener: Option<Listener>,
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
-    debug: bool,
+    pub(super) debug: bool,
     handshake: Py<Handshake>,
     about: About,
 }
@@ -72,103 +72,6 @@ struct About {
     id: OnceLock<Py<PyAny>>,
     /// Of a server's connection.
     server: Option<Py<PyAny>>,
-}
-
-impl AsyncConnection {
-    /// The one way to what the connection knows. After a panic, and in a child process, the connection is over: seen to here.
-    #[inline]
-    pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };
-        if self.state.take_poison() {
-            state.conn.end(Failure::Aborted);
-        }
-        state.conn.disown_after_fork();
-        Ok(state)
-    }
-
-    /// What stands for the state where that cannot be looked at.
-    #[cold]
-    fn lock_disowned(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let disowned = self.disowned.get_or_init(|| Box::new(Exclusive::new(State::disowned())));
-        disowned.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
-    }
-
-    /// Whether this thread runs the loop, or the loop does not run.
-    #[inline]
-    pub(super) fn is_in_loop(&self, py: Python<'_>) -> PyResult<bool> {
-        self.loop_state.get().is_here(self.event_loop.bind(py))
-    }
-
-    /// Refuses what acts at once, and in no other thread than the loop's.
-    #[inline]
-    pub(super) fn check_thread(&self, py: Python<'_>, method: &str) -> PyResult<()> {
-        if self.is_in_loop(py)? {
-            return Ok(());
-        }
-        Err(PyRuntimeError::new_err(format!(
-            "{method} was called in another thread than that of the event loop: use loop.call_soon_threadsafe"
-        )))
-    }
-
-    pub(super) fn create_future(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        invoke::method(self.event_loop.bind(py), intern!(py, "create_future"), []).map(Bound::unbind)
-    }
-
-    /// Whether tasks may be resumed from where we are, a callback of the loop.
-    #[inline]
-    pub(super) fn may_wake(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(!self.debug && !super::raw::is_inside_task(self.event_loop.bind(py))?)
-    }
-
-    /// The exception of a connection that is closed.
-    pub(super) fn closed(&self, py: Python<'_>) -> PyErr {
-        let ended = self.lock(py).map(|state| state.conn.peer.link.failure().cloned());
-        let (failure, closing) = match (ended, self.closing(py)) {
-            (Ok(failure), Ok(closing)) => (failure, closing),
-            (Err(error), _) | (_, Err(error)) => return error,
-        };
-        let cause = failure.and_then(|failure| errors::failure(py, &failure));
-        // What a signal handler raised inside an ssl.SSLContext is no cause but goes on by itself.
-        if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
-            return cause.clone_ref(py);
-        }
-        errors::connection_closed(py, &closing, cause)
-    }
-
-    pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
-        let state = self.lock(py)?;
-        let link = &state.conn.peer.link;
-        Ok(Closing {
-            received: link.close_received().cloned(),
-            sent: link.close_sent().cloned(),
-            received_then_sent: link.received_then_sent(),
-        })
-    }
-
-    fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {
-        this.get().lock(this.py())?.conn.end(Failure::Aborted);
-        Self::settle(this)
-    }
-
-    /// Keeps the connection alive while somebody waits on it.
-    #[inline]
-    pub(super) fn hold(&self, this: &Bound<'_, Self>) {
-        if let Some(port) = self.port.get() {
-            port.get().hold(this);
-        }
-    }
-
-    /// Stops doing so, once nobody does.
-    pub(super) fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let awaited = {
-            let state = self.lock(py)?;
-            state.is_awaited() || self.listener.is_some() && !state.is_finished()
-        };
-        if !awaited && let Some(port) = self.port.get() {
-            port.get().release(py);
-        }
-        Ok(())
-    }
 }
 
 /// `max_queue` and `write_limit` as the Python side has checked them.
@@ -639,21 +542,6 @@ impl AsyncConnection {
         let taken = self.state.try_lock_for_gc().map(|mut state| state.take_references());
         drop(taken);
     }
-}
-
-pub(super) fn is_done(future: &Bound<'_, PyAny>) -> bool {
-    let done = invoke::method(future, intern!(future.py(), "done"), []);
-    done.and_then(|done| done.is_truthy()).unwrap_or(true)
-}
-
-/// Tells a future its result, unless nobody waits for it any more.
-pub(super) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    invoke::insist(|| {
-        if is_done(future) {
-            return Ok(());
-        }
-        invoke::method(future, intern!(future.py(), "set_result"), [value]).map(drop)
-    })
 }
 
 /// A message as the operation that receives it wants it.

@@ -12,7 +12,8 @@ use wirespeed_driver::evented::Progress;
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::socket::Mode;
 
-use super::connection::{AsyncConnection, Backend, is_done, set_result};
+use super::access::{is_done, set_result};
+use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
@@ -484,7 +485,8 @@ impl AsyncConnection {
             waiters.append(&mut state.mourners);
             let mut futures = std::mem::take(&mut state.pings);
             futures.append(&mut state.flushes);
-            let lingering = !state.lost && on_transport;
+            // In a child process no loop will close it: it is the parent's.
+            let lingering = !state.lost && on_transport && !state.conn.peer.link.is_forked();
             state.end = if lingering { End::Lingering } else { End::Complete };
             let closers = if lingering { Vec::new() } else { std::mem::take(&mut state.closers) };
             (state.conn.take_ended(), large, waiters, futures, closers)

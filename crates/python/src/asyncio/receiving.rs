@@ -7,7 +7,8 @@ use pyo3::types::PyList;
 use wirespeed_driver::blocking::Item;
 use wirespeed_driver::protocol::Delivery;
 
-use super::connection::{AsyncConnection, finish_item, fragment, set_result};
+use super::access::set_result;
+use super::connection::{AsyncConnection, finish_item, fragment};
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation, Step, delivery};
 use super::state::Notes;

@@ -9,7 +9,8 @@ use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::write_queue::Flushed;
 
-use super::connection::{AsyncConnection, Backend, set_result};
+use super::access::set_result;
+use super::connection::{AsyncConnection, Backend};
 use super::driving::limit_transport;
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation};

@@ -1,0 +1,309 @@
+"""Calls from other threads than that of the loop: what may be made there, and what says how to."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, new_loop, soon
+from interop.servers import WebSocketsServer
+from interop.subject import IS_WIRESPEED, exceptions
+
+pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
+
+if IS_WIRESPEED:
+    from wirespeed import State, broadcast
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+# Longer than anything here takes, shorter than what a test may take.
+PATIENCE = 5.0
+
+debugging = pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
+
+
+async def elsewhere(function: Callable[[], Any]) -> Any:
+    """Call a function in another thread, while the loop turns."""
+    return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, function), 2 * PATIENCE)
+
+
+class Submitter:
+    """Makes calls in another thread, and has the loop await what they return."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def submit(self, awaitable: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        return asyncio.run_coroutine_threadsafe(awaitable, self.loop)
+
+    def result(self, awaitable: Coroutine[Any, Any, Any]) -> Any:
+        return self.submit(awaitable).result(PATIENCE)
+
+
+# Submitted to the loop
+
+
+@debugging
+def test_many_sends(server: WebSocketsServer, run: Run, connect: Connect, debug: bool) -> None:
+    """Many in a turn of the loop, in their order."""
+    texts = [str(number) for number in range(300)]
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            submitter = Submitter()
+
+            def work() -> list[str]:
+                held = threading.Event()
+                # The loop does not turn before all of them are there.
+                submitter.loop.call_soon_threadsafe(held.wait, PATIENCE)
+                sending = [submitter.submit(ws.send(text)) for text in texts]
+                held.set()
+                assert [future.result(PATIENCE) for future in sending] == [None] * len(texts)
+                return [submitter.result(ws.recv()) for _ in texts]
+
+            assert await elsewhere(work) == texts
+
+    run(main, debug=debug)
+
+
+CALLS: dict[str, tuple[Callable[[Any], Coroutine[Any, Any, Any]], list[Any]]] = {
+    "text": (lambda ws: ws.send("a"), ["a"]),
+    "bytes": (lambda ws: ws.send(b"a"), [b"a"]),
+    "large": (lambda ws: ws.send("a" * 300_000), ["a" * 300_000]),
+    "fragments": (lambda ws: ws.send(iter(["a", "b"])), ["ab"]),
+    "send_many": (lambda ws: ws.send_many(["a", "b"]), ["a", "b"]),
+    "flush": (lambda ws: ws.flush(), []),
+    "ping": (lambda ws: ws.ping(), []),
+    "pong": (lambda ws: ws.pong(), []),
+}
+
+
+@debugging
+@pytest.mark.parametrize("call", CALLS)
+def test_call(server: WebSocketsServer, run: Run, connect: Connect, call: str, debug: bool) -> None:
+    make, messages = CALLS[call]
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            submitter = Submitter()
+
+            def work() -> list[Any]:
+                submitter.result(make(ws))
+                received = [submitter.result(ws.recv()) for _ in messages]
+                submitter.result(ws.send("last"))
+                return [*received, *submitter.result(ws.recv_many())]
+
+            assert await elsewhere(work) == [*messages, "last"]
+
+    run(main, debug=debug)
+
+
+@debugging
+def test_others_corked_messages_leave(server: WebSocketsServer, run: Run, connect: Connect, debug: bool) -> None:
+    """A message made in another thread does not keep those that the loop's thread sends behind it."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws, connect(server.uri) as other:
+            submitter = Submitter()
+
+            async def two(which: Any) -> list[Any]:
+                await which.send("1")
+                await which.send("2")
+                return [await asyncio.wait_for(which.recv(), PATIENCE) for _ in range(2)]
+
+            def work() -> None:
+                submitter.result(ws.send("0"))
+                assert submitter.result(ws.recv()) == "0"
+
+            for _ in range(5):
+                working = asyncio.ensure_future(elsewhere(work))
+                assert await two(other) == ["1", "2"]
+                await working
+                assert await two(ws) == ["1", "2"]
+                assert await two(other) == ["1", "2"]
+
+    run(main, debug=debug)
+
+
+def test_close(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            submitter = Submitter()
+            await elsewhere(lambda: submitter.result(ws.close(1001, "bye")))
+            assert (ws.close_code, ws.close_reason) == (1001, "bye")
+
+    run(main)
+
+
+# Directly
+
+
+DIRECT: dict[str, Callable[[Any], Any]] = {
+    "send_nowait": lambda ws: ws.send_nowait("x"),
+    "recv_nowait": lambda ws: ws.recv_nowait(),
+    "broadcast": lambda ws: broadcast([ws], "x"),
+}
+
+
+@debugging
+@pytest.mark.parametrize("name", DIRECT)
+def test_refused(server: WebSocketsServer, run: Run, connect: Connect, name: str, debug: bool) -> None:
+    """The exception says what to call, and nothing has happened."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            await ws.send("1")
+
+            def work() -> None:
+                with pytest.raises(RuntimeError, match=rf"^{name}\(\).*another thread.*call_soon_threadsafe"):
+                    DIRECT[name](ws)
+
+            await elsewhere(work)
+            assert await asyncio.wait_for(ws.recv(), PATIENCE) == "1"
+            # And in its own thread it works, by the way that the exception names too.
+            ws.send_nowait("2")
+            assert await asyncio.wait_for(ws.recv(), PATIENCE) == "2"
+            loop = asyncio.get_running_loop()
+            await elsewhere(lambda: loop.call_soon_threadsafe(ws.send_nowait, "3"))
+            assert await asyncio.wait_for(ws.recv(), PATIENCE) == "3"
+
+    run(main, debug=debug)
+
+
+@debugging
+@pytest.mark.parametrize("waiting", [False, True], ids=["", "waiting"])
+def test_abort(server: WebSocketsServer, run: Run, connect: Connect, waiting: bool, debug: bool) -> None:
+    """It ends the connection, and whoever waits hears of it though the loop slept."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            receiving: asyncio.Future[Any] = asyncio.ensure_future(ws.recv())
+            if not waiting:
+                receiving.cancel()
+                await asyncio.wait([receiving])
+            await elsewhere(ws.abort)
+            await asyncio.wait_for(ws.wait_closed(), PATIENCE)
+            assert ws.state is State.CLOSED
+            if waiting:
+                with pytest.raises(exceptions.ConnectionClosedError):
+                    await asyncio.wait_for(receiving, PATIENCE)
+            with pytest.raises(exceptions.ConnectionClosedError):
+                await ws.send("x")
+
+    run(main, debug=debug)
+
+
+def test_abort_while_it_works(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        for _ in range(5):
+            async with connect(server.uri) as ws:
+                aborting = asyncio.ensure_future(elsewhere(ws.abort))
+                with pytest.raises(exceptions.ConnectionClosedError):
+                    while True:
+                        await ws.send("x")
+                        await ws.recv()
+                await aborting
+                await asyncio.wait_for(ws.wait_closed(), PATIENCE)
+
+    run(main)
+
+
+def test_reading_what_it_knows(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            stop = threading.Event()
+            states = set()
+
+            def work() -> int:
+                count = 0
+                while not stop.is_set():
+                    states.add(ws.state)
+                    assert ws.stats()["messages_sent"] >= 0
+                    assert ws.latency >= 0
+                    assert ws.close_code is None
+                    count += 1
+                return count
+
+            reading = asyncio.ensure_future(elsewhere(work))
+            for number in range(300):
+                await ws.send(str(number))
+                assert await ws.recv() == str(number)
+            stop.set()
+            assert await reading > 0
+            assert states == {State.OPEN}
+
+    run(main)
+
+
+# Another thread runs the loop
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result(2 * PATIENCE)
+
+
+async def use(ws: Any, *texts: str) -> list[Any]:
+    for text in texts:
+        ws.send_nowait(text)
+        await ws.send(text)
+    assert broadcast([ws], "all") == 1
+    return [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2 * len(texts) + 1)]
+
+
+@debugging
+def test_loop_that_moves(server: WebSocketsServer, setting: Setting, connect: Connect, debug: bool) -> None:
+    """A loop is run by one thread, then by another: the connection goes where the loop goes."""
+    loop = new_loop(setting.loop)
+    loop.set_debug(debug)
+    everything = ["1", "1", "2", "2", "all"]
+
+    def turn(awaitable: Awaitable[Any]) -> Any:
+        return loop.run_until_complete(awaitable)
+
+    async def opened() -> Any:
+        return await connect(server.uri)
+
+    try:
+        ws = turn(opened())
+        assert turn(use(ws, "1", "2")) == everything
+        assert in_thread(lambda: turn(use(ws, "1", "2"))) == everything
+        assert in_thread(lambda: turn(use(ws, "1", "2"))) == everything
+        assert turn(use(ws, "1", "2")) == everything
+        in_thread(lambda: turn(ws.close()))
+        assert ws.close_code == 1000
+    finally:
+        loop.close()
+
+
+def test_loops_in_two_threads(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """At once, with a connection each."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+
+            async def there() -> None:
+                async with connect(server.uri) as other:
+                    for _ in range(20):
+                        assert await use(other, "1") == ["1", "1", "all"]
+
+            def work() -> None:
+                loop = asyncio.new_event_loop()
+                try:
+                    loop.run_until_complete(there())
+                finally:
+                    loop.close()
+
+            working = asyncio.ensure_future(elsewhere(work))
+            for _ in range(20):
+                assert await use(ws, "1") == ["1", "1", "all"]
+            await soon(working.done)
+            await working
+
+    run(main)

@@ -1,0 +1,251 @@
+"""The connection is at work in Python code, that of an ``ssl.SSLContext``: others use it meanwhile, and none hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from interop.certificates import Certificates
+from interop.servers import WebSocketsServer
+
+pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+# Longer than anything here takes, shorter than what a test may take.
+PATIENCE = 5.0
+
+LARGE = bytes(300_000)
+
+
+def look(ws: Any) -> None:
+    values = ws.stats()["messages_sent"], ws.state, ws.latency, ws.close_code, ws.fileno()
+    assert [type(value).__name__ for value in values] == ["int", "State", "float", "NoneType", "int"]
+
+
+def speak(ws: Any) -> None:
+    # Too much may wait to be sent.
+    with contextlib.suppress(BlockingIOError):
+        ws.send_nowait("aside")
+
+
+USES: dict[str, Callable[[Any], None]] = {"look": look, "speak": speak}
+
+
+class User:
+    """Uses a connection, and keeps what came of it.
+
+    Args:
+        ws: The connection.
+        use: What to do with it.
+    """
+
+    def __init__(self, ws: Any, use: Callable[[Any], None]) -> None:
+        self.ws, self.do = ws, use
+        self.count = 0
+        self.errors: set[tuple[str, str]] = set()
+
+    def use(self) -> None:
+        try:
+            self.do(self.ws)
+        except BaseException as exc:
+            self.errors.add((type(exc).__name__, str(exc)))
+        self.count += 1
+
+
+@contextlib.contextmanager
+def switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@contextlib.contextmanager
+def in_thread(user: User) -> Iterator[None]:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            user.use()
+
+    thread = threading.Thread(target=work)
+    with switching():
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+class Interrupted:
+    """The TLS of a connection, with something else done in the middle of its work."""
+
+    within: ClassVar[Callable[[], None] | None] = None
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)
+
+    def read(self, *arguments: Any) -> Any:
+        if Interrupted.within is not None:
+            Interrupted.within()
+        return self.layer.read(*arguments)
+
+    def write(self, *arguments: Any) -> Any:
+        if Interrupted.within is not None:
+            Interrupted.within()
+        return self.layer.write(*arguments)
+
+
+class Layer(ssl.SSLObject):
+    """What a context makes."""
+
+    @property
+    def _sslobj(self) -> Any:
+        return self.interrupted
+
+    @_sslobj.setter
+    def _sslobj(self, layer: Any) -> None:
+        self.interrupted = Interrupted(layer)
+
+
+@contextlib.contextmanager
+def in_finalizers(user: User) -> Iterator[None]:
+    """The collector runs whenever it is asked to encrypt or decrypt, and finds a cycle."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            user.use()
+
+    def within() -> None:
+        Cycle()
+        gc.collect(0)
+
+    Interrupted.within = within
+    try:
+        yield
+    finally:
+        Interrupted.within = None
+
+
+@contextlib.contextmanager
+def in_signal_handlers(user: User) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, lambda *_: user.use())
+    signal.setitimer(signal.ITIMER_REAL, 5e-4, 5e-4)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def check_refusals(user: User) -> None:
+    """Nothing but success, or that the connection is at work; a panic would be another exception."""
+    assert {name for name, _ in user.errors} <= {"RuntimeError"}, user.errors
+    assert all("the connection is at work" in text for _, text in user.errors), user.errors
+
+
+async def exchange(ws: Any, message: str | bytes) -> None:
+    await asyncio.wait_for(ws.send(message), PATIENCE)
+    while (received := await asyncio.wait_for(ws.recv(), PATIENCE)) == "aside":
+        pass
+    assert received == message
+
+
+@pytest.fixture
+def secure(connect: Connect, secure_server: WebSocketsServer, certificates: Certificates) -> Callable[[], Any]:
+    """Opens a connection with the TLS of the standard library."""
+
+    def opening() -> Any:
+        context = certificates.client_context()
+        context.sslobject_class = Layer
+        return connect(secure_server.uri, ssl=context, compression=None)
+
+    return opening
+
+
+def test_another_thread(run: Run, secure: Callable[[], Any]) -> None:
+    """It gets what it asks for, always."""
+
+    async def main() -> None:
+        async with secure() as ws:
+            user = User(ws, look)
+            with in_thread(user):
+                for _ in range(40):
+                    await exchange(ws, LARGE)
+                    await exchange(ws, "small")
+            assert user.errors == set()
+            assert user.count > 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_finalizers(run: Run, secure: Callable[[], Any], use: str) -> None:
+    async def main() -> None:
+        async with secure() as ws:
+            user = User(ws, USES[use])
+            with in_finalizers(user):
+                for _ in range(15):
+                    await exchange(ws, LARGE)
+                    await exchange(ws, "small")
+            await exchange(ws, "last")
+            check_refusals(user)
+            assert user.count > 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_signal_handlers(run: Run, secure: Callable[[], Any], use: str) -> None:
+    async def main() -> None:
+        async with secure() as ws:
+            user = User(ws, USES[use])
+            with in_signal_handlers(user):
+                for _ in range(30):
+                    await exchange(ws, LARGE)
+                    await exchange(ws, "small")
+                    await asyncio.sleep(0.001)
+            await exchange(ws, "last")
+            check_refusals(user)
+            assert user.count > 0
+
+    run(main)
+
+
+def test_abort_within(run: Run, secure: Callable[[], Any]) -> None:
+    """It ends the connection, or is refused: whoever sends and receives hears of it in either case."""
+
+    async def main() -> None:
+        for _ in range(5):
+            ws = await secure()
+            aborting = User(ws, lambda ws: ws.abort())
+            with in_finalizers(aborting), contextlib.suppress(Exception):
+                for _ in range(20):
+                    await exchange(ws, LARGE)
+            check_refusals(aborting)
+            ws.abort()
+            await asyncio.wait_for(ws.wait_closed(), PATIENCE)
+
+    run(main)

@@ -1,0 +1,223 @@
+"""The connection is at work in Python code, that of an ``ssl.SSLContext``: others use it meanwhile, and none hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from interop.certificates import Certificates
+from interop.servers import WebSocketsServer
+from interop.subject import connect
+
+pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
+
+# Longer than anything here takes, shorter than what a test may take.
+PATIENCE = 5.0
+
+LARGE = bytes(300_000)
+
+
+def look(ws: Any) -> None:
+    values = ws.stats()["messages_sent"], ws.state, ws.latency, ws.close_code, ws.fileno()
+    assert [type(value).__name__ for value in values] == ["int", "State", "float", "NoneType", "int"]
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "look": look,
+    "send": lambda ws: ws.send("aside"),
+    "pong": lambda ws: ws.pong(),
+}
+
+
+class User:
+    """Uses a connection, and keeps what came of it.
+
+    Args:
+        ws: The connection.
+        use: What to do with it.
+    """
+
+    def __init__(self, ws: Any, use: Callable[[Any], Any]) -> None:
+        self.ws, self.do = ws, use
+        self.count = 0
+        self.errors: set[tuple[str, str]] = set()
+
+    def use(self) -> None:
+        try:
+            self.do(self.ws)
+        except BaseException as exc:
+            self.errors.add((type(exc).__name__, str(exc)))
+        self.count += 1
+
+
+@contextlib.contextmanager
+def in_thread(user: User) -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            user.use()
+
+    thread = threading.Thread(target=work)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+        sys.setswitchinterval(interval)
+        assert not thread.is_alive()
+
+
+class Interrupted:
+    """The TLS of a connection, with something else done in the middle of its work."""
+
+    within: ClassVar[Callable[[], None] | None] = None
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)
+
+    def read(self, *arguments: Any) -> Any:
+        if Interrupted.within is not None:
+            Interrupted.within()
+        return self.layer.read(*arguments)
+
+    def write(self, *arguments: Any) -> Any:
+        if Interrupted.within is not None:
+            Interrupted.within()
+        return self.layer.write(*arguments)
+
+
+class Layer(ssl.SSLObject):
+    """What a context makes."""
+
+    @property
+    def _sslobj(self) -> Any:
+        return self.interrupted
+
+    @_sslobj.setter
+    def _sslobj(self, layer: Any) -> None:
+        self.interrupted = Interrupted(layer)
+
+
+@contextlib.contextmanager
+def in_finalizers(user: User) -> Iterator[None]:
+    """The collector runs whenever it is asked to encrypt or decrypt, and finds a cycle."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            user.use()
+
+    def within() -> None:
+        Cycle()
+        gc.collect(0)
+
+    Interrupted.within = within
+    try:
+        yield
+    finally:
+        Interrupted.within = None
+
+
+@contextlib.contextmanager
+def in_signal_handlers(user: User) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, lambda *_: user.use())
+    signal.setitimer(signal.ITIMER_REAL, 5e-4, 5e-4)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def check_refusals(user: User) -> None:
+    """Nothing but success, or that the connection is at work; a panic would be another exception."""
+    assert {name for name, _ in user.errors} <= {"RuntimeError"}, user.errors
+    assert all("at work" in text for _, text in user.errors), user.errors
+
+
+def exchange(ws: Any, message: str | bytes) -> None:
+    ws.send(message)
+    while (received := ws.recv(timeout=PATIENCE)) == "aside":
+        pass
+    assert received == message
+
+
+@pytest.fixture
+def secure(secure_server: WebSocketsServer, certificates: Certificates) -> Callable[[], Any]:
+    """Opens a connection with the TLS of the standard library."""
+
+    def opening() -> Any:
+        context = certificates.client_context()
+        context.sslobject_class = Layer
+        return connect(secure_server.uri, ssl=context, compression=None, close_timeout=PATIENCE)
+
+    return opening
+
+
+def test_another_thread(secure: Callable[[], Any]) -> None:
+    """It gets what it asks for, always."""
+    with secure() as ws:
+        user = User(ws, look)
+        with in_thread(user):
+            for _ in range(40):
+                exchange(ws, LARGE)
+                exchange(ws, "small")
+        assert user.errors == set()
+        assert user.count > 0
+
+
+@pytest.mark.parametrize("use", USES)
+def test_finalizers(secure: Callable[[], Any], use: str) -> None:
+    with secure() as ws:
+        user = User(ws, USES[use])
+        with in_finalizers(user):
+            for _ in range(15):
+                exchange(ws, LARGE)
+                exchange(ws, "small")
+        exchange(ws, "last")
+        check_refusals(user)
+        assert user.count > 0
+
+
+@pytest.mark.parametrize("use", USES)
+def test_signal_handlers(secure: Callable[[], Any], use: str) -> None:
+    with secure() as ws:
+        user = User(ws, USES[use])
+        with in_signal_handlers(user):
+            for _ in range(30):
+                exchange(ws, LARGE)
+                exchange(ws, "small")
+        exchange(ws, "last")
+        check_refusals(user)
+        assert user.count > 0
+
+
+@pytest.mark.parametrize("means", [in_finalizers, in_signal_handlers])
+def test_abort_within(secure: Callable[[], Any], means: Callable[[User], Any]) -> None:
+    """It ends the connection, or is refused: whoever sends and receives hears of it in either case."""
+    for _ in range(5):
+        with secure() as ws:
+            aborting = User(ws, lambda ws: ws.abort())
+            with means(aborting), contextlib.suppress(Exception):
+                for _ in range(20):
+                    exchange(ws, LARGE)
+            check_refusals(aborting)
+            ws.abort()
