@@ -1,13 +1,12 @@
 """Random schedules, for a minute in all: nobody waits for ever, no message is lost, doubled, torn or out of order.
 
 ``WIRESPEED_LIVENESS_SECONDS`` says how long, all cases together; ``WIRESPEED_LIVENESS_SEED`` where seeds begin, by
-default the time. A failure prints the smallest schedule that was found, and how to run it again: ``make liveness``.
+default 1. A failure prints the smallest schedule that was found, and how to run it again: ``make liveness``.
 """
 
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -16,7 +15,8 @@ from liveness.campaign import campaign, report
 from liveness.settings import matching
 
 SECONDS = float(os.environ.get("WIRESPEED_LIVENESS_SECONDS", "60"))
-FIRST = int(os.environ.get("WIRESPEED_LIVENESS_SEED", str(int(time.time()))))
+# The same schedules each time, as far as they get: `make liveness` makes new ones.
+FIRST = int(os.environ.get("WIRESPEED_LIVENESS_SEED", "1"))
 
 CASES = {
     "asyncio-client": ["asyncio-*-client-*[!n]"],
