@@ -6,9 +6,10 @@
 
 #![allow(unsafe_code)] // the interpreter's calling convention
 
+use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 mod raw {
     use pyo3::ffi::PyObject;
@@ -134,6 +135,20 @@ pub(super) fn insist_known(mut ask: impl FnMut() -> PyResult<()>) -> (bool, PyRe
 pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
     let name = pyo3::intern!(event_loop.py(), "call_soon");
     insist(|| method(event_loop, name, [callback]).map(drop))
+}
+
+/// Tells the loop of what a callback of ours has raised, as it does by itself with callbacks of its own. What ends programs goes on.
+#[cold]
+pub(super) fn report(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
+    let py = event_loop.py();
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) || error.is_instance_of::<PySystemExit>(py) {
+        return Err(error);
+    }
+    let context = PyDict::new(py);
+    context.set_item("message", "Exception in a callback of a WebSocket connection")?;
+    context.set_item("exception", error.into_value(py))?;
+    let name = pyo3::intern!(py, "call_exception_handler");
+    method(event_loop, name, [context.as_any()]).map(drop)
 }
 
 /// Steps of which each is to be made whatever the others raise; the first exception is kept.

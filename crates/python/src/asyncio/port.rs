@@ -96,7 +96,9 @@ impl Port {
 
     fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
+        // A transport takes an exception out of here for its end: what is not ours, that of a signal handler, is no reason for one.
         AsyncConnection::on_bytes(&connection, data.as_bytes())
+            .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 
     /// False: the transport closes itself; by then everything was said. One that cannot be open in one direction only does so in any case, and
@@ -125,6 +127,7 @@ impl Port {
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
         AsyncConnection::on_resume_writing(&connection)
+            .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

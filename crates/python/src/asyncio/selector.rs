@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyKeyError, PyKeyboardInterrupt, PySystemExit, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -445,14 +445,10 @@ fn serve(
         result = result.and(Port::readable(&port));
     }
     let Err(error) = result else { return Ok(()) };
-    if error.is_instance_of::<PyKeyboardInterrupt>(py) || error.is_instance_of::<PySystemExit>(py) {
-        return Err(error);
+    match event_loop {
+        Some(event_loop) => invoke::report(event_loop, error),
+        None => Err(error),
     }
-    let Some(event_loop) = event_loop else { return Err(error) };
-    let context = PyDict::new(py);
-    context.set_item("message", "Exception in a callback of a WebSocket connection")?;
-    context.set_item("exception", error.into_value(py))?;
-    invoke::method(event_loop, intern!(py, "call_exception_handler"), [context.as_any()]).map(drop)
 }
 
 /// The keys of the loop's own descriptors that are ready.
