@@ -30,6 +30,21 @@ mod raw {
     }
 }
 
+/// Both functions have this form.
+type Call = unsafe extern "C-unwind" fn(
+    *mut ffi::PyObject,
+    *const *mut ffi::PyObject,
+    usize,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+
+/// Hides which function it is from the compiler. PyO3 declares the same functions as such that do not unwind, and an optimisation of the whole program believes
+/// it: it would remove what is to be done when they do.
+#[inline]
+fn unwinding(function: Call) -> Call {
+    std::hint::black_box(function)
+}
+
 /// Dropped by an unwinding only: the thread ends here, in its sleep.
 struct SleepForEver;
 
@@ -51,8 +66,9 @@ impl Drop for SleepForEver {
 pub(super) unsafe fn call_raw(callable: *mut ffi::PyObject, arguments: &[*mut ffi::PyObject]) -> *mut ffi::PyObject {
     let guard = SleepForEver;
     // SAFETY: the caller's promise; no names.
-    let result =
-        unsafe { raw::PyObject_Vectorcall(callable, arguments.as_ptr(), arguments.len(), std::ptr::null_mut()) };
+    let result = unsafe {
+        unwinding(raw::PyObject_Vectorcall)(callable, arguments.as_ptr(), arguments.len(), std::ptr::null_mut())
+    };
     std::mem::forget(guard);
     result
 }
@@ -109,7 +125,7 @@ fn method_raw<'py, const N: usize>(
     let guard = SleepForEver;
     // SAFETY: attached, live objects, by the bound references: the object, `N` arguments, and the value of each name. A new reference, or null
     // with an exception.
-    let result = unsafe { raw::PyObject_VectorcallMethod(name.as_ptr(), values.as_ptr(), 1 + N, names) };
+    let result = unsafe { unwinding(raw::PyObject_VectorcallMethod)(name.as_ptr(), values.as_ptr(), 1 + N, names) };
     std::mem::forget(guard);
     // SAFETY: as above.
     unsafe { Bound::from_owned_ptr_or_err(py, result) }
