@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use wirespeed_driver::thread::processor_time;
 
 /// How long a thread works, giving the lock up for moments only, before it hands it over: half of the interpreter's own switch interval, so that a
 /// thread that waits is served before it has to ask. Time of the processor: while this thread sleeps, or waits for the lock, others have it.
@@ -58,7 +59,7 @@ impl Handover {
 
     #[cold]
     fn has_worked(&mut self, now: Instant) -> bool {
-        let worked = worked();
+        let worked = processor_time();
         // Another thread has begun to run the loop: its time is another.
         let since = worked.checked_sub(self.worked).unwrap_or(INTERVAL);
         self.look = Some(now + INTERVAL.saturating_sub(since));
@@ -67,24 +68,9 @@ impl Handover {
 
     /// It was handed over.
     pub(crate) fn note(&mut self) {
-        self.worked = worked();
+        self.worked = processor_time();
         self.look = Some(Instant::now() + INTERVAL);
     }
-}
-
-/// This thread's time of the processor.
-#[cfg(target_os = "linux")]
-fn worked() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-/// Where it is not known: all time counts as worked.
-#[cfg(not(target_os = "linux"))]
-fn worked() -> Duration {
-    use std::sync::OnceLock;
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
 }
 
 /// Hands the lock over, if there is another thread. To be called with no lock of ours held.
