@@ -359,13 +359,8 @@ impl AsyncConnection {
             let progress = Self::write_and_advance(this, &mut steps)?;
             steps.note(Self::tell_written(this));
             // What is parsed then may ask for an answer, or be the end.
-            match Self::pause_or_resume(this, progress) {
-                Ok(true) => {}
-                Ok(false) => break progress,
-                Err(error) => {
-                    steps.note(Err(error));
-                    break progress;
-                }
+            if !Self::pause_or_resume(this, progress, &mut steps)? {
+                break progress;
             }
         };
         match progress {
@@ -410,7 +405,7 @@ impl AsyncConnection {
     }
 
     /// The third step of [`Self::settle`]; whether something was parsed.
-    fn pause_or_resume(this: &Bound<'_, Self>, progress: Progress) -> PyResult<bool> {
+    fn pause_or_resume(this: &Bound<'_, Self>, progress: Progress, steps: &mut Steps) -> PyResult<bool> {
         let py = this.py();
         let conn = this.get();
         let reading = {
@@ -431,12 +426,14 @@ impl AsyncConnection {
         };
         match reading {
             Reading::Same => Ok(false),
-            Reading::Pause => conn.watch_readable(py, false).map(|()| false),
+            Reading::Pause => {
+                steps.note(conn.watch_readable(py, false));
+                Ok(false)
+            }
             Reading::Resume => {
                 // What was read and left is parsed first; it may fill the queue again.
                 let mut notes = super::state::Notes::default();
                 let mut postponed = false;
-                let mut steps = Steps::new();
                 let (again, parsed) = {
                     let mut state = conn.lock(py)?;
                     let unparsed = state.conn.peer.unparsed();
@@ -456,7 +453,7 @@ impl AsyncConnection {
                 if again {
                     steps.note(conn.watch_readable(py, true));
                 }
-                steps.end().map(|()| parsed)
+                Ok(parsed)
             }
         }
     }
