@@ -277,7 +277,16 @@ impl State {
 
     #[inline]
     pub(in crate::asyncio) fn is_queue_full(&self) -> bool {
-        is_full(&self.limits, self.queue.len(), self.queued_bytes + self.conn.peer.unparsed())
+        let unparsed = self.conn.peer.unparsed();
+        is_full(&self.limits, self.queue.len(), self.queued_bytes + unparsed) || self.is_turn_full(unparsed)
+    }
+
+    /// Whether no more is to be read before the turn in which what is left is parsed, however few messages are queued: a transport may bring many
+    /// pieces in one turn.
+    #[inline]
+    fn is_turn_full(&self, unparsed: usize) -> bool {
+        let most = self.limits.bytes.high;
+        self.unparsed == Unparsed::Postponed && most > 0 && unparsed >= most.max(buffers::READ_SIZE)
     }
 
     /// How much may be read at once: what is read and not parsed yet counts as queued.
@@ -293,8 +302,10 @@ impl State {
     /// Whether so much was taken that reading may go on.
     #[inline]
     pub(in crate::asyncio) fn is_queue_low(&self) -> bool {
-        let bytes = self.queued_bytes + self.conn.peer.unparsed();
-        self.queue.len() <= self.limits.messages.low || bytes <= self.limits.bytes.low
+        let unparsed = self.conn.peer.unparsed();
+        let bytes = self.queued_bytes + unparsed;
+        let low = self.queue.len() <= self.limits.messages.low || bytes <= self.limits.bytes.low;
+        low && !self.is_turn_full(unparsed)
     }
 
     /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the peer, unless the
