@@ -69,6 +69,15 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["close", -1, 0, {"code": 1000}]
         """,
     ),
+    # The end of the peer's direction came before our answer to its close frame, which waited for the rest of the message.
+    "the peer closes and ends its direction while much is on its way": (
+        {"actors": 2, "max_queue": 4, "write_limit": 20000, "max_queue_bytes": None},
+        """
+        ["send", 1, 0, {"size": 300001, "text": true, "turns": 0}]
+        ["close", -1, 0, {"code": 4000}]
+        ["finish", -1, 0, {}]
+        """,
+    ),
 }
 WHERE = [setting for setting in SETTINGS if not (setting.blocking or setting.dropin or setting.deflate)]
 WHERE = [setting for setting in WHERE if setting.tls != "context"]

@@ -1,4 +1,4 @@
-//! A server's refusal on an event loop: the response leaves, the client reads it, and TCP ends.
+//! How connections end on an event loop: what is owed to the peer leaves, the peer reads it, and TCP ends.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -7,8 +7,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use support::{peer, sockets};
+use wirespeed_driver::buffers;
 use wirespeed_driver::evented::{Evented, Progress};
-use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError, Side};
+use wirespeed_driver::peer::PeerEvent;
+use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
 
@@ -99,4 +101,55 @@ fn a_clean_close_ends_tcp_at_the_server() {
     assert_eq!(other.advance(Instant::now), Progress::Closing);
     assert!(other.read(false, usize::MAX));
     assert_eq!(other.advance(Instant::now), Progress::Over);
+}
+
+/// RFC 6455, section 5.5.1: the answer to a close frame may wait for the message that is being sent. The end of the peer's direction of TCP, which comes
+/// with the close frame, ends neither.
+#[test]
+fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
+    for side in [Side::Client, Side::Server] {
+        let other_side = if side == Side::Client { Side::Server } else { Side::Client };
+        let (ours, theirs) = sockets(Some(4096));
+        let mut conn: Evented<Vec<u8>> = Evented::new(peer(side, None), Some(ours), TIMEOUT);
+        let mut other: Evented<Vec<u8>> = Evented::new(peer(other_side, None), None, TIMEOUT);
+        let message = vec![b'x'; 2 * buffers::WRITE_SIZE];
+        let mut large = conn.peer.link.begin_large(MessageKind::Binary, message.len()).unwrap();
+        assert!(!conn.peer.link.append_large(&mut large, &message[..buffers::WRITE_SIZE]));
+        assert_eq!(conn.flush(), Flushed::Blocked);
+        other.begin_close(Some(CloseCode::GOING_AWAY), "bye", Instant::now()).unwrap();
+        let mut bytes = wirespeed_driver::WriteQueue::default();
+        bytes.tail().extend_from_slice(&other.take_output());
+        bytes.flush(&theirs, Mode::NonBlocking).unwrap();
+        theirs.shutdown_write();
+        // The close frame, and the end.
+        let mut received = Vec::new();
+        let mut lengths = Vec::new();
+        let mut appended = false;
+        for _ in 0..10_000 {
+            if !conn.is_over() {
+                conn.read(false, usize::MAX);
+                while conn.poll_event().is_some() {}
+                if conn.flush() == Flushed::All && !appended {
+                    appended = true;
+                    assert!(conn.peer.link.failure().is_none());
+                    assert!(conn.peer.link.append_large(&mut large, &message[buffers::WRITE_SIZE..]));
+                }
+                conn.advance(Instant::now);
+            }
+            let ended = read(&theirs, &mut received);
+            other.receive(&std::mem::take(&mut received));
+            while let Some(event) = other.poll_event() {
+                if let PeerEvent::Message { payload: Payload::Buffer(buffer), .. } = event {
+                    lengths.push(buffer.len());
+                }
+            }
+            if ended {
+                break;
+            }
+        }
+        assert_eq!(conn.advance(Instant::now), Progress::Over);
+        assert_eq!(lengths, [message.len()], "{side:?}");
+        assert_eq!(other.peer.link.close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
+        assert!(conn.peer.link.failure().is_none());
+    }
 }

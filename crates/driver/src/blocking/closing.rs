@@ -117,7 +117,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
-            if state.peer.link.is_eof() && !state.peer.has_input() && state.peer.link.queued() == 0 {
+            // Another thread may be in the middle of a frame, behind which our answer waits.
+            let unwritten =
+                state.peer.link.queued() > 0 || state.peer.link.is_mid_frame() && state.peer.link.failure().is_none();
+            if state.peer.link.is_eof() && !state.peer.has_input() && !unwritten {
                 break;
             }
             if !said && !state.sending {

@@ -152,6 +152,11 @@ impl<B: PayloadBuffer> Link<B> {
         self.mid_frame
     }
 
+    /// Whether the answer to the peer's close frame waits for the rest of a frame, which can still be sent.
+    pub(super) fn owes_close(&self) -> bool {
+        self.deferred_close && self.mid_frame && self.failure.is_none()
+    }
+
     /// Queues the response of the opening handshake, which comes before all frames.
     pub fn send_head(&mut self, head: &[u8]) {
         self.encode(|_, out| out.extend_from_slice(head));

@@ -396,9 +396,10 @@ impl<B: PayloadBuffer> Peer<B> {
         // of the WebSocket tells whether anything is missing, so this is not an error of its own.
     }
 
-    /// The stream has ended and everything in it was handed out: the connection is over. True if this is so.
+    /// The stream has ended and everything in it was handed out: the connection is over. True if this is so. Not before the peer's close frame was
+    /// answered, behind the frame that is being sent: a peer may end its direction of TCP with its close frame and read on.
     pub fn poll_eof(&mut self) -> bool {
-        if !self.link.eof || self.has_input() {
+        if !self.link.eof || self.has_input() || self.link.owes_close() {
             return false;
         }
         if self.link.connection.state() != State::Closed {

@@ -95,7 +95,7 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         conn.loop_state.get().begin_turn(py);
-        {
+        let ended = {
             let mut state = conn.lock(py)?;
             let postponed = state.unparsed == Unparsed::Postponed;
             if postponed && !asked {
@@ -121,8 +121,14 @@ impl AsyncConnection {
                     return Ok(());
                 }
             }
+            state.conn.peer.link.is_eof()
+        };
+        let processed = Self::process(this);
+        // The end of the stream stays readable, and what is left to be written may take long.
+        if ended && !conn.lock(py)?.conn.is_over() {
+            return processed.and(conn.watch_readable(py, false));
         }
-        Self::process(this)
+        processed
     }
 
     /// The loop has dropped its callback, because of an error of the socket: reading finds it, behind what came before.
