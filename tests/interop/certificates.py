@@ -7,6 +7,10 @@ import ssl
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 __all__ = ["Certificates"]
 
@@ -79,6 +83,32 @@ class Certificates:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
         return context
+
+    def own_certificate(self, name: str = "localhost", *, expired: bool = False) -> tuple[str, str]:
+        """Paths of a certificate that is nobody's but its own, as ``openssl req -x509`` makes it, and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 9 * day)
+            .not_valid_after(now - day if expired else now + day)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        cert_file, key_file = self.folder / f"own-{name}-{expired}.pem", self.folder / f"own-{name}-{expired}.key"
+        cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return str(cert_file), str(key_file)
 
     def client_context(self, *, trusted: bool = True, certificate: bool = False) -> ssl.SSLContext:
         """What a user would pass as ``ssl=`` with the standard library."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -311,6 +312,35 @@ def test_pings_are_answered_before_the_close(scripted: Scripted) -> None:
     with pytest.raises(exceptions.ConnectionClosedOK):
         ws.recv(timeout=5)
     assert server.result == ([Frame(PONG, b"a"), Frame(PONG, b"b")], Close(1000))
+    ws.close()
+
+
+def test_who_only_sends_learns_of_it(scripted: Scripted) -> None:
+    """Without a call that receives, and before the kernel has no room: the close frame is answered, and pings are."""
+
+    def script(wire: Wire) -> tuple[list[int], Close | None]:
+        wire.accept()
+        wire.send(ping(b"are you there"))
+        opcodes = []
+        while (first := wire.read_frame()).opcode != PONG:
+            opcodes.append(first.opcode)
+        wire.send(close(4000, "enough"))
+        frames, received = wire.read_until_close()
+        return opcodes + [frame.opcode for frame in frames], received
+
+    server = scripted(script)
+    ws = connect(server.uri)
+    deadline = time.monotonic() + 8
+    sent = 0
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        while time.monotonic() < deadline:
+            ws.send("tick")
+            sent += 1
+            time.sleep(0.002)
+    assert as_close(raised.value.rcvd) == Close(4000, "enough")
+    opcodes, received = server.result
+    assert received == Close(4000, "enough")
+    assert len(opcodes) == sent
     ws.close()
 
 

@@ -237,6 +237,48 @@ def test_bad_certificate(certificates: Certificates, tls: Settings, case: tuple[
         del raised
 
 
+@pytest.mark.parametrize(
+    ("name", "expired", "code"),
+    [("localhost", False, None), ("elsewhere.example", False, 62), ("localhost", True, 10)],
+    ids=["good", "wrong-host", "expired"],
+)
+@pytest.mark.parametrize("how", ["ca", "system"])
+def test_own_certificate(
+    certificates: Certificates,
+    tls: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    expired: bool,
+    code: int | None,
+    how: str,
+) -> None:
+    """A certificate that is trusted itself needs no authority, but the right name and dates."""
+    cert, key = certificates.own_certificate(name, expired=expired)
+    if how == "system":
+        monkeypatch.setenv("SSL_CERT_FILE", cert)
+        settings = tls.trusting_system_only()
+    elif tls.kind == "context":
+        settings = ssl.create_default_context(cafile=cert)
+    else:
+        settings = tls._native(ca=cert)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_until_close()
+        wire.send(close(1000))
+
+    with ScriptedServer(script, ssl_context=context) as server:
+        if code is None:
+            connect(server.secure_uri, ssl=settings, open_timeout=5).close()
+            return
+        with pytest.raises(ssl.SSLCertVerificationError) as raised:
+            connect(server.secure_uri, ssl=settings, open_timeout=5)
+    assert raised.value.verify_code == code
+    assert raised.value.verify_message
+
+
 def test_authority_not_trusted_by_the_system(secure_server: WebSocketsServer, tls: Settings) -> None:
     with pytest.raises(TLS_ERRORS):
         connect(secure_server.uri, ssl=tls.trusting_system_only())

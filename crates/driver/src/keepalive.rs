@@ -38,7 +38,8 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// Pings every `interval` from `now` on; gives up when a pong takes longer than `timeout`. `None` switches either off.
+    /// Pings every `interval` from `now` on; gives up when a pong takes longer than `timeout`, and sends no other ping before. `None` switches either
+    /// off: without a timeout there is a ping every interval, whatever is answered.
     #[must_use]
     pub fn new(interval: Option<Duration>, timeout: Option<Duration>, now: Instant) -> Self {
         Self {
@@ -71,18 +72,27 @@ impl Keepalive {
         if deadline.is_some_and(|deadline| deadline <= now) {
             return Due::TimedOut;
         }
-        // One of our own at a time: the next interval starts when the last was sent, but waits for its pong.
-        match (self.next, self.outstanding.iter().any(|ping| ping.own)) {
-            (Some(next), false) if next <= now => Due::Ping,
-            (Some(next), false) => Due::Nothing(Some(next)),
-            (_, true) => Due::Nothing(deadline),
-            (None, false) => Due::Nothing(None),
+        // With a timeout one of our own at a time: the next interval starts when the last was sent, but waits for its pong.
+        let waits = self.timeout.is_some() && self.outstanding.iter().any(|ping| ping.own);
+        match self.next {
+            _ if waits => Due::Nothing(deadline),
+            Some(next) if next <= now => Due::Ping,
+            next => Due::Nothing(next),
         }
+    }
+
+    /// The ping that is due at `now` is left out: the next one is due an interval later.
+    pub fn skip(&mut self, now: Instant) {
+        self.next = self.interval.and_then(|interval| now.checked_add(interval));
     }
 
     /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its number.
     pub fn handle_ping_sent(&mut self, payload: &[u8], own: bool, now: Instant) -> u64 {
         self.last_id += 1;
+        if own {
+            // Without a timeout nobody waits for the pong of the one before, and a peer that answers none must not make them pile up.
+            self.outstanding.retain(|ping| !ping.own);
+        }
         self.outstanding.push_back(Outstanding {
             id: self.last_id,
             payload: payload.into(),
@@ -91,7 +101,7 @@ impl Keepalive {
             resumed: false,
         });
         if own {
-            self.next = self.interval.and_then(|interval| now.checked_add(interval));
+            self.skip(now);
         }
         self.last_id
     }
@@ -187,6 +197,21 @@ mod tests {
         assert_eq!(keepalive.handle_pong(b"2", now + S), Some((vec![1, 2], S)));
         assert!(keepalive.is_outstanding(b"3"));
         assert_eq!(keepalive.poll(now + 1000 * S), Due::Nothing(None));
+    }
+
+    #[test]
+    fn without_a_timeout_pings_go_on() {
+        let start = Instant::now();
+        let mut keepalive = Keepalive::new(Some(S), None, start);
+        for turn in 1..100u32 {
+            let now = start + turn * S;
+            assert_eq!(keepalive.poll(now - S / 2), Due::Nothing(Some(now)));
+            assert_eq!(keepalive.poll(now), Due::Ping);
+            keepalive.handle_ping_sent(&turn.to_be_bytes(), true, now);
+        }
+        assert_eq!(keepalive.outstanding.len(), 1, "those that nobody answers are forgotten");
+        let now = start + 100 * S;
+        assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use support::{End, certificate, layers, shake_hands};
 use wirespeed_driver::tls::client::Version;
 use wirespeed_driver::tls::{Error, RustlsLayer, Stacked, client, server};
@@ -120,8 +122,62 @@ fn the_wrong_name_and_an_unknown_authority_are_refused() {
         let mut answer = server.receive(&hello, 1000);
         let mut outgoing = Vec::new();
         let error = client.layer.receive(&mut answer, &mut Vec::new(), &mut outgoing).unwrap_err();
-        assert!(matches!(&error, Error::Certificate(text) if text.contains(words)), "{error}");
+        assert!(matches!(&error, Error::Certificate { reason, .. } if reason.contains(words)), "{error}");
         assert!(!outgoing.is_empty(), "an alert is due");
+    }
+}
+
+/// A certificate of its own, as `openssl req -x509` makes it: for `name`, an authority, valid from and until these years.
+fn own_certificate(name: &str, years: (i32, i32), is_ca: bool) -> (Vec<u8>, Vec<u8>) {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    if is_ca {
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    }
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("server {number}"));
+    params.not_before = rcgen::date_time_ymd(years.0, 1, 1);
+    params.not_after = rcgen::date_time_ymd(years.1, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem().into_bytes(), key.serialize_pem().into_bytes())
+}
+
+#[test]
+fn a_certificate_that_is_trusted_itself_is_accepted_for_its_name_and_dates() {
+    for is_ca in [true, false] {
+        let (chain, key) = own_certificate("localhost", (2020, 2100), is_ca);
+        let (expired, expired_key) = own_certificate("localhost", (2010, 2011), is_ca);
+        let (early, early_key) = own_certificate("localhost", (2099, 2100), is_ca);
+        let (stranger, _) = own_certificate("localhost", (2020, 2100), is_ca);
+        for (chain, key, ca, name, outcome) in [
+            (&chain, &key, &chain, "localhost", None),
+            (&chain, &key, &chain, "example.com", Some((62, "host name"))),
+            (&chain, &key, &stranger, "localhost", Some((if is_ca { 18 } else { 20 }, "unknown issuer"))),
+            (&expired, &expired_key, &expired, "localhost", Some((10, "expired"))),
+            (&early, &early_key, &early, "localhost", Some((9, "not yet valid"))),
+        ] {
+            let options = client::Options { ca: vec![ca.clone()], ..Default::default() };
+            let client = RustlsLayer::client(options.build().unwrap(), client::server_name(name).unwrap()).unwrap();
+            let options = server::Options { certificate: chain.clone(), key: key.clone(), ..Default::default() };
+            let server = RustlsLayer::server(options.build().unwrap()).unwrap();
+            let (mut client, mut server) = (End::new(Box::new(client)), End::new(Box::new(server)));
+            let hello = client.receive(&[], 1000);
+            let mut answer = server.receive(&hello, 1000);
+            let mut outgoing = Vec::new();
+            let result = client.layer.receive(&mut answer, &mut Vec::new(), &mut outgoing);
+            match (outcome, result) {
+                (None, Ok(_)) => {
+                    let session = client.layer.session().unwrap();
+                    assert!(session.cipher.starts_with("TLS_"), "{}", session.cipher);
+                    assert!(session.secret_bits == 128 || session.secret_bits == 256);
+                    assert_eq!((session.peer_certificates.len(), session.verified), (1, true));
+                }
+                (Some((code, words)), Err(Error::Certificate { code: found, reason })) => {
+                    assert_eq!((code, reason.contains(words)), (found, true), "{name} {is_ca}: {reason}");
+                }
+                (outcome, result) => panic!("{name} {is_ca}: {outcome:?}, {result:?}"),
+            }
+        }
     }
 }
 
@@ -137,12 +193,15 @@ fn a_peer_without_tls_is_named_as_such() {
 
 #[test]
 fn configurations_that_cannot_work_name_the_argument() {
-    let (chain, key, _) = certificate("localhost");
+    let (chain, key, authority) = certificate("localhost");
+    let stranger = Some(certificate("x").1);
+    let ca = vec![authority];
     let broken = [
+        (client::Options::default(), "ca"),
         (client::Options { ca: vec![b"nothing".to_vec()], ..Default::default() }, "ca"),
         (client::Options { key: Some(key.clone()), ..Default::default() }, "key"),
         (client::Options { certificate: Some(chain.clone()), key: Some(chain.clone()), ..Default::default() }, "key"),
-        (client::Options { certificate: Some(chain), key: Some(certificate("x").1), ..Default::default() }, "cert"),
+        (client::Options { ca, certificate: Some(chain), key: stranger, ..Default::default() }, "cert"),
     ];
     for (options, name) in broken {
         let error = options.build().unwrap_err();

@@ -108,10 +108,17 @@ fn tls_ref(py: Python<'_>, error: &tls::Error) -> PyErr {
                 None => PyRuntimeError::new_err(other.to_string()),
             };
         }
-        tls::Error::Certificate(_) => "SSLCertVerificationError",
+        tls::Error::Certificate { .. } => "SSLCertVerificationError",
         _ => "SSLError",
     };
-    let make = || py.import("ssl")?.getattr(name)?.call1((1, error.to_string()));
+    let make = || {
+        let made = py.import("ssl")?.getattr(name)?.call1((1, error.to_string()))?;
+        if let tls::Error::Certificate { code, reason } = error {
+            made.setattr("verify_code", *code)?;
+            made.setattr("verify_message", reason)?;
+        }
+        Ok(made)
+    };
     make().map_or_else(|error| error, PyErr::from_value)
 }
 

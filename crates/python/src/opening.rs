@@ -182,7 +182,8 @@ pub(crate) fn client_layer(
         let name = server_hostname.ok_or_else(|| PyTypeError::new_err("TLS needs a server_hostname"))?;
         let name = client::server_name(name).map_err(|error| errors::tls_error(py, error))?;
         let layer = RustlsLayer::client(native.get().config.clone(), name);
-        Ok(Box::new(layer.map_err(|error| errors::tls_error(py, error))?))
+        let layer = layer.map_err(|error| errors::tls_error(py, error))?;
+        Ok(Box::new(if native.get().insecure { layer.unverified() } else { layer }))
     } else {
         Ok(Box::new(SslLayer::client(config, server_hostname)?))
     }

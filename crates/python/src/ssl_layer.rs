@@ -5,6 +5,8 @@
 //! signals while it works, makes objects, and gives up the interpreter's lock, all with the connection locked: handlers and finalizers
 //! that run then cannot use the connection, and other threads wait. The locks know their owners for this.
 
+use std::any::Any;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::tls::{Error, Layer};
@@ -13,6 +15,8 @@ use wirespeed_driver::tls::{Error, Layer};
 const READ_SIZE: usize = 64 * 1024;
 
 pub(crate) struct SslLayer {
+    /// The `ssl.SSLObject`, for whoever asks what was negotiated.
+    ssl_object: Py<PyAny>,
     object: Py<PyAny>,
     incoming: Py<PyAny>,
     outgoing: Py<PyAny>,
@@ -40,8 +44,10 @@ impl SslLayer {
         let (incoming, outgoing) = (bio.call0()?, bio.call0()?);
         let object = context.call_method1("wrap_bio", (&incoming, &outgoing, server, server_hostname))?;
         // A subclass of SSLContext may make objects of a kind of its own: then there is nothing under them.
+        let ssl_object = object.clone().unbind();
         let object = object.getattr("_sslobj").unwrap_or(object);
         Ok(Self {
+            ssl_object,
             object: object.unbind(),
             incoming: incoming.unbind(),
             outgoing: outgoing.unbind(),
@@ -50,6 +56,11 @@ impl SslLayer {
             handshaking: true,
             peer_closed: false,
         })
+    }
+
+    /// The `ssl.SSLObject`.
+    pub(crate) fn ssl_object(&self) -> &Py<PyAny> {
+        &self.ssl_object
     }
 
     fn receive_python(&mut self, py: Python<'_>, incoming: &[u8], plain: &mut Vec<u8>) -> PyResult<()> {
@@ -135,5 +146,9 @@ impl Layer for SslLayer {
 
     fn version(&self) -> Option<String> {
         Python::attach(|py| self.object.call_method0(py, "version").ok()?.extract(py).ok()?)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }

@@ -50,6 +50,8 @@ fn versions(min_version: Option<&str>, max_version: Option<&str>) -> PyResult<Ve
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ClientTLS {
     pub(crate) config: Arc<ClientConfig>,
+    /// It accepts any certificate.
+    pub(crate) insecure: bool,
 }
 
 #[pymethods]
@@ -80,6 +82,6 @@ impl ClientTLS {
         };
         // Reading the system's certificates takes milliseconds, the first time.
         let config = py.detach(|| options.build()).map_err(|error| errors::tls_error(py, error))?;
-        Ok(Self { config })
+        Ok(Self { config, insecure: !verify })
     }
 }

@@ -1,11 +1,12 @@
 //! What Python sees of a connection, whoever drives it.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use wirespeed_driver::peer::{Link, Stats};
 use wirespeed_driver::protocol::State;
 
 use crate::payload::PyPayload;
+use crate::ssl_layer::SslLayer;
 
 /// 1 open, 2 closing, 3 closed: the values of `wirespeed.State`. `over`: TCP is.
 pub(crate) fn state(state: State, over: bool) -> u8 {
@@ -29,10 +30,18 @@ pub(crate) fn close(link: &Link<PyPayload>, over: bool) -> Option<(u16, String)>
     }
 }
 
-/// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
-pub(crate) fn tls(link: &Link<PyPayload>) -> Option<(Option<String>, Option<String>)> {
-    let layer = link.layer()?;
-    Some((layer.version(), layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned())))
+/// What is known of the TLS of a connection, if there is any: the `ssl.SSLObject`, or else a tuple of what the constructor of `wirespeed.TLSInfo` takes.
+pub(crate) fn tls(py: Python<'_>, link: &Link<PyPayload>) -> PyResult<Option<Py<PyAny>>> {
+    let Some(layer) = link.layer() else { return Ok(None) };
+    if let Some(layer) = layer.as_any().downcast_ref::<SslLayer>() {
+        return Ok(Some(layer.ssl_object().clone_ref(py)));
+    }
+    let alpn = layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned());
+    let Some(session) = layer.session() else { return Ok(None) };
+    let certificates: Vec<_> = session.peer_certificates.iter().map(|der| PyBytes::new(py, der)).collect();
+    let told =
+        (layer.version(), session.cipher, session.secret_bits, alpn, PyTuple::new(py, certificates)?, session.verified);
+    Ok(Some(told.into_pyobject(py)?.into_any().unbind()))
 }
 
 /// Counters as a dict; `messages` and `bytes` wait to be received, `unsent` bytes to be written.

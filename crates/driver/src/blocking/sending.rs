@@ -15,6 +15,9 @@ use crate::write_queue::Flushed;
 /// A system call that moves this much takes tens of microseconds: the host may let go of its own lock meanwhile, though not of this connection's.
 const MUCH: usize = 64 * 1024;
 
+/// How often somebody who sends looks whether anything came: the look is a system call of its own.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Why a wait for room ended without room.
 pub(super) enum Stop<I> {
     /// A signal came. Its handler may call anything on this connection, so the turn was given up first, and the caller
@@ -219,6 +222,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         while state.sending {
             state = self.wait_for_change(state, host, None)?;
         }
+        let now = Instant::now();
+        if now.saturating_duration_since(state.looked) >= LOOK_EVERY {
+            state.looked = now;
+            state = self.look(state, host)?;
+        }
         if state.peer.link.state().can_send() && state.peer.link.failure().is_none() {
             Ok(state)
         } else {
@@ -226,6 +234,27 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             self.wait_for_end(host)?;
             Err(Error::Closed)
         }
+    }
+
+    /// Takes in what came, without waiting, if nobody reads: an application that only sends learns in this way that the peer has closed, and its pings
+    /// are answered.
+    #[cold]
+    fn look<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        if !state.reading && !state.peer.has_input() && !self.is_queue_full(&state) {
+            state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
+        }
+        if !state.reading {
+            self.fill_queue(&mut state, host)?;
+        }
+        // Reading gives up the lock.
+        while state.sending {
+            state = self.wait_for_change(state, host, None)?;
+        }
+        Ok(state)
     }
 
     /// Hands everything queued to the kernel; whole frames, so signals can be handled meanwhile.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -10,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion};
 
 use super::Error;
+use super::pinned::Verifier;
 
 /// What a client may ask of TLS.
 #[derive(Clone, Debug, Default)]
@@ -105,40 +107,56 @@ fn system_roots() -> Result<Arc<[CertificateDer<'static>]>, Error> {
 impl Options {
     /// The configuration that connections share: with it they share resumed sessions.
     pub fn build(&self) -> Result<Arc<ClientConfig>, Error> {
+        let identity = match (&self.certificate, &self.key) {
+            (Some(chain), key) => {
+                let key = private_key("key", key.as_ref().unwrap_or(chain))?;
+                Some((certificates("cert", chain)?, key))
+            }
+            (None, Some(_)) => {
+                return Err(Error::configuration("key", "a private key needs a certificate: pass cert= too"));
+            }
+            (None, None) => None,
+        };
         let provider = provider();
         let algorithms = provider.signature_verification_algorithms;
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&versions(&self.versions))
             .map_err(|error| Error::configuration("minimum_version", error))?;
         let builder = if self.insecure {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(algorithms)))
         } else {
-            let mut roots = RootCertStore::empty();
-            if self.system_roots {
-                // Some systems ship certificates that are too old for the parser: they are left out, as browsers do.
-                roots.add_parsable_certificates(system_roots()?.iter().cloned());
-            }
-            for pem in &self.ca {
-                for certificate in certificates("ca", pem)? {
-                    roots.add(certificate).map_err(|error| Error::configuration("ca", error))?;
-                }
-            }
-            builder.with_root_certificates(roots)
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(self.verifier(provider)?))
         };
-        let mut config = match (&self.certificate, &self.key) {
-            (Some(chain), key) => {
-                let key = private_key("key", key.as_ref().unwrap_or(chain))?;
-                builder
-                    .with_client_auth_cert(certificates("cert", chain)?, key)
-                    .map_err(|error| Error::configuration("cert", error))?
+        let mut config = match identity {
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(chain, key).map_err(|error| Error::configuration("cert", error))?
             }
-            (None, Some(_)) => {
-                return Err(Error::configuration("key", "a private key needs a certificate: pass cert= too"));
-            }
-            (None, None) => builder.with_no_client_auth(),
+            None => builder.with_no_client_auth(),
         };
         config.alpn_protocols.clone_from(&self.alpn);
         Ok(Arc::new(config))
+    }
+
+    fn verifier(&self, provider: Arc<CryptoProvider>) -> Result<Verifier, Error> {
+        let mut roots = RootCertStore::empty();
+        let mut trusted = Vec::new();
+        if self.system_roots {
+            let certificates = system_roots()?;
+            // Some systems ship certificates that are too old for the parser: they are left out, as browsers do.
+            roots.add_parsable_certificates(certificates.iter().cloned());
+            trusted.push(certificates);
+        }
+        for pem in &self.ca {
+            let certificates = certificates("ca", pem)?;
+            for certificate in &certificates {
+                roots.add(certificate.clone()).map_err(|error| Error::configuration("ca", error))?;
+            }
+            trusted.push(certificates.into());
+        }
+        let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| Error::configuration("ca", error))?;
+        Ok(Verifier::new(authorities, trusted))
     }
 }
 

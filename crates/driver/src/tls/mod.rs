@@ -2,9 +2,12 @@
 
 pub mod client;
 mod error;
+mod pinned;
 mod rustls_layer;
 pub mod server;
 mod stacked;
+
+use std::any::Any;
 
 pub use error::Error;
 pub use rustls_layer::RustlsLayer;
@@ -36,4 +39,25 @@ pub trait Layer: Send {
 
     /// The version of the protocol, such as `TLSv1.3`.
     fn version(&self) -> Option<String>;
+
+    /// What was negotiated and who the peer is, once the handshake is over; `None`: the layer has an object of its own that tells.
+    fn session(&self) -> Option<Session> {
+        None
+    }
+
+    /// The layer itself, for a binding that has put it there.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What a handshake has led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The name of the cipher suite, as IANA has it: `TLS_AES_128_GCM_SHA256`.
+    pub cipher: String,
+    /// The length of its key.
+    pub secret_bits: u16,
+    /// The peer's certificate and those that it sent with it, DER; empty: it sent none.
+    pub peer_certificates: Vec<Vec<u8>>,
+    /// Whether these were verified.
+    pub verified: bool,
 }

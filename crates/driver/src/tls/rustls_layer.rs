@@ -1,6 +1,7 @@
 //! TLS by rustls' unbuffered API: decrypted in place, encrypted straight into the write queue. Between records it holds no
 //! buffer.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
@@ -9,7 +10,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedS
 use rustls::{ClientConfig, CommonState, ServerConfig};
 use rustls_pki_types::ServerName;
 
-use super::{Error, Layer};
+use super::{Error, Layer, Session};
 
 enum Connection {
     Client(UnbufferedClientConnection),
@@ -21,6 +22,7 @@ pub struct RustlsLayer {
     connection: Connection,
     handshaking: bool,
     peer_closed: bool,
+    verified: bool,
     /// Bytes at the front of what [`Layer::receive`] did not consume that [`Layer::send`] has consumed since, and what it found in them: nothing as a
     /// rule, because only an incomplete record is left over. For the next receive.
     skip: usize,
@@ -47,7 +49,14 @@ impl RustlsLayer {
     }
 
     fn new(connection: Connection) -> Self {
-        Self { connection, handshaking: true, peer_closed: false, skip: 0, early: Vec::new() }
+        Self { connection, handshaking: true, peer_closed: false, verified: true, skip: 0, early: Vec::new() }
+    }
+
+    /// The configuration accepts any certificate: what [`Layer::session`] tells of them was not verified.
+    #[must_use]
+    pub fn unverified(mut self) -> Self {
+        self.verified = false;
+        self
     }
 
     fn common(&self) -> &CommonState {
@@ -261,5 +270,21 @@ impl Layer for RustlsLayer {
             rustls::ProtocolVersion::TLSv1_3 => Some("TLSv1.3".into()),
             other => Some(format!("{other:?}")),
         }
+    }
+
+    fn session(&self) -> Option<Session> {
+        let common = self.common();
+        let suite = format!("{:?}", common.negotiated_cipher_suite()?.suite());
+        Some(Session {
+            // The suites of TLS 1.3 have a prefix of rustls' own.
+            cipher: suite.replacen("TLS13_", "TLS_", 1),
+            secret_bits: if suite.contains("_128_") { 128 } else { 256 },
+            peer_certificates: common.peer_certificates().unwrap_or_default().iter().map(|der| der.to_vec()).collect(),
+            verified: self.verified,
+        })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }

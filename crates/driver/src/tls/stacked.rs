@@ -1,6 +1,8 @@
 //! TLS inside TLS: a connection to a wss:// server through an https:// proxy.
 
-use super::{Error, Layer};
+use std::any::Any;
+
+use super::{Error, Layer, Session};
 
 /// `inner` travels inside `outer`.
 pub struct Stacked {
@@ -60,5 +62,13 @@ impl Layer for Stacked {
 
     fn version(&self) -> Option<String> {
         self.inner.version()
+    }
+
+    fn session(&self) -> Option<Session> {
+        self.inner.session()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.inner.as_any()
     }
 }

@@ -495,10 +495,10 @@ impl AsyncConnection {
         Ok(self.lock(py)?.conn.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
     }
 
-    /// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
+    /// What was negotiated by TLS, if there is TLS.
     #[getter]
-    fn _tls(&self, py: Python<'_>) -> PyResult<Option<(Option<String>, Option<String>)>> {
-        Ok(view::tls(&self.lock(py)?.conn.peer.link))
+    fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        view::tls(py, &self.lock(py)?.conn.peer.link)
     }
 
     /// Counters.

@@ -382,10 +382,10 @@ impl BlockingConnection {
         Ok(self.inner.socket(&self.host(py, None)?).map_or(-1, |socket| socket.raw()))
     }
 
-    /// The version of TLS and the protocol agreed on by ALPN, if there is TLS.
+    /// What was negotiated by TLS, if there is TLS.
     #[getter]
-    fn _tls(&self, py: Python<'_>) -> PyResult<Option<(Option<String>, Option<String>)>> {
-        Ok(self.inner.with_peer(&self.host(py, None)?, |peer| view::tls(&peer.link)))
+    fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.inner.with_peer(&self.host(py, None)?, |peer| view::tls(py, &peer.link))
     }
 
     /// Counters.
