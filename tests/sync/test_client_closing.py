@@ -315,6 +315,43 @@ def test_pings_are_answered_before_the_close(scripted: Scripted) -> None:
     ws.close()
 
 
+def test_send_waits_for_the_end_of_a_close_in_another_thread(scripted: Scripted) -> None:
+    """It raises how the connection was closed, and not before it was."""
+    answer = threading.Event()
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_until_close()
+        assert answer.wait(8)
+        wire.send(close(1000))
+
+    server = scripted(script)
+    ws = connect(server.uri)
+    closing = threading.Thread(target=ws.close)
+    closing.start()
+    deadline = time.monotonic() + 5
+    while ws.state.name == "OPEN":
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    raised: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            ws.send("too late")
+        except exceptions.ConnectionClosed as exc:
+            raised.append(exc)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    sending.join(0.1)
+    assert sending.is_alive()
+    answer.set()
+    for thread in (sending, closing):
+        thread.join(8)
+        assert not thread.is_alive()
+    assert [type(exc) for exc in raised] == [exceptions.ConnectionClosedOK]
+
+
 def test_who_only_sends_learns_of_it(scripted: Scripted) -> None:
     """Without a call that receives, and before the kernel has no room: the close frame is answered, and pings are."""
 

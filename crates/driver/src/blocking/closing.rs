@@ -77,9 +77,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// For a caller that cannot send any more: reads what the peer sent before, its close frame with the reason perhaps, and ends TCP.
     pub(super) fn wait_for_end<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.lock(host);
-        // We began the closing handshake and it goes on: its end is for close() and receive() to wait for.
+        // We began the closing handshake and it goes on. With a thread in close(), this one waits as that does, and learns how it ends; without one
+        // there may be messages to receive first.
         if state.peer.link.state() == ProtocolState::CloseSent && state.peer.link.failure().is_none() {
-            return Ok(());
+            return if state.dropping { self.see_to_the_end(state, host) } else { Ok(()) };
         }
         // The socket is broken for writing: look at what can be read without waiting.
         while state.peer.link.failure().is_some() && state.socket.is_some() && !state.reading {
