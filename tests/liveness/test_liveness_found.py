@@ -78,6 +78,15 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["finish", -1, 0, {}]
         """,
     ),
+    # Reading went on for who asks without waiting, but nobody parsed what was behind a full queue.
+    "recv_nowait asks for a message that the queue has no room for": (
+        {"actors": 3, "send_buffer": 16384, "receive_buffer": 16384, "max_queue": 2, "max_queue_bytes": 10000},
+        """
+        ["ping", 2, 0, {"turns": 0}]
+        ["message", -1, 0, {"sizes": [700, 3000, 9002, 9001], "text": true, "ping": true}]
+        ["recv_nowait", 1, 0, {"turns": 0}]
+        """,
+    ),
 }
 WHERE = [setting for setting in SETTINGS if not (setting.blocking or setting.dropin or setting.deflate)]
 WHERE = [setting for setting in WHERE if setting.tls != "context"]

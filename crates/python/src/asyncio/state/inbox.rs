@@ -109,6 +109,7 @@ impl State {
 
     fn enqueue(&mut self, item: Item<Py<PyAny>>) {
         self.queued_bytes += item.len + ITEM_COST;
+        self.polled &= !item.fin;
         self.queue.push_back(item);
     }
 
@@ -228,7 +229,8 @@ impl State {
         // Who will receive them, and how, is not known yet: fragments stay fragments.
         self.set_delivery(Delivery::Fragments);
         let mut postponed = false;
-        while self.wanted == Wanted::WithRoom || !self.is_queue_full() {
+        // Reading goes on for who polls, so this must too: nobody else parses what is left.
+        while self.wanted == Wanted::WithRoom || self.polled || !self.is_queue_full() {
             let Some(item) = self.parse(py, None, notes)? else { break };
             self.enqueue(item);
             postponed = self.postpone();
@@ -254,6 +256,7 @@ impl State {
     pub(in crate::asyncio) fn put_back(&mut self, items: impl DoubleEndedIterator<Item = Item<Py<PyAny>>>) {
         for item in items.rev() {
             self.queued_bytes += item.len + ITEM_COST;
+            self.polled &= !item.fin;
             self.queue.push_front(item);
         }
     }
@@ -320,8 +323,7 @@ impl State {
         };
         // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again, without waiting, for the rest.
         let awaited = if self.streaming { self.position_of_streamer(py).is_some() } else { !self.receivers.is_empty() };
-        let polled = self.polled && !self.queue.iter().any(|item| item.fin);
-        wanted && !awaited && !polled
+        wanted && !awaited && !self.polled
     }
 
     pub(in crate::asyncio) fn queued_payload(&self) -> usize {
