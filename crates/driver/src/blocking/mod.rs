@@ -125,6 +125,8 @@ struct State<B, M> {
     changes: u64,
     /// When somebody last began or ended to wait for input: tells a silent peer from an application that was busy elsewhere.
     attended: Instant,
+    /// Something was sent since somebody last read.
+    only_sends: bool,
     /// When a sender last looked whether anything came.
     looked: Instant,
     /// Until when the end of TCP may be waited for.
@@ -148,6 +150,7 @@ impl<B: PayloadBuffer, M> State<B, M> {
             waiting: 0,
             changes: 0,
             attended: Instant::now(),
+            only_sends: false,
             looked: Instant::now(),
             finish_by: None,
             tickets: Vec::new(),

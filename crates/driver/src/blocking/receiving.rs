@@ -348,6 +348,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let room = self.settings.queue_bytes.saturating_sub(state.queued_bytes);
         let mut operation = state.peer.begin_read(room);
         state.reading = true;
+        state.only_sends = false;
         drop(state);
         let result = host.wait(|| read(&socket, &mut operation));
         let mut state = self.lock(host);

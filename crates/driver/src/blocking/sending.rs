@@ -222,9 +222,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         while state.sending {
             state = self.wait_for_change(state, host, None)?;
         }
-        let now = Instant::now();
-        if now.saturating_duration_since(state.looked) >= LOOK_EVERY {
-            state.looked = now;
+        // Who sends and receives by turns need not ask for the time.
+        if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
             state = self.look(state, host)?;
         }
         if state.peer.link.state().can_send() && state.peer.link.failure().is_none() {
@@ -244,6 +243,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         mut state: Guard<'a, B, M>,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
+        state.looked = Instant::now();
         if !state.reading && !state.peer.has_input() && !self.is_queue_full(&state) {
             state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
         }
