@@ -16,6 +16,7 @@ from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
 from . import events
+from .lateness import Lateness
 from .lingering import lingering_of
 from .server import TRACE, ClientDisconnected, settings_of, utils
 
@@ -59,6 +60,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_draft",
         "_early",
         "_end",
+        "_lateness",
         "_logger",
         "_loop",
         "_lost",
@@ -116,6 +118,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._denial: tuple[int, Headers, list[bytes]] | None = None
         self._end: tuple[int, str] = (CloseCode.ABNORMAL_CLOSURE, "")
         self._cut_timer: asyncio.TimerHandle | None = None
+        # Made when something is sent to a client that has closed.
+        self._lateness: Lateness | None = None
 
     # What uvicorn and the transport call.
 
@@ -329,6 +333,8 @@ class WebSocketProtocol(asyncio.Protocol):
     async def send(self, message: dict[str, Any]) -> None:
         """Take an event of the application; wait while the client does not read.
 
+        While the application has yet to receive what a client sent before it closed, messages go nowhere.
+
         Args:
             message: ``websocket.accept``, ``.send``, ``.close``, ``.http.response.start`` or ``.http.response.body``.
 
@@ -353,12 +359,23 @@ class WebSocketProtocol(asyncio.Protocol):
         try:
             await send(data)
         except ConnectionClosed as exc:
-            raise ClientDisconnected from exc
+            delay = self._delay_in_vain(exc)
+            if delay is None:
+                raise ClientDisconnected from exc
+            await asyncio.sleep(delay)
+
+    def _delay_in_vain(self, closed: ConnectionClosed) -> float | None:
+        """Return how long it takes to send to a client that has closed; ``None`` if the application must be told."""
+        if self._connection is None or self._disconnect_told or self._dismissed is not False:
+            return None
+        if self._lateness is None:
+            self._lateness = Lateness()
+        return self._lateness.delay(closed, self._connection.stats(), self._loop.time())
 
     def _handle(self, message: dict[str, Any]) -> None:
         """Take an event that is no message."""
         kind = message["type"]
-        if self._lost or self._refused:
+        if self._refused or (self._lost and not (kind == "websocket.close" and self._may_close_late())):
             raise ClientDisconnected
         if self._phase == _ASKED:
             if self._transport.is_closing():
@@ -386,6 +403,12 @@ class WebSocketProtocol(asyncio.Protocol):
             self._close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
         else:
             raise RuntimeError(f"Unexpected ASGI message '{kind}', after sending 'websocket.close'.")
+
+    def _may_close_late(self) -> bool:
+        connection = self._connection
+        if connection is None or self._phase != _OPEN:
+            return False
+        return self._delay_in_vain(connection._closed_error()) is not None
 
     # Answers.
 
@@ -465,7 +488,6 @@ class WebSocketProtocol(asyncio.Protocol):
     def _handle_lost(self, _over: asyncio.Future[None] | None = None) -> None:
         """The transport is closed."""
         self._lost = True
-        self._send = None
         self._server_state.connections.discard(self)
         if self._running and self._dismissed is False:
             lingering_of(self._server_state).add(self)

@@ -1,0 +1,301 @@
+"""Applications that are behind their clients: those that answer, too, handle what came before a close frame."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import websockets.asyncio.client as client
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from interop.uvicorn_server import UvicornServer
+from wirespeed.asgi import lateness
+from wirespeed.close_codes import Close
+from wirespeed.exceptions import ConnectionClosed
+
+pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
+
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+TIMEOUT = 20
+MESSAGES = [f"message {number}" for number in range(50)]
+
+REQUEST = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def frame(first_byte: int, payload: bytes) -> bytes:
+    return bytes([first_byte, 0x80 | len(payload)]) + bytes(4) + payload
+
+
+TEXTS = b"".join(frame(0x81, message.encode()) for message in MESSAGES)
+CLOSE = frame(0x88, (4001).to_bytes(2, "big") + b"bye")
+
+
+@contextlib.contextmanager
+def opened(server: UvicornServer) -> Iterator[socket.socket]:
+    with socket.create_connection(server.address) as sock:
+        sock.settimeout(TIMEOUT)
+        sock.sendall(REQUEST)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += sock.recv(1)
+        yield sock
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def _logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No application here fails."""
+    with caplog.at_level(logging.INFO, "uvicorn.error"):
+        yield
+    assert "Traceback" not in caplog.text
+
+
+class Acknowledging:
+    """It answers each message, as an application of Starlette.
+
+    Args:
+        work: What it does for each message before it answers.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
+        self.work = work
+        self.handled: list[str] = []
+        self.ended: tuple[int, str] | None = None
+        self.app = Starlette(routes=[WebSocketRoute("/", self._endpoint)])
+
+    async def _endpoint(self, ws: WebSocket) -> None:
+        await ws.accept()
+        try:
+            while True:
+                text = await ws.receive_text()
+                await self.work()
+                await ws.send_text(f"begun: {text}")
+                await ws.send_text(f"done: {text}")
+                self.handled.append(text)
+        except WebSocketDisconnect as exc:
+            self.ended = (exc.code, exc.reason)
+
+
+async def no_work() -> None:
+    pass
+
+
+async def some_work() -> None:
+    await asyncio.sleep(0.005)
+
+
+@LOOPS
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize("work", [no_work, lambda: asyncio.sleep(0), some_work], ids=["none", "a turn", "some"])
+def test_messages_before_a_close_are_handled(loop: str, count: int, work: Any) -> None:
+    app = Acknowledging(work)
+    with UvicornServer(app.app, loop=loop) as server, opened(server) as sock:
+        sock.sendall(b"".join(frame(0x81, message.encode()) for message in MESSAGES[:count]) + CLOSE)
+        wait_for(lambda: app.ended)
+    assert app.handled == MESSAGES[:count]
+    assert app.ended == (4001, "bye")
+
+
+@LOOPS
+def test_messages_of_a_client_that_closes(loop: str) -> None:
+    app = Acknowledging(some_work)
+
+    async def main(uri: str) -> None:
+        async with client.connect(uri) as ws:
+            for message in MESSAGES:
+                await ws.send(message)
+            await ws.close(4001, "bye")
+
+    with UvicornServer(app.app, loop=loop) as server:
+        asyncio.run(asyncio.wait_for(main(server.uri), TIMEOUT))
+        wait_for(lambda: app.ended)
+    assert app.handled == MESSAGES
+    assert app.ended == (4001, "bye")
+
+
+class Raw:
+    """An application without a framework. What ``send`` raises is noted."""
+
+    def __init__(self, run: Callable[[Raw, Any, Any], Awaitable[None]]) -> None:
+        self.run = run
+        self.events: list[Any] = []
+        self.raised: list[str] = []
+        self.over = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+        try:
+            await self.run(self, receive, send)
+        except OSError as exc:
+            self.raised.append(type(exc).__name__)
+        finally:
+            self.over = True
+
+
+def served(app: Raw, data: bytes, **options: Any) -> None:
+    with UvicornServer(app, lifespan="off", **options) as server, opened(server) as sock:
+        sock.sendall(data)
+        wait_for(lambda: app.over)
+
+
+async def greet_late(app: Raw, receive: Any, send: Any) -> None:
+    """It has something to say before it receives."""
+    await asyncio.sleep(0.1)
+    await send({"type": "websocket.send", "text": "hello"})
+    while (event := await receive())["type"] == "websocket.receive":
+        app.events.append(event["text"])
+    app.events.append(event["code"])
+    # Now it knows.
+    await send({"type": "websocket.send", "text": "still there?"})
+
+
+def test_a_greeting_that_is_late() -> None:
+    app = Raw(greet_late)
+    served(app, TEXTS + CLOSE)
+    assert app.events == [*MESSAGES, 4001]
+    assert app.raised == ["ClientDisconnected"]
+
+
+async def close_late(app: Raw, receive: Any, send: Any) -> None:
+    app.events.append((await receive())["text"])
+    await asyncio.sleep(0.1)
+    await send({"type": "websocket.close", "code": 3000})
+    app.events.append((await receive())["code"])
+
+
+def test_a_close_that_is_late() -> None:
+    app = Raw(close_late)
+    served(app, TEXTS + CLOSE)
+    assert app.events == [MESSAGES[0], 4001]
+    assert app.raised == []
+
+
+async def publish(app: Raw, receive: Any, send: Any) -> None:
+    """It sends for ever, and receives nothing."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        await send({"type": "websocket.send", "text": "news"})
+        app.events.append("news")
+
+
+async def subscribe(app: Raw, receive: Any, send: Any) -> None:
+    await receive()
+    await publish(app, receive, send)
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    ("run", "data"),
+    [(publish, CLOSE), (subscribe, TEXTS[: len(frame(0x81, b"message 0"))] + CLOSE), (subscribe, TEXTS + CLOSE)],
+    ids=["nothing was sent", "all was received", "some is left"],
+)
+def test_who_only_sends_learns_that_the_client_has_gone(
+    loop: str, run: Any, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lateness, "_WITH_MESSAGES", 0.5)
+    app = Raw(run)
+    served(app, data, loop=loop)
+    assert app.raised == ["ClientDisconnected"]
+
+
+@LOOPS
+def test_a_client_that_is_lost(loop: str) -> None:
+    """Nobody has closed: there is nothing to be told but that it is lost."""
+    app = Raw(publish)
+    with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
+        sock.sendall(TEXTS)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        wait_for(lambda: app.over)
+    assert app.raised == ["ClientDisconnected"]
+
+
+@LOOPS
+def test_shutdown_of_who_is_behind(loop: str) -> None:
+    """What goes nowhere holds up no server that ends."""
+    app = Raw(subscribe)
+    with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
+        sock.sendall(TEXTS + CLOSE)
+        with contextlib.suppress(ConnectionError):
+            while sock.recv(65536):
+                pass
+        begin = time.monotonic()
+        server.stop()
+        assert time.monotonic() - begin < 5
+    assert app.raised == ["ClientDisconnected"]
+
+
+def test_the_other_task_of_an_application() -> None:
+    """One receives, one sends: as soon as the first is told, the second is too."""
+    told: list[float] = []
+
+    async def both(app: Raw, receive: Any, send: Any) -> None:
+        publishing = asyncio.create_task(publish(app, receive, send))
+        while (await receive())["type"] == "websocket.receive":
+            pass
+        told.append(time.monotonic())
+        await publishing
+
+    app = Raw(both)
+
+    with UvicornServer(app, lifespan="off") as server, opened(server) as sock:
+        sock.sendall(TEXTS + CLOSE)
+        with contextlib.suppress(ConnectionError):
+            while sock.recv(65536):
+                pass
+        wait_for(lambda: app.over)
+    assert told
+    assert app.raised == ["ClientDisconnected"]
+
+
+def test_for_how_long() -> None:
+    """Each message that is received gives time anew, the last one less of it."""
+    late = lateness.Lateness()
+    closed = ConnectionClosed(Close(4001, "bye"), Close(4001, "bye"), True)
+
+    def delay(received: int, waiting: int, now: float) -> float | None:
+        stats: Any = {"messages_received": received + waiting, "receive_queue_messages": waiting}
+        return late.delay(closed, stats, now)
+
+    assert delay(0, 0, 0.0) is None
+    assert delay(0, 2, 0.0) == 0
+    assert delay(0, 2, 9.9) == pytest.approx(0.001)
+    assert delay(0, 2, 10.0) is None
+    assert delay(1, 1, 50.0) == 0
+    assert delay(1, 1, 59.9) == pytest.approx(0.001)
+    assert delay(2, 0, 59.9) == 0
+    assert delay(2, 0, 60.8) == pytest.approx(0.001)
+    assert delay(2, 0, 61.0) is None
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        ConnectionClosed(None, None),
+        ConnectionClosed(None, Close(1011, "keepalive ping timeout")),
+        ConnectionClosed(Close(1012, ""), Close(1012, ""), False),
+    ],
+    ids=["lost", "failed", "closed by the server"],
+)
+def test_only_after_a_close_of_the_client(closed: ConnectionClosed) -> None:
+    stats: Any = {"messages_received": 5, "receive_queue_messages": 3}
+    assert lateness.Lateness().delay(closed, stats, 0.0) is None
