@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import websockets.asyncio.client as client
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from interop.certificates import Certificates
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
@@ -229,6 +229,28 @@ def test_shutdown_with_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
     assert "timeout graceful shutdown exceeded" in caplog.text
 
 
+def test_an_application_that_is_cancelled() -> None:
+    """Its task is cancelled, and its client is told."""
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(3600)
+
+    with UvicornServer(app, lifespan="off") as server, raw(server) as sock:
+        head(sock)
+        deadline = time.monotonic() + TIMEOUT
+        while not tasks and time.monotonic() < deadline:
+            time.sleep(0.005)
+        task = tasks[0]
+        assert task is not None
+        task.get_loop().call_soon_threadsafe(task.cancel)
+        assert rest(sock) == b"\x88\x02" + (1011).to_bytes(2, "big")
+    assert task.cancelled()
+
+
 class Waiting(App):
     """It accepts when it is told to."""
 
@@ -384,6 +406,8 @@ async def app(scope, receive, send):
             if kind == "lifespan.shutdown":
                 return
     await receive()
+    if scope["path"] == "/exit":
+        raise SystemExit(7)
     if scope["path"] == "/wait":
         print("waiting", flush=True)
         await receive()
@@ -471,6 +495,18 @@ def test_sigterm(commands: Any, loop: str) -> None:
     assert "Traceback" not in output
     assert '"WebSocket /" [accepted]' in output
     assert "Application shutdown complete." in output
+
+
+@LOOPS
+def test_an_application_that_ends_the_program(commands: Any, loop: str) -> None:
+    command = commands("--loop", loop)
+
+    async def main() -> None:
+        with pytest.raises((InvalidStatus, InvalidMessage, OSError)):
+            await client.connect(command.uri + "/exit")
+
+    run(main())
+    assert command.process.wait(TIMEOUT) == 7
 
 
 def test_workers(commands: Any) -> None:

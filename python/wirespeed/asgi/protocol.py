@@ -255,26 +255,33 @@ class WebSocketProtocol(asyncio.Protocol):
     # The application.
 
     async def _run(self) -> None:
-        code = CloseCode.NORMAL_CLOSURE
+        code = CloseCode.INTERNAL_ERROR
         try:
             result = await self._config.loaded_app(self._scope, self.receive, self.send)
         except ClientDisconnected:
-            pass
+            code = CloseCode.NORMAL_CLOSURE
         except BaseException as exc:
-            # Cancellation too: uvicorn cancels what does not end in time. Here it ends in any case.
+            # Cancellation too: uvicorn cancels what does not end in time.
             if not (isinstance(exc, asyncio.CancelledError) and self._disconnect_told and self._dismissed is None):
                 self._logger.exception("Exception in ASGI application\n")
-            code = CloseCode.INTERNAL_ERROR
+            if not isinstance(exc, Exception):
+                # It is for the task, or for the loop: what ends the program is not to be kept from it.
+                raise
         else:
+            code = CloseCode.NORMAL_CLOSURE
             if self._phase < _OPEN and not self._lost:
                 self._logger.error("ASGI callable returned without completing handshake.")
             elif result is not None:
                 self._logger.error("ASGI callable should return None, but returned '%s'.", result)
+        finally:
+            self._end_run(code)
+
+    def _end_run(self, code: int) -> None:
+        """The application has ended: so does the connection."""
         self._running = False
         if self._lost:
             lingering_of(self._server_state).discard(self)
-            return
-        if self._phase < _OPEN:
+        elif self._phase < _OPEN:
             self._fail()
         elif self._phase == _OPEN:
             self._close(code, "")
