@@ -23,6 +23,7 @@ __all__ = [
     "denial",
     "denial_headers",
     "disconnect",
+    "payload",
     "scope",
 ]
 
@@ -148,6 +149,21 @@ def denial(status: int, headers: Headers, body: bytes) -> Response:
     except ValueError:
         phrase = ""
     return Response(status, phrase, headers, body)
+
+
+def payload(data: object) -> memoryview:
+    """Return what an event ``websocket.send`` has under ``bytes``.
+
+    Args:
+        data: Anything that is no ``bytes``.
+
+    Raises:
+        TypeError: It is not bytes-like.
+    """
+    try:
+        return memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"'bytes' of websocket.send must be bytes-like, not {type(data).__name__}") from None
 
 
 def closing_of(error: ConnectionClosed) -> tuple[int, str]:

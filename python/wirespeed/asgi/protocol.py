@@ -348,6 +348,7 @@ class WebSocketProtocol(asyncio.Protocol):
         Raises:
             ClientDisconnected: The connection is closed. It is an ``OSError``.
             RuntimeError: The event is not allowed now.
+            TypeError: What is to be sent as text is no ``str``, or as binary not bytes-like.
             InvalidHeaderValue: A header contains a line break or another forbidden character.
         """
         send = self._send
@@ -363,6 +364,10 @@ class WebSocketProtocol(asyncio.Protocol):
             if data is None:
                 await asyncio.sleep(0)
                 return
+            if not isinstance(data, str):
+                raise TypeError(f"'text' of websocket.send must be a str, not {type(data).__name__}")
+        elif not isinstance(data, bytes):
+            data = events.payload(data)
         try:
             await send(data)
         except ConnectionClosed as exc:
