@@ -581,36 +581,3 @@ def test_scenario_on(name: str, setting: str) -> None:
     scenario = SCENARIOS[name]
     sees, seen = outcome(scenario, OURS, loop=loop, http=http)
     check(scenario, sees, seen, ours=True)
-
-
-@pytest.mark.parametrize("http", ["h11", "httptools"])
-@pytest.mark.parametrize(
-    ("more", "path", "status"),
-    [
-        ("Cookie: " + "x" * 14_000 + "\r\n", "/", 101),
-        ("Cookie: " + "x" * 17_000 + "\r\n", "/", 431),
-        ("X-A: b\r\n" * 130, "/", 431),
-        ("", "/" + "a" * 14_000, 101),
-        ("", "*", 400),
-        ("", "http://x/a?b", 101),
-        ("X-A: \xe9\r\n", "/%C3%A9", 101),
-        ("Content-Length: 3\r\n", "/", 400),
-        ("Sec-WebSocket-Protocol: a b\r\n", "/", 400),
-    ],
-)
-def test_requests(more: str, path: str, status: int, http: str) -> None:
-    """Ours answers what it refuses."""
-    scopes = []
-
-    async def app(events: Events) -> None:
-        scopes.append(events.scope)
-        await accepts(events)
-
-    scenario = Scenario(app, asks(more, path), None, None)
-    sees, _ = outcome(scenario, OURS, http=http)
-    assert sees[0] == status
-    assert len(scopes) == (status == 101)
-    if scopes:
-        paths = {"/%C3%A9": "/é", "http://x/a?b": "/a"}
-        assert scopes[0]["path"] == paths.get(path, path)
-        assert scopes[0]["query_string"] == (b"b" if "?" in path else b"")

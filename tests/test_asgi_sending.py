@@ -70,7 +70,7 @@ def sent(app: Sending) -> list[str | bytes]:
         ("bytes", lambda: "x", "must be bytes-like, not str"),
         ("bytes", lambda: [b"a"], "must be bytes-like, not list"),
         ("bytes", lambda: iter([b"a"]), "must be bytes-like, not list_iterator"),
-        ("bytes", lambda: {}, "must be bytes-like, not dict"),
+        ("bytes", dict, "must be bytes-like, not dict"),
         ("bytes", lambda: 1, "must be bytes-like, not int"),
     ],
 )

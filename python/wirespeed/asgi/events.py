@@ -44,15 +44,18 @@ _OWN_FIELDS = frozenset(
 )
 
 
-def scope(request: Request, root_path: str) -> dict[str, Any]:
+def scope(request: Request, root_path: str, headers: Fields | None) -> dict[str, Any]:
     """Return what the scope of a connection says about its request.
 
     Args:
         request: The request.
         root_path: Where the application is mounted.
+        headers: All headers, if the request has not; ``None`` if it has.
     """
     raw_path, _, query = _path(request.path).partition("?")
     fields = request.headers
+    if headers is None:
+        headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in fields.raw_items()]
     return {
         "type": "websocket",
         "http_version": "1.1",
@@ -60,7 +63,7 @@ def scope(request: Request, root_path: str) -> dict[str, Any]:
         "path": root_path + unquote(raw_path),
         "raw_path": root_path.encode("ascii") + raw_path.encode(),
         "query_string": query.encode(),
-        "headers": [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in fields.raw_items()],
+        "headers": headers,
         "subprotocols": [
             token.strip() for value in fields.get_all("Sec-WebSocket-Protocol") for token in value.split(",")
         ],

@@ -15,10 +15,10 @@ from ..asyncio.connection import Connection
 from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
-from . import events
+from . import events, head
 from .lateness import Lateness
 from .lingering import lingering_of
-from .server import TRACE, ClientDisconnected, settings_of, utils
+from .server import TRACE, ClientDisconnected, http_version_of, settings_of, utils
 
 __all__ = ["WebSocketProtocol"]
 
@@ -60,6 +60,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_draft",
         "_early",
         "_end",
+        "_http_version",
         "_lateness",
         "_logger",
         "_loop",
@@ -92,6 +93,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._logger = logging.getLogger("uvicorn.error")
         self._transport: Any = None
         self._client: tuple[str, int] | None = None
+        self._http_version = "1.1"
         self._connection: Connection | None = None
         # The protocol of the transport, once the native core has it.
         self._port: asyncio.Protocol | None = None
@@ -132,6 +134,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._transport = transport
         self._server_state.connections.add(self)
         self._client = utils.get_remote_addr(transport)
+        self._http_version = http_version_of(transport)
         self._trace("WebSocket connection made")
 
     def data_received(self, data: bytes) -> None:
@@ -209,6 +212,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def _receive_request(self, data: bytes) -> None:
         settings = settings_of(self._config)
         opening = ServerOpening(settings.native)
+        data, fields = head.essence(head.with_version(data, self._http_version))
         try:
             opening.feed(data)
             opened = opening.finish()
@@ -238,7 +242,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._refuse(draft)
             return
         self._scope = {
-            **events.scope(connection.request, self._config.root_path),
+            **events.scope(connection.request, self._config.root_path, fields),
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
             "scheme": "wss" if utils.is_ssl(self._transport) else "ws",
             "server": server,

@@ -12,7 +12,7 @@ from .._native import ServerSettings
 from ..asyncio.connection import native_arguments
 from ..server_options import AsyncServerOptions
 
-__all__ = ["TRACE", "ClientDisconnected", "Settings", "settings_of", "utils"]
+__all__ = ["TRACE", "ClientDisconnected", "Settings", "http_version_of", "settings_of", "utils"]
 
 # By name, so that type checkers need no uvicorn.
 utils: Any = importlib.import_module("uvicorn.protocols.utils")
@@ -64,6 +64,20 @@ def settings_of(config: Any) -> Settings:
     if found is None:
         found = config._wirespeed_settings = Settings(config)
     return found
+
+
+def http_version_of(transport: Any) -> str:
+    """Return the version of HTTP in which a client has asked for a WebSocket. The head that uvicorn makes has it not.
+
+    Args:
+        transport: Its protocol is still the one that has parsed the request.
+    """
+    try:
+        version = transport.get_protocol().scope["http_version"]
+    except (AttributeError, KeyError, TypeError):
+        # Another parser of HTTP than those that uvicorn has.
+        return "1.1"
+    return version if isinstance(version, str) else "1.1"
 
 
 def _positive(seconds: float | None) -> float | None:
