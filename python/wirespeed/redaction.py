@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["SENSITIVE_HEADERS", "mask_header", "mask_user_info", "printable"]
+__all__ = ["SENSITIVE_HEADERS", "mask_header", "mask_query", "mask_uri", "mask_user_info", "printable"]
 
-SENSITIVE_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
-"""Lower-case names of the headers whose values are credentials."""
+# In browsers, programs can set no header but the last one: there is where they put tokens.
+SENSITIVE_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "set-cookie", "sec-websocket-protocol"}
+)
+"""Lower-case names of the headers whose values are credentials, or may be."""
+
+# Those whose values are URIs.
+_REFERENCES = frozenset({"location", "content-location", "referer"})
 
 _MASK = "***"
 
@@ -44,14 +50,36 @@ def mask_user_info(uri: str) -> str:
     return uri
 
 
+def mask_query(target: str) -> str:
+    """Replace the query of a path or a URI by ``***``: tokens travel in it.
+
+    Args:
+        target: Any text.
+    """
+    path, mark, query = target.partition("?")
+    return path + mark + _MASK if query else target
+
+
+def mask_uri(uri: str) -> str:
+    """Replace the user information and the query of a URI, valid or not, by ``***``.
+
+    Args:
+        uri: Any text.
+    """
+    return mask_query(mask_user_info(uri))
+
+
 def mask_header(name: str, value: str) -> str:
-    """Return the value of a header, or ``***`` where it is a credential.
+    """Return the value of a header, or ``***`` where it is a credential, or may be.
 
     Args:
         name: Name of the header, in any case.
         value: Value of the header.
     """
-    return _MASK if name.lower() in SENSITIVE_HEADERS and value else value
+    key = name.lower()
+    if key in _REFERENCES:
+        return mask_uri(value)
+    return _MASK if key in SENSITIVE_HEADERS and value else value
 
 
 def printable(text: str, *, limit: int = _LIMIT) -> str:

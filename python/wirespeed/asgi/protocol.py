@@ -15,8 +15,10 @@ from ..asyncio.connection import Connection
 from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
+from ..redaction import mask_query
 from . import events, head
 from .lateness import Lateness
+from .lines import Lines, lines_for
 from .lingering import lingering_of
 from .server import TRACE, ClientDisconnected, http_version_of, settings_of, utils
 
@@ -62,6 +64,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_end",
         "_http_version",
         "_lateness",
+        "_lines",
         "_logger",
         "_loop",
         "_lost",
@@ -122,6 +125,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._cut_timer: asyncio.TimerHandle | None = None
         # Made when something is sent to a client that has closed.
         self._lateness: Lateness | None = None
+        # None: nobody wants them.
+        self._lines: Lines | None = None
 
     # What uvicorn and the transport call.
 
@@ -227,14 +232,18 @@ class WebSocketProtocol(asyncio.Protocol):
             self._transport.close()
             return
         server = utils.get_local_addr(self._transport)
+        lines = self._lines = lines_for(self._logger, self._prefix())
         connection = self._connection = Connection(
             opened,
             loop=self._loop,
             logger=self._logger,
             local_address=server,
             remote_address=self._client,
+            listener=lines,
             **settings.arguments,
         )
+        if lines is not None:
+            lines.request(connection.request, fields)
         draft, error = connection._handshake.draft(False, None, [])
         if error is not None:
             self._log_refusal(error)
@@ -322,7 +331,8 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._changed = asyncio.Event()
             await self._changed.wait()
         if self._phase == _OPEN and self._connection is not None:
-            self._recv = self._connection.recv
+            recv = self._connection.recv
+            self._recv = recv if self._lines is None else self._lines.receiving(recv)
             return None
         self._disconnect_told = True
         return events.disconnect(*self._end)
@@ -378,6 +388,8 @@ class WebSocketProtocol(asyncio.Protocol):
             delay = self._delay_in_vain(exc)
             if delay is None:
                 raise ClientDisconnected from exc
+            if self._lines is not None:
+                self._lines.not_sent(data)
             await asyncio.sleep(delay)
 
     def _delay_in_vain(self, closed: ConnectionClosed) -> float | None:
@@ -434,11 +446,16 @@ class WebSocketProtocol(asyncio.Protocol):
             return
         response = events.acceptance(draft, message, self._server_state.default_headers)
         self._log_answer("[accepted]")
-        connection._give(connection._handshake.respond(response))
+        self._respond(connection, response)
         self._phase = _OPEN
         self._draft = None
         self._hand_over(connection)
-        self._send = connection.send
+        self._send = connection.send if self._lines is None else self._lines.sending(connection.send)
+
+    def _respond(self, connection: Connection, response: Response) -> None:
+        connection._give(connection._handshake.respond(response))
+        if self._lines is not None:
+            self._lines.response(response)
 
     def _begin_denial(self, message: dict[str, Any]) -> None:
         status = message["status"]
@@ -467,7 +484,7 @@ class WebSocketProtocol(asyncio.Protocol):
         connection = self._connection
         if connection is None:
             return
-        connection._give(connection._handshake.respond(response))
+        self._respond(connection, response)
         self._phase = _ENDING
         self._denial = self._draft = None
         self._early.clear()
@@ -511,13 +528,15 @@ class WebSocketProtocol(asyncio.Protocol):
             self._cut_timer.cancel()
         if self._changed is not None:
             self._changed.set()
+        if self._lines is not None and self._connection is not None:
+            self._lines.closed(self._connection._closed_error())
         self._trace("WebSocket connection lost")
 
     # Logs, in the words of uvicorn.
 
     def _log_answer(self, what: object) -> None:
         if self._logger.isEnabledFor(logging.INFO):
-            path = utils.get_path_with_query_string(self._scope)
+            path = mask_query(utils.get_path_with_query_string(self._scope))
             self._logger.info('%s - "WebSocket %s" %s', utils.get_client_addr(self._scope), path, what)
 
     def _log_refusal(self, error: Exception) -> None:
