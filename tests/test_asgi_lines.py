@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,6 +140,9 @@ def session(data: bytes, more: bytes = b"", path: bytes = b"/") -> None:
         sock.sendall(data)
         while sock.recv(65536):
             pass
+        deadline = time.monotonic() + TIMEOUT
+        while server.tasks and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 def test_long_messages(log: pytest.LogCaptureFixture) -> None:
