@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
+import random
+import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -95,3 +99,105 @@ def test_what_is_like_a_message(key: str, make: Callable[[], object], message: s
     app = Sending(key, make)
     assert sent(app) == [message, "end"]
     assert app.raised is None
+
+
+# Sending that is given up.
+
+NOISE = random.Random(1).randbytes(3_000_000)
+COUNT = 8
+
+REQUEST = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+class Impatient:
+    """It waits for a moment only until a message is sent, and sends the next one; at last it waits.
+
+    Attributes:
+        sent: The numbers of those that were sent in time.
+        given_up: Those of the others.
+        waits: Set when it has given up all that it could.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.given_up: list[int] = []
+        self.waits = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        for number in range(COUNT):
+            try:
+                await asyncio.wait_for(send({"type": "websocket.send", "bytes": bytes([number]) + NOISE}), 0.05)
+                self.sent.append(number)
+            except asyncio.TimeoutError:
+                self.given_up.append(number)
+        # It is not sent either: nobody has begun to.
+        unborn = asyncio.ensure_future(send({"type": "websocket.send", "bytes": b"unborn"}))
+        unborn.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await unborn
+        self.waits.set()
+        await send({"type": "websocket.send", "bytes": b"last"})
+        assert (await receive())["bytes"] == b"still there?"
+        await send({"type": "websocket.send", "bytes": b"yes"})
+
+
+def frames(reader: Any) -> list[bytes]:
+    """The payloads of all binary messages up to the close frame; each is one frame."""
+    payloads = []
+    while True:
+        first, size = reader.read(2)
+        if size == 126:
+            size = int.from_bytes(reader.read(2), "big")
+        elif size == 127:
+            size = int.from_bytes(reader.read(8), "big")
+        payload = reader.read(size)
+        if first == 0x88:
+            return payloads
+        assert first == 0x82
+        payloads.append(payload)
+        if payload == b"last":
+            reader.write(b"\x82\x8c" + bytes(4) + b"still there?")
+
+
+class Reader:
+    def __init__(self, sock: socket.socket) -> None:
+        self._file = sock.makefile("rb")
+        self.write = sock.sendall
+
+    def head(self) -> None:
+        while self._file.readline() not in (b"\r\n", b""):
+            pass
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        assert len(data) == size, "the stream has ended in the middle of a frame"
+        return data
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_send_that_is_given_up(loop: str) -> None:
+    """It is delivered whole, or not at all; which of both, the application cannot know."""
+    app = Impatient()
+    with UvicornServer(app, lifespan="off", loop=loop, ws_ping_interval=None) as server, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(TIMEOUT)
+        sock.connect(server.address)
+        sock.sendall(REQUEST)
+        reader = Reader(sock)
+        reader.head()
+        assert app.waits.wait(TIMEOUT)
+        payloads = frames(reader)
+    assert payloads[-2:] == [b"last", b"yes"]
+    arrived = [payload[0] for payload in payloads[:-2]]
+    assert all(payload[1:] == NOISE for payload in payloads[:-2])
+    assert arrived == sorted(set(arrived))
+    assert set(app.sent) <= set(arrived)
+    # One was on its way when it was given up; those that had to wait for it were not.
+    late = set(app.given_up) & set(arrived)
+    assert len(late) == 1
+    assert len(app.given_up) > 1
