@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -241,6 +242,49 @@ def test_exception_in_handler_leaves_send(scripted: Scripted) -> None:
     frames, on_the_wire = server.result
     assert frames[-1] == Frame(TEXT, b"after")
     assert [(frame.opcode, len(frame.payload)) for frame in frames[:-1]] == [(BINARY, BIG)]
+    assert on_the_wire == Close(1000)
+
+
+@pytest.mark.wirespeed_only("websockets cannot go on after that")
+def test_exception_in_handler_leaves_send_that_has_not_begun(scripted: Scripted) -> None:
+    """It waits for that of another thread: nothing of it is sent."""
+    server = stalled(scripted)
+    with connect(server.uri, compression=None, close_timeout=5) as ws:
+        first = threading.Thread(target=ws.send, args=(bytes(BIG),))
+        first.start()
+        time.sleep(0.1)
+        with alarm(raise_interrupted), within(5), pytest.raises(Interrupted):
+            ws.send("second")
+        server.release.set()
+        with within(10):
+            ws.send("after")
+        first.join()
+    frames, on_the_wire = server.result
+    assert [(frame.opcode, len(frame.payload)) for frame in frames] == [(BINARY, BIG), (TEXT, 5)]
+    assert frames[-1].payload == b"after"
+    assert on_the_wire == Close(1000)
+
+
+@pytest.mark.wirespeed_only("send_many is ours")
+def test_exception_in_handler_leaves_send_many(scripted: Scripted) -> None:
+    """What was taken out of the iterable is sent."""
+    server = stalled(scripted)
+    taken: list[int] = []
+
+    def messages() -> Iterator[bytes]:
+        for number in range(50):
+            taken.append(number)
+            yield bytes([number]) * 1_000_000
+
+    with connect(server.uri, compression=None, close_timeout=5) as ws:
+        with alarm(raise_interrupted), within(5), pytest.raises(Interrupted):
+            ws.send_many(messages())
+        server.release.set()
+        with within(10):
+            ws.send("after")
+    frames, on_the_wire = server.result
+    assert len(taken) < 50
+    assert [frame.payload for frame in frames] == [*(bytes([number]) * 1_000_000 for number in taken), b"after"]
     assert on_the_wire == Close(1000)
 
 
