@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from interop.certificates import Certificates
 from interop.uvicorn_server import UvicornServer
 from wirespeed.asgi import lateness
 from wirespeed.close_codes import Close
@@ -125,6 +127,51 @@ def test_messages_of_a_client_that_closes(loop: str) -> None:
             await ws.close(4001, "bye")
 
     with UvicornServer(app.app, loop=loop) as server:
+        asyncio.run(asyncio.wait_for(main(server.uri), TIMEOUT))
+        wait_for(lambda: app.ended)
+    assert app.handled == MESSAGES
+    assert app.ended == (4001, "bye")
+
+
+def close_at_once(sock: socket.socket) -> None:
+    sock.close()
+
+
+def reset_at_once(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def end_at_once(sock: socket.socket) -> None:
+    sock.shutdown(socket.SHUT_WR)
+
+
+@LOOPS
+@pytest.mark.parametrize("leave", [close_at_once, reset_at_once, end_at_once])
+def test_messages_of_a_client_that_does_not_wait(loop: str, leave: Callable[[socket.socket], None]) -> None:
+    """The end of TCP is behind the close frame."""
+    app = Acknowledging(some_work)
+    with UvicornServer(app.app, loop=loop) as server, opened(server) as sock:
+        sock.sendall(TEXTS + CLOSE)
+        wait_for(lambda: app.handled or app.ended)
+        leave(sock)
+        wait_for(lambda: app.ended)
+    assert app.handled == MESSAGES
+    assert app.ended == (4001, "bye")
+
+
+@LOOPS
+def test_messages_over_tls(loop: str, certificates: Certificates) -> None:
+    app = Acknowledging(some_work)
+    cert, key = certificates.server_files()
+    context = ssl.create_default_context(cafile=certificates.ca_file)
+
+    async def main(uri: str) -> None:
+        async with client.connect(uri, ssl=context) as ws:
+            ws.transport.write(TEXTS + CLOSE)
+            await ws.wait_closed()
+
+    with UvicornServer(app.app, loop=loop, ssl_certfile=cert, ssl_keyfile=key) as server:
         asyncio.run(asyncio.wait_for(main(server.uri), TIMEOUT))
         wait_for(lambda: app.ended)
     assert app.handled == MESSAGES
