@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import math
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from .. import TLS, ClientConnection, connect, run
@@ -19,6 +18,7 @@ from .session import Session
 from .settings import Settings
 from .status import CommandError, Status, describe
 from .stop import Stop
+from .values import limit, parse_count, parse_seconds, parse_size
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -82,7 +82,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add(
         "--binary", action="store_true", help="send binary messages; in a pipe, of the bytes as they come, not of lines"
     )
-    add("--max-size", metavar="BYTES", default=2**20, type=_size, help="longest message accepted: 1048576, 16M, none")
+    add(
+        "--max-size",
+        metavar="BYTES",
+        default=2**20,
+        type=parse_size,
+        help="longest message accepted: 1048576, 16M, none",
+    )
     add = parser.add_argument_group("network").add_argument
     add("--insecure", action="store_true", help="accept every certificate: anyone in between can read and change all")
     add("--ca", metavar="FILE", help="trust the authorities in this PEM file instead of the system's")
@@ -92,13 +98,23 @@ def add_parser(subparsers: Subparsers) -> None:
         "--proxy", metavar="URL", default=True, help="http, https or socks proxy; none for no proxy (default: system's)"
     )
     add(
-        "--timeout", metavar="SECONDS", default=10.0, type=_seconds, help="limit for opening, and closing (default: 10)"
+        "--timeout",
+        metavar="SECONDS",
+        default=10.0,
+        type=parse_seconds,
+        help="limit for opening, and closing (default: 10)",
     )
-    add("--ping", metavar="SECONDS", default=20.0, type=_seconds, help="keepalive interval, 0 for none (default: 20)")
+    add(
+        "--ping",
+        metavar="SECONDS",
+        default=20.0,
+        type=parse_seconds,
+        help="keepalive interval, 0 for none (default: 20)",
+    )
     add = parser.add_argument_group("ending").add_argument
     wait = "after the end of the input, close when nothing came for so long; inf: only the server closes (default: 1)"
-    add("--wait", metavar="SECONDS", default=1.0, type=_seconds, help=wait)
-    add("--count", metavar="N", type=_count, help="close after N messages")
+    add("--wait", metavar="SECONDS", default=1.0, type=parse_seconds, help=wait)
+    add("--count", metavar="N", type=parse_count, help="close after N messages")
     add = parser.add_argument_group("output").add_argument
     add("-v", "--verbose", action="store_true", help="show handshake, frames, pings and the closing")
     add("--no-color", action="store_true", help="no colors; NO_COLOR in the environment does the same")
@@ -187,9 +203,9 @@ def _connect_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "origin": arguments.origin,
         "max_size": arguments.max_size,
         "proxy": None if arguments.proxy == "none" else arguments.proxy,
-        "open_timeout": _limit(arguments.timeout),
-        "close_timeout": _limit(arguments.timeout),
-        "ping_interval": _limit(arguments.ping or math.inf),
+        "open_timeout": limit(arguments.timeout),
+        "close_timeout": limit(arguments.timeout),
+        "ping_interval": limit(arguments.ping or math.inf),
     }
     for name, value in arguments.header:
         if name.lower() in _OWN_HEADERS:
@@ -203,10 +219,6 @@ _OWN_HEADERS = {"user-agent": "user_agent_header", "origin": "origin"}
 """Headers for which ``connect`` has an argument: as additional ones they would be sent twice."""
 
 
-def _limit(seconds: float) -> float | None:
-    return None if math.isinf(seconds) else seconds
-
-
 def _tls(arguments: argparse.Namespace) -> TLS:
     return TLS(ca=arguments.ca, cert=arguments.cert, key=arguments.key, verify=not arguments.insecure)
 
@@ -216,28 +228,3 @@ def _header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME:VALUE")
     return name.strip(), value.strip()
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not seconds >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
-
-
-def _size(text: str) -> int | None:
-    if text.lower() == "none":
-        return None
-    match = re.fullmatch(r"(\d+)([kmg]?)", text.lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1048576, 16M or none")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
