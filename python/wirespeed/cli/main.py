@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from ..version import __version__
-from . import bench, connect
+from . import bench, connect, serve
 from .status import CommandError, Status
 from .worker import write_all
 
 __all__ = ["main"]
 
-COMMANDS = (connect, bench)
+COMMANDS = (connect, serve, bench)
 """Modules with ``add_parser(subparsers)``, which sets ``run`` to a function of the arguments that returns a status."""
 
 
