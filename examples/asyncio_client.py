@@ -1,6 +1,6 @@
 """A client that stays connected: it sends ticks, prints what comes back, and connects again when the server goes away.
 
-It talks to an echo server, such as `wirespeed-bench echo --port 8765`, which `make build` puts in `target/release/`:
+It talks to an echo server, which `wirespeed serve` starts in another terminal:
 
     python examples/asyncio_client.py ws://localhost:8765       # until Ctrl-C
     python examples/asyncio_client.py ws://localhost:8765 10    # ten ticks
@@ -24,7 +24,7 @@ async def send_ticks(ws: wirespeed.ClientConnection) -> None:
 async def follow(uri: str, limit: int | None) -> None:
     """Print what the server sends, on one connection after another."""
     received = 0
-    async for ws in wirespeed.connect(uri):
+    async for ws in wirespeed.connect(uri, reconnect_after_close=True):
         sending = asyncio.ensure_future(send_ticks(ws))
         try:
             async for message in ws:

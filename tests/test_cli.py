@@ -53,7 +53,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"wirespeed {wirespeed.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["connect", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["connect", "--help"], ["serve", "--help"]], ids=" ".join)
 def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(arguments) == 0
     shown = capsys.readouterr()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interop.servers import WebSocketsServer
+from interop.serve_command import Serving
 from interop.terminal import environment
 from wirespeed.cli import main
 
@@ -37,8 +37,15 @@ def examples() -> Iterator[Any]:
             yield pytest.param(Example(command, output), id=command)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """What the page tells readers to start."""
+    with Serving("--port", "0", folder=tmp_path_factory.mktemp("serving")) as running:
+        yield running
+
+
 @pytest.mark.parametrize("example", list(examples()))
-def test_example(server: WebSocketsServer, tmp_path: Path, example: Example) -> None:
+def test_example(server: Serving, tmp_path: Path, example: Example) -> None:
     script = tmp_path / "wirespeed"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m wirespeed "$@"\n')
     script.chmod(0o755)
@@ -60,11 +67,24 @@ def test_there_are_examples() -> None:
     assert len(list(examples())) >= 8
 
 
-def test_every_option_is_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["connect", "--help"])
+@pytest.mark.parametrize(
+    ("command", "begin", "end"),
+    [
+        # What the others are told by --help only: the benchmarks theirs.
+        ("connect", "## On a terminal", "## Serving"),
+        ("serve", "## Serving", "## Benchmarks"),
+    ],
+)
+def test_every_option_is_in_the_page(capsys: pytest.CaptureFixture[str], command: str, begin: str, end: str) -> None:
+    main([command, "--help"])
     options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
-    # The benchmarks tell theirs by --help.
-    text, _, _ = PAGE.read_text(encoding="utf-8").partition("## Benchmarks")
-    page = set(re.findall(r"--[a-z][a-z-]+", text))
-    assert options - page == set()
-    assert page - options - {"--version", "--port"} == set()
+    text = PAGE.read_text(encoding="utf-8").partition(f"\n{begin}\n")[2].partition(f"\n{end}\n")[0]
+    assert set(re.findall(r"--[a-z][a-z-]+", text)) == options
+
+
+def test_the_examples_use_the_default_address(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["serve", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(default: localhost)" in shown
+    assert "(default: 8765)" in shown
+    assert "ws://localhost:8765" in PAGE.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import connect, unix_connect
 
 from interop.certificates import Certificates
-from interop.children import Child
+from interop.serve_command import Serving
 from wirespeed.cli import main
 
 pytestmark = pytest.mark.wirespeed_only("the command line is ours")
@@ -49,35 +49,6 @@ number = 7
 """
 
 
-START = """
-import os, sys, threading
-os.chdir(sys.argv[1])
-# As where the command is installed: the current folder is not in the path of modules.
-sys.path[:] = filter(None, sys.path)
-# It does not outlive tests that were killed.
-threading.Thread(target=lambda: (os.read(0, 1), os._exit(9)), daemon=True).start()
-from wirespeed.cli import main
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-class Serving:
-    """The command as a child; ``uri`` is where it says that it listens."""
-
-    def __init__(self, *arguments: str, folder: Path) -> None:
-        self.child = Child([sys.executable, "-W", "error", "-c", START, str(folder), "serve", *arguments])
-        try:
-            self.uri = self.child.read_until("listening on ")
-        except BaseException:
-            self.child.stop()
-            raise
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and return the exit status."""
-        self.child.process.send_signal(number)
-        return self.child.process.wait(20)
-
-
 Serve = Callable[..., Serving]
 
 
@@ -94,7 +65,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
     yield start
     for one in made:
-        one.child.stop()
+        one.stop()
 
 
 # What it serves
@@ -112,6 +83,19 @@ def test_echo(serve: Serve) -> None:
         ws.recv(timeout=20)
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1009
+
+
+def test_echo_closes_as_it_is_asked(serve: Serve) -> None:
+    served = serve()
+    for code in (1000, 1011, 4001):
+        with pytest.raises(ConnectionClosed) as caught, connect(f"{served.uri}/close?code={code}", proxy=None) as ws:
+            ws.recv(timeout=20)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == code
+    for path in ("/close", "/close?code=1005", "/close?code=999", "/x/close?code=1000"):
+        with connect(served.uri + path, proxy=None) as ws:
+            ws.send("hello")
+            assert ws.recv(timeout=20) == "hello"
 
 
 @pytest.mark.parametrize("name", ["app:greet", "app:nested.greet"])

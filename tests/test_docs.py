@@ -1,6 +1,6 @@
 """Every Python snippet of README.md and docs/ runs against a real server; links and commands exist.
 
-The server is the native echo server where it is built, otherwise that of the ``websockets`` package. A snippet
+The server is ``wirespeed serve``, as the pages say. A snippet
 
 - that shows what it prints with ``# -> text`` must print exactly these texts, in this order;
 - that does not connect by itself gets an open connection, ``ws``, and the names ``connect`` and ``wirespeed``;
@@ -27,7 +27,7 @@ import pytest
 
 import wirespeed
 from interop.certificates import Certificates
-from interop.native import NativeEcho, find_binary
+from interop.serve_command import Serving
 from interop.servers import WebSocketsServer
 from wirespeed.sync import connect
 
@@ -75,38 +75,29 @@ def snippets() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def places(
     certificates: Certificates,
-    client_certificate_server: WebSocketsServer,
     unix_server: WebSocketsServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, str]]:
     """What stands in the pages for a server or a file, and what it is here."""
-    fixed = {
-        "wss://localhost:8444": client_certificate_server.uri,
-        "internal-ca.pem": certificates.ca_file,
-        "client.pem": certificates.client_cert,
-        "client.key": certificates.client_key,
-        "/run/feed.sock": unix_server.unix_path or "",
-    }
-    binary = find_binary()
-    with contextlib.ExitStack() as stack:
-        if binary is not None:
-            echo = NativeEcho(binary)
-            stack.callback(echo.stop)
-            yield {
-                "ws://localhost:8765": echo.uri,
-                "wss://localhost:8443": echo.secure_uri,
-                "ca.pem": echo.ca_file,
-                **fixed,
-            }
-        else:
-            plain = stack.enter_context(WebSocketsServer())
-            secure = stack.enter_context(WebSocketsServer(ssl_context=certificates.server_context()))
-            yield {
-                "ws://localhost:8765": plain.uri,
-                "wss://localhost:8443": secure.uri,
-                "ca.pem": certificates.ca_file,
-                **fixed,
-            }
+    cert, key = certificates.server_files()
+    folder = tmp_path_factory.mktemp("serving")
+    with (
+        Serving("--port", "0", folder=folder) as plain,
+        Serving("--port", "0", "--cert", cert, "--key", key, folder=folder) as secure,
+        Serving(
+            "--port", "0", "--cert", cert, "--key", key, "--client-ca", certificates.ca_file, folder=folder
+        ) as mutual,
+    ):
+        yield {
+            "ws://localhost:8765": plain.uri,
+            "wss://localhost:8443": secure.uri,
+            "wss://localhost:8444": mutual.uri,
+            "ca.pem": certificates.ca_file,
+            "internal-ca.pem": certificates.ca_file,
+            "client.pem": certificates.client_cert,
+            "client.key": certificates.client_key,
+            "/run/feed.sock": unix_server.unix_path or "",
+        }
 
 
 def localized(code: str, places: dict[str, str]) -> str:

@@ -14,12 +14,19 @@ from .status import CommandError, Status
 __all__ = ["echo", "load"]
 
 
+_CLOSE = re.compile(r"/close\?code=(100[0-37-9]|101[0-4]|[34][0-9]{3})")
+"""The path that asks for a close code: one of those that may be sent, RFC 6455, section 7.4."""
+
+
 async def echo(ws: ServerConnection) -> None:
-    """Send every message back.
+    """Send every message back; a connection to ``/close?code=N`` is closed with that code.
 
     Args:
         ws: The connection.
     """
+    asked = _CLOSE.fullmatch(ws.request.path)
+    if asked is not None:
+        await ws.close(int(asked[1]))
     async for message in ws:
         await ws.send(message)
 

@@ -32,6 +32,9 @@ listeners; module:handler names it, and the module is looked for in the current
 folder first. Where the server listens is written to the standard output, what
 goes wrong to the standard error.
 
+The echo closes a connection to /close?code=N with that code, to try what a
+client makes of it.
+
 SIGINT (Ctrl-C) and SIGTERM close the connections with code 1001 and wait for
 their handlers; a second signal cancels these. The certificate is read again
 when its files have changed, or at once when SIGHUP comes; connections that are
