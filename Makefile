@@ -113,6 +113,7 @@ lint: $(VENV)/built ## Check formatting, lints, types, stubs, licences
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/python -m mypy.stubtest wirespeed._native --mypy-config-file pyproject.toml
 	@if command -v cargo-deny >/dev/null; then cargo-deny --offline check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and sources of dependencies are not checked (cargo install cargo-deny)"; fi

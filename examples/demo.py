@@ -109,11 +109,11 @@ def main() -> None:
             exchange(uri, certificate)
     try:
         import trustme  # noqa: F401
-        import websockets
+        from websockets.version import version
     except ImportError:
         print("The `websockets` package is not installed: its server is left out.")
         return
-    print(f"A server that others wrote, websockets {websockets.__version__}:")
+    print(f"A server that others wrote, websockets {version}:")
     with websockets_server() as uris:
         for uri, certificate in uris:
             exchange(uri, certificate)

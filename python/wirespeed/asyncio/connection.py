@@ -12,7 +12,7 @@ import socket as socket_module
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .. import codec
 from .._native import AsyncConnection, Opened
@@ -89,6 +89,12 @@ class Connection(ConnectionStatus, AsyncConnection):
 
     # Receiving.
 
+    @overload
+    def recv_streaming(self, decode: Literal[True]) -> AsyncIterator[str]: ...
+    @overload
+    def recv_streaming(self, decode: Literal[False]) -> AsyncIterator[bytes]: ...
+    @overload
+    def recv_streaming(self, decode: bool | None = None) -> AsyncIterator[Data]: ...
     async def recv_streaming(self, decode: bool | None = None) -> AsyncIterator[Data]:
         """Receive the next message fragment by fragment, as the peer sent it.
 

@@ -14,7 +14,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .. import codec
 from .._native import BlockingConnection, Opened, Ping
@@ -88,6 +88,12 @@ class Connection(ConnectionStatus, BlockingConnection):
 
     # Receiving in pieces.
 
+    @overload
+    def recv_streaming(self, decode: Literal[True]) -> Iterator[str]: ...
+    @overload
+    def recv_streaming(self, decode: Literal[False]) -> Iterator[bytes]: ...
+    @overload
+    def recv_streaming(self, decode: bool | None = None) -> Iterator[Data]: ...
     def recv_streaming(self, decode: bool | None = None) -> Iterator[Data]:
         """Receive the next message fragment by fragment, as the peer sent it.
 
