@@ -173,8 +173,8 @@ bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything onc
 	$(bench-run) --quick $(BENCH_ARGS)
 
 .PHONY: bench-report
-bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and the pictures and the text of the docs
-	$(BENCH)/bin/wirespeed bench report --docs docs $(BENCH_ARGS)
+bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and bench/benchmarks.md with its pictures
+	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions
 instructions: $(VENV)/built target/release/wirespeed-bench ## Count the instructions of the hot paths against those that are kept (needs valgrind)

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], program: str) -> int:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    about = "wirespeed and its rivals, measured in turns, every message checked. Method and bias: bench/*.md."
+    about = "wirespeed and its rivals, measured in turns, what they receive checked. Method and bias: bench/*.md."
     parser = argparse.ArgumentParser(prog=program, description=about, allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

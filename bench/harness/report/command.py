@@ -51,18 +51,18 @@ def main(arguments: Sequence[str], program: str = "wirespeed bench report") -> i
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help=where)
     parser.add_argument("--no-pictures", action="store_true", help="tables only: needs no matplotlib")
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
-    docs = "also write FOLDER/benchmarks.md, and the pictures that a README shows to FOLDER/pictures"
-    parser.add_argument("--docs", type=Path, metavar="FOLDER", help=docs)
+    clone = "also write FOLDER/bench/benchmarks.md, and the pictures that a README shows to FOLDER/docs/pictures"
+    parser.add_argument("--clone", type=Path, metavar="FOLDER", help=clone)
     options = parser.parse_args(arguments)
     records = choose(options.record, options.records)
     draw = None if options.no_pictures else _drawing()
-    for path in write(records, options.out, options.pictures, draw=draw, docs=options.docs).all:
+    for path in write(records, options.out, options.pictures, draw=draw, clone=options.clone).all:
         print(path)
     return 0
 
 
 def write(
-    records: Sequence[Chosen], out: Path, pictures: Path | None = None, *, draw: Draw | None, docs: Path | None = None
+    records: Sequence[Chosen], out: Path, pictures: Path | None = None, *, draw: Draw | None, clone: Path | None = None
 ) -> Written:
     """Writes the report of some records, and its pictures if there is something to draw them with.
 
@@ -71,7 +71,7 @@ def write(
         out: where page and Markdown go.
         pictures: where the pictures go; None: into a folder there.
         draw: what draws; None: there are no pictures.
-        docs: where the Markdown goes as well, with the headline pictures alone; None: nowhere.
+        clone: in whose `bench` the Markdown goes as well, and the headline pictures alone in its `docs`; None: nowhere.
 
     Raises:
         UsageError: a chart asks for what cannot be drawn.
@@ -86,10 +86,11 @@ def write(
         written = Written(out / "index.html", out / "report.md", _save(drawn, folder))
         written.page.write_text(page(report), encoding="utf-8")
         written.markdown.write_text(markdown(report, _links(drawn, folder, out)), encoding="utf-8")
-        if docs is not None:
-            files = (docs / "benchmarks.md", *_save(headlines, docs / "pictures"))
-            text = markdown(report, _links(headlines, docs / "pictures", docs))
-            files[0].write_text(text, encoding="utf-8")
+        if clone is not None:
+            shown, kept = clone / "docs" / "pictures", clone / "bench"
+            kept.mkdir(parents=True, exist_ok=True)
+            files = (kept / "benchmarks.md", *_save(headlines, shown))
+            files[0].write_text(markdown(report, _links(headlines, shown, kept)), encoding="utf-8")
             written = dataclasses.replace(written, docs=files)
     except OSError as error:
         raise BenchError(f"cannot write {error.filename or out}: {error.strerror}") from error
