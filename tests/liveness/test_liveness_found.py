@@ -69,7 +69,7 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["close", -1, 0, {"code": 1000}]
         """,
     ),
-    # The end of the peer's direction came before our answer to its close frame, which waited for the rest of the message.
+    # The end of the peer's direction came before our answer to its close frame, which waited for the message.
     "the peer closes and ends its direction while much is on its way": (
         {"actors": 2, "max_queue": 4, "write_limit": 20000, "max_queue_bytes": None},
         """
@@ -85,6 +85,14 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["ping", 2, 0, {"turns": 0}]
         ["message", -1, 0, {"sizes": [700, 3000, 9002, 9001], "text": true, "ping": true}]
         ["recv_nowait", 1, 0, {"turns": 0}]
+        """,
+    ),
+    # A transport whose connection is gone tells so in the next iteration, and warns of what is written until then.
+    "fragments follow a reset": (
+        {"send_buffer": 4096, "receive_buffer": 16384, "max_queue": 16, "write_limit": (1, 1), "max_queue_bytes": None},
+        """
+        ["reset", -1, 0, {}]
+        ["fragments", 0, 0, {"sizes": [50002, 100004, 105, 50005, 9006, 701], "text": true, "lazy": false, "turns": 0}]
         """,
     ),
 }

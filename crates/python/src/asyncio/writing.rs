@@ -124,12 +124,18 @@ impl AsyncConnection {
         }
         let Some(transport) = conn.transport(py) else { return Ok(true) };
         let output = PyBytes::new(py, &output);
-        if let Err(error) = invoke::method(transport.bind(py), intern!(py, "write"), [output.as_any()]) {
-            // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may follow.
-            conn.lock(py)?.conn.end(Failure::Aborted);
-            return Err(error);
+        match write_to(transport.bind(py), &output) {
+            Ok(written) => {
+                let mut state = conn.lock(py)?;
+                state.blocked |= !written;
+                Ok(state.blocked)
+            }
+            Err(error) => {
+                // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may follow.
+                conn.lock(py)?.conn.end(Failure::Aborted);
+                Err(error)
+            }
         }
-        Ok(conn.lock(py)?.blocked)
     }
 
     /// What was corked leaves: the end of an iteration of the loop.
@@ -322,4 +328,14 @@ impl AsyncConnection {
         }
         steps.end()
     }
+}
+
+/// Writes to a transport, unless it has failed: it will say so in the next iteration, and would put a warning in the log for what is written until then.
+fn write_to(transport: &Bound<'_, PyAny>, bytes: &Bound<'_, PyBytes>) -> PyResult<bool> {
+    let py = transport.py();
+    if invoke::method(transport, intern!(py, "is_closing"), [])?.is_truthy()? {
+        return Ok(false);
+    }
+    invoke::method(transport, intern!(py, "write"), [bytes.as_any()])?;
+    Ok(true)
 }
