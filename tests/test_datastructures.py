@@ -132,7 +132,9 @@ def test_from_raw_does_not_validate() -> None:
     assert Headers.from_raw([("a b", "\n")]).get_all("A B") == ["\n"]
 
 
-@pytest.mark.parametrize("name", ["Authorization", "proxy-authorization", "COOKIE", "Set-Cookie"])
+@pytest.mark.parametrize(
+    "name", ["Authorization", "proxy-authorization", "COOKIE", "Set-Cookie", "Sec-WebSocket-Protocol"]
+)
 def test_repr_hides_credentials(name: str) -> None:
     headers = Headers([("Host", "example.com"), (name, "secret")])
     for shown in (repr(headers), repr(Request("/", headers)), repr(Response(200, "OK", headers))):
@@ -140,6 +142,21 @@ def test_repr_hides_credentials(name: str) -> None:
         assert "example.com" in shown
         assert name in shown
     assert f"{name}: secret" in str(headers)
+
+
+def test_empty_name_is_named() -> None:
+    with pytest.raises(InvalidHeaderFormat, match="invalid '' header: expected token at 0 in an empty name"):
+        Headers({"": "value"})
+
+
+def test_repr_hides_queries() -> None:
+    request = Request("/path?token=secret", Headers({"Referer": "https://example.com/?session=secret"}))
+    assert repr(request) == (
+        "Request(path='/path?***', headers=Headers([('Referer', 'https://example.com/?***')]), "
+        "method='GET', protocol='HTTP/1.1')"
+    )
+    moved = Response(302, "Found", Headers({"Location": "wss://user:secret@example.com/a?token=secret"}))
+    assert "'wss://***@example.com/a?***'" in repr(moved)
 
 
 def test_request() -> None:

@@ -75,6 +75,8 @@ INVALID = [
     ("ws://localhost:8_0/", "port"),
     ("ws://user@localhost/", "username provided without password"),
     ("ws://a%3Ab:pass@localhost/", "username contains a colon"),
+    ("ws://user:p@ss@localhost/", "contains @; write it as %40"),
+    ("ws://user:pass@@localhost/", "contains @; write it as %40"),
     ("ws://user:%FF@localhost/", "UTF-8"),
     ("ws://user:%0d%0a@localhost/", "control character"),
     ("ws://::1/", "brackets"),
@@ -136,7 +138,8 @@ def test_password_is_never_shown(user_info: str, rest: str) -> None:
 
 
 def test_repr_hides_the_password() -> None:
-    assert "secret" not in repr(parse_uri("ws://user:secret@localhost/"))
+    for uri in ("ws://user:secret@localhost/", "ws://localhost/?token=secret"):
+        assert "secret" not in repr(parse_uri(uri))
 
 
 @pytest.mark.parametrize(

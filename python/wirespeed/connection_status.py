@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .protocol_state import State
+from .redaction import mask_query, printable
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .datastructures import Request, Response
     from .typing import Subprotocol
 
-__all__ = ["ConnectionStatus", "Heads"]
+__all__ = ["AcceptedStatus", "ConnectionStatus", "Heads", "address_text"]
 
 
 class ConnectionStatus:
@@ -32,9 +33,20 @@ class ConnectionStatus:
         def _state(self) -> int: ...
         @property
         def _close(self) -> tuple[int, str] | None: ...
+        @property
+        def _tls(self) -> tuple[str | None, str | None] | None: ...
+        @property
+        def remote_address(self) -> Any: ...  # noqa: D102 - the connections describe it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} {self.id}>"
+
+    @property
+    def _label(self) -> str:
+        """Which connection it is, for a log: its id, and the server."""
+        request = self._handshake.request
+        host = printable(", ".join(request.headers.get_all("Host")))
+        return f"{self.id} to {'ws' if self._tls is None else 'wss'}://{host}{_path(request)}"
 
     @property
     def state(self) -> State:
@@ -72,6 +84,33 @@ class ConnectionStatus:
     def subprotocol(self) -> Subprotocol | None:
         """Subprotocol that was agreed on, ``None`` if there is none."""
         return self._handshake.subprotocol
+
+
+class AcceptedStatus(ConnectionStatus):
+    """The same for connections of servers."""
+
+    __slots__ = ()
+
+    @property
+    def _label(self) -> str:
+        """Which connection it is, for a log: its id, and the client."""
+        return f"{self.id} from {address_text(self.remote_address)} to {_path(self._handshake.request)}"
+
+
+def _path(request: Request) -> str:
+    return printable(mask_query(request.path))
+
+
+def address_text(address: Any) -> str:
+    """Return the address of either end for logs.
+
+    Args:
+        address: What ``getsockname`` or ``getpeername`` returned.
+    """
+    if isinstance(address, tuple):
+        host, port = str(address[0]), address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return (address.decode(errors="replace") if isinstance(address, bytes) else address) or "a Unix socket"
 
 
 class Heads:

@@ -28,7 +28,7 @@ def check_arguments(
 
     Raises:
         TypeError: An argument has a wrong type.
-        ValueError: Both were given, or none.
+        ValueError: Both were given, or none, or a username contains a colon.
     """
     if not isinstance(realm, str):
         raise TypeError(f"realm must be a str, not {type(realm).__name__}")
@@ -45,6 +45,9 @@ def check_arguments(
     if not pairs or not all(map(_is_pair, pairs)):
         # Not what was passed: it may be a password.
         raise TypeError("credentials must be a pair of username and password, or a list of such pairs")
+    # RFC 7617, section 2: the first colon ends the username, so this one would never be recognised.
+    if any(":" in username for username, _ in pairs):
+        raise ValueError("credentials: a username must not contain a colon")
     known = {str(username): str(password).encode(errors="surrogateescape") for username, password in pairs}
 
     def check(username: str, password: str) -> bool:

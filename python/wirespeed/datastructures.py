@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Protocol
 
 from .exceptions import InvalidHeaderFormat, InvalidHeaderValue
-from .redaction import mask_header, printable
+from .redaction import mask_header, mask_query, printable
 
 __all__ = ["Headers", "HeadersLike", "MultipleValuesError", "Request", "Response", "SupportsKeysAndGetItem"]
 
@@ -38,8 +38,8 @@ class Headers(MutableMapping[str, str]):
 
     Values hold ISO-8859-1 text, which can represent any bytes: ``value.encode("iso-8859-1").decode()`` reads UTF-8.
 
-    ``str`` returns the headers as they appear on the wire. ``repr`` masks the values which are credentials, so it may
-    be logged.
+    ``str`` returns the headers as they appear on the wire. ``repr`` masks the values which are credentials, or may be,
+    so it may be logged.
 
     Raises:
         InvalidHeaderFormat: A name is not a token.
@@ -96,7 +96,7 @@ class Headers(MutableMapping[str, str]):
 
     def __setitem__(self, name: str, value: str) -> None:
         if not _is_name(name):
-            raise InvalidHeaderFormat(name, "expected token", name, 0)
+            raise InvalidHeaderFormat(name, "expected token", name or "an empty name", 0)
         if not _is_value(str(value)):
             raise InvalidHeaderValue(name, str(value))
         self._append(name, str(value))
@@ -166,9 +166,11 @@ HeadersLike = Headers | Mapping[str, str] | Iterable[tuple[str, str]] | Supports
 """Types accepted where headers are expected."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Request:
     """The request that opens a connection.
+
+    ``repr`` masks the query, and headers as those do, so it may be logged.
 
     Attributes:
         path: Path and query, as in the request line.
@@ -181,6 +183,12 @@ class Request:
     headers: Headers
     method: str = "GET"
     protocol: str = "HTTP/1.1"
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(path={mask_query(self.path)!r}, headers={self.headers!r}, "
+            f"method={self.method!r}, protocol={self.protocol!r})"
+        )
 
 
 @dataclasses.dataclass(repr=False)

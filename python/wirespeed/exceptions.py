@@ -44,7 +44,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .close_codes import CloseCode
-from .redaction import mask_header, mask_user_info, printable
+from .redaction import mask_header, mask_uri, mask_user_info, printable
 
 if TYPE_CHECKING:
     from .close_codes import Close
@@ -178,7 +178,7 @@ class InvalidURI(WebSocketException):
     """Raised by connecting to something that is not a WebSocket URI.
 
     Attributes:
-        uri: The URI as given, credentials included.
+        uri: The URI as given, credentials and query included; the text has neither.
         msg: What is wrong with it.
     """
 
@@ -188,7 +188,7 @@ class InvalidURI(WebSocketException):
         self.msg = msg
 
     def __str__(self) -> str:
-        return f"{printable(mask_user_info(self.uri))} isn't a valid URI: {self.msg}"
+        return f"{printable(mask_uri(self.uri))} isn't a valid URI: {self.msg}"
 
 
 class InvalidProxy(WebSocketException):
@@ -318,7 +318,7 @@ class InvalidHeader(InvalidHandshake):
         self.value = value
 
     def __str__(self) -> str:
-        name = printable(self.name)
+        name = printable(self.name) or "''"
         if self.value is None:
             return f"missing {name} header"
         if self.value == "":

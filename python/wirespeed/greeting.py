@@ -26,6 +26,7 @@ class Greeting:
         opening: What the bytes that were received were given to, with all of them; ``None`` if there is none.
         data: Bytes that are to be given to one, empty for the end of the stream; ``None`` if nothing came.
         entry: Its place in the gate, ``None`` if it did not have to wait.
+        is_silent: Whether nothing has come from it yet.
 
     Args:
         sock: An accepted non-blocking socket.
@@ -34,7 +35,7 @@ class Greeting:
         drop: Called to close it at once while it waits.
     """
 
-    __slots__ = ("_drop", "_received", "address", "data", "deadline", "entry", "opening", "sock")
+    __slots__ = ("_drop", "_received", "address", "data", "deadline", "entry", "is_silent", "opening", "sock")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Greeting:
         self.opening: ServerOpening | None = None
         self.data: bytes | None = None
         self.entry: Entry | None = None
+        self.is_silent = True
         self._received = b""
         self._drop = drop
 
@@ -78,6 +80,7 @@ class Greeting:
             data: What came.
             make_opening: Makes what it is given to; ``None`` with TLS, of which the first record is awaited.
         """
+        self.is_silent = self.is_silent and not data
         if make_opening is None:
             self._received += data
             self.data = self._received or data

@@ -7,19 +7,21 @@ awaits what they return if there is an event loop to do so.
 from __future__ import annotations
 
 import contextlib
-import socket as socket_module
+import logging
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 from ._native import Handshake
+from .connection_status import address_text
 from .datastructures import Response
 from .exceptions import ConnectionClosed, InvalidHandshake, InvalidOrigin, NegotiationError
+from .greeting import Greeting
 from .protocol_state import State
 from .responses import common_fields, plain_response
 from .server_options import ServerOptions
 from .typing import LoggerLike
 
-__all__ = ["LINGER", "READ_SIZE", "address_text", "hint", "is_peers_fault", "negotiation", "refuse"]
+__all__ = ["LINGER", "READ_SIZE", "hint", "is_peers_fault", "negotiation", "refuse", "say_failed", "say_refused"]
 
 READ_SIZE = 2**15
 """Bytes to receive at once. A request head is at most 16 KiB."""
@@ -28,6 +30,14 @@ LINGER = 2.0
 """Seconds that a client which was refused may take to read why, where nothing else bounds it."""
 
 _FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
+
+
+class Gate(Protocol):
+    """What the gates of servers have in common: the log of what clients can cause as often as they like."""
+
+    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+        """Log it, or count it."""
+        ...
 
 
 def negotiation(
@@ -76,11 +86,12 @@ def negotiation(
         if connection._state != State.CONNECTING:
             raise
         # A response of the application's that cannot be sent.
-        connection.logger.error("the response cannot be sent", exc_info=True)
+        connection.logger.error("the response cannot be sent (%s)", connection._label, exc_info=True)
         refuse(connection)
         return exc
     if response.status_code != 101 and error is None:
-        error = InvalidHandshake(f"refused with status {response.status_code}")
+        excerpt = response.body_excerpt()
+        error = InvalidHandshake(f"HTTP {response.status_code:d}" + (f": {excerpt}" if excerpt else ""))
     return error
 
 
@@ -106,7 +117,7 @@ def _ask(
         if response is not None and not isinstance(response, Response):
             raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
     except Exception as exc:
-        connection.logger.error("%s failed", name, exc_info=True)
+        connection.logger.error("%s failed (%s)", name, connection._label, exc_info=True)
         return plain_response(500, _FAILED), exc
     return response, None
 
@@ -129,36 +140,65 @@ def _draft(connection: Any, options: ServerOptions) -> tuple[Response, Exception
     except NegotiationError as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
-        connection.logger.error("opening handshake failed", exc_info=True)
+        connection.logger.error("opening handshake failed (%s)", connection._label, exc_info=True)
         return plain_response(500, _FAILED), exc
     return response, error
 
 
-def hint(data: bytes, is_tls: bool, sock: socket_module.socket, logger: LoggerLike) -> None:
+def hint(data: bytes, is_tls: bool, greeting: Greeting, gate: Gate) -> None:
     """Say in the log what a client cannot be told in a language that it speaks.
 
     Args:
         data: The first that came from it, in which there is no request.
         is_tls: Whether it should have been TLS.
-        sock: Where it came from.
-        logger: For the hint.
+        greeting: Where it came from.
+        gate: Has the log.
     """
     # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
     if not is_tls and data[:2] == b"\x16\x03":
-        logger.warning(
-            "a client speaks TLS to a port without TLS (%s): it should connect to ws://, or the server needs ssl=",
-            _ends(sock),
-        )
+        text = "a client speaks TLS to a port without TLS (%s): it should connect to ws://, or the server needs ssl="
     elif is_tls and data[:4] in (b"GET ", b"HEAD", b"POST"):
-        logger.warning(
-            "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://", _ends(sock)
-        )
-
-
-def _ends(sock: socket_module.socket) -> str:
+        text = "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://"
+    else:
+        return
+    ends = address_text(greeting.address)
     with contextlib.suppress(OSError):
-        return f"{address_text(sock.getpeername())} -> {address_text(sock.getsockname())}"
-    return "gone"
+        ends += f" -> {address_text(greeting.sock.getsockname())}"
+    gate.count_of(greeting.address, text, logging.WARNING, text, ends)
+
+
+def say_refused(connection: Any, error: Exception, gate: Gate) -> None:
+    """Log that a connection was refused.
+
+    Args:
+        connection: A server's connection.
+        error: Why.
+        gate: Has the log.
+    """
+    text = "connection %s refused: %s"
+    gate.count_of(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
+
+
+def say_failed(greeting: Greeting, connection: Any | None, exc: Exception, gate: Gate, logger: LoggerLike) -> None:
+    """Log that an opening handshake has failed.
+
+    Args:
+        greeting: Whose it was.
+        connection: The connection, if it came so far.
+        exc: Why.
+        gate: Has the log of what clients cause.
+        logger: The log of everything else.
+    """
+    who = address_text(greeting.address) if connection is None else connection._label
+    text = "opening handshake failed (%s): %s"
+    said = str(exc) or type(exc).__name__
+    if not is_peers_fault(exc):
+        logger.error(text, who, said, exc_info=exc)
+    elif greeting.is_silent:
+        # A scan of ports, or somebody who looks whether the server is there.
+        logger.debug("a client has sent nothing (%s): %s", who, said)
+    else:
+        gate.count_of(greeting.address, f"failed: {said}", logging.INFO, text, who, said)
 
 
 def is_peers_fault(exc: Exception) -> bool:
@@ -168,15 +208,3 @@ def is_peers_fault(exc: Exception) -> bool:
         exc: The exception.
     """
     return isinstance(exc, (ConnectionClosed, InvalidHandshake, OSError, EOFError))
-
-
-def address_text(address: Any) -> str:
-    """Return the address of either end for logs.
-
-    Args:
-        address: What ``getsockname`` or ``getpeername`` returned.
-    """
-    if isinstance(address, tuple):
-        host, port = str(address[0]), address[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return (address.decode(errors="replace") if isinstance(address, bytes) else address) or "a Unix socket"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .datastructures import Headers, HeadersLike, Response
 from .exceptions import InvalidStatus, InvalidURI, SecurityError
-from .redaction import mask_user_info, printable
+from .redaction import mask_uri, printable
 from .uri import WebSocketURI, parse_uri, split
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class RedirectChain:
             raise exc
         uri = resolve_location(self.uri, location)
         parsed = parse_uri(uri)
-        self._check(parsed, printable(mask_user_info(uri)), exc)
+        self._check(parsed, printable(mask_uri(uri)), exc)
         if parsed.origin != self.parsed.origin and self.headers is not None:
             self.headers = without_credentials(self.headers)
         self.uri = uri

@@ -39,8 +39,8 @@ class WebSocketURI(NamedTuple):
     password: str | None = None
 
     def __repr__(self) -> str:
-        # Without user name and password: it may be logged.
-        shown = zip(self._fields[:5], self[:5], strict=True)
+        # Without user name and password, and what the query says: it may be logged.
+        shown = zip(self._fields[:5], (*self[:4], self.query and "***"), strict=True)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
     @property
@@ -102,6 +102,9 @@ def _parse(uri: str) -> WebSocketURI:
         if fragment is not None:
             raise ValueError("it has a fragment; remove it, or write # as %23")
         host, port, username, password = split_authority(authority)
+        # RFC 3986, section 3.2.1. Programs do not agree on which @ ends it: the rest would be another host.
+        if authority is not None and authority.count("@") > 1:
+            raise ValueError("its username or password contains @; write it as %40")
         if username is not None:
             if password is None:
                 raise ValueError("username provided without password; write user:@ for an empty password")

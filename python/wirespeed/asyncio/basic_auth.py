@@ -30,7 +30,7 @@ def basic_auth(
 
     Raises:
         TypeError: An argument has a wrong type.
-        ValueError: Both ``credentials`` and ``check_credentials`` were given, or none.
+        ValueError: Both ``credentials`` and ``check_credentials`` were given, or none; or a username contains a colon.
     """
     check = check_arguments(realm, credentials, check_credentials)
 

@@ -64,6 +64,11 @@ class Connection(ConnectionStatus, AsyncConnection):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if exc_type is GeneratorExit:
+            # Its coroutine is collected as garbage: nothing can be awaited, nor need there be a loop.
+            with contextlib.suppress(RuntimeError):
+                self.abort()
+            return
         await self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
 
     def __del__(self) -> None:
@@ -75,7 +80,9 @@ class Connection(ConnectionStatus, AsyncConnection):
                     with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
                         warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
             finally:
-                self.abort()
+                # Of a loop that is closed, which has nothing to be told.
+                with contextlib.suppress(RuntimeError):
+                    self.abort()
 
     # What it is.
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ..admission import Admission, Candidate, Entry
+from ..admission import Admission, Candidate, Entry, origin_of
 from ..greeting import has_unread
 from ..tally import Tally
 from ..typing import LoggerLike
@@ -43,6 +43,7 @@ class Gate:
         self._admission = Admission(limit)
         self._tally = Tally(logger)
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         # Runs while there are too many.
         self._trimmer: asyncio.TimerHandle | None = None
 
@@ -121,6 +122,19 @@ class Gate:
         self._tally.add(kind, self._loop.time(), level, text, *arguments)
         self._arm()
 
+    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+        """Log what a client can cause as often as it likes.
+
+        Args:
+            address: Its address.
+            kind: As for :meth:`wirespeed.tally.Tally.add_of`, as are the others.
+            level: Of the line in the log.
+            text: The line.
+            *arguments: What it says of this one.
+        """
+        self._tally.add_of(origin_of(address), kind, self._loop.time(), level, text, *arguments)
+        self._arm()
+
     def finish(self) -> None:
         """Log what was not yet, and nothing more."""
         for timer in (self._timer, self._trimmer):
@@ -151,7 +165,10 @@ class Gate:
 
     def _arm(self) -> None:
         due = self._tally.due
-        if self._timer is None and due is not None:
+        if due is not None and (self._timer is None or due < self._due):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due = due
             self._timer = self._loop.call_at(due, self._tell)
 
     def _tell(self) -> None:

@@ -13,6 +13,7 @@ from ..binding import bind_unix, check_socket, hosts_of, port_of
 from ..compression import Deflate
 from ..connection_options import QUEUE_BYTES, check_type
 from ..datastructures import Request, Response
+from ..handling import check_async_handler
 from ..server_options import AsyncServerOptions, ServerSSL
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
@@ -238,10 +239,10 @@ def _make(
     if handler is None:
         if options.listener is None:
             raise TypeError("handler is missing; only a server with a listener needs none")
-    elif not callable(handler):
-        raise TypeError(f"handler must be a coroutine function, not {type(handler).__name__}")
-    elif options.listener is not None:
-        raise ValueError("handler and listener exclude each other: messages go to the one or the other")
+    else:
+        check_async_handler(handler)
+        if options.listener is not None:
+            raise ValueError("handler and listener exclude each other: messages go to the one or the other")
     if create_connection is not None and not callable(create_connection):
         raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
     if not isinstance(backlog, int) or isinstance(backlog, bool):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 import signal as signal_module
 import socket as socket_module
@@ -17,10 +18,11 @@ from .._native import Opened, ServerOpening
 from ..admission import Lingering
 from ..binding import file_of, remove_file
 from ..close_codes import CloseCode
+from ..connection_status import AcceptedStatus, address_text
 from ..datastructures import Response
-from ..exceptions import ConnectionClosed
 from ..greeting import Greeting
-from ..negotiation import LINGER, address_text, is_peers_fault
+from ..handling import not_awaitable, tell_end
+from ..negotiation import LINGER, say_failed, say_refused
 from ..protocol_state import State
 from ..responses import common_fields, plain_response
 from ..server_options import AsyncServerOptions, ServerSSL, check_farewell
@@ -42,7 +44,7 @@ __all__ = ["Handler", "Server", "ServerConnection"]
 Handler = Callable[["ServerConnection"], Awaitable[None]]
 
 
-class ServerConnection(Connection):
+class ServerConnection(AcceptedStatus, Connection):
     """The connection of a server, which its handler receives.
 
     While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
@@ -117,6 +119,7 @@ class Server:
         self._serving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[ServerConnection] = set()
+        self._is_closing = False
         self._closing: asyncio.Task[None] | None = None
         # How connections are closed, once they are.
         self._farewell: tuple[int, str] | None = None
@@ -138,7 +141,9 @@ class Server:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-        await self.wait_closed()
+        # Collected as garbage, nothing can be awaited.
+        if exc_type is not GeneratorExit:
+            await self.wait_closed()
 
     async def _listen(self) -> Self:
         if self._loop is not None:
@@ -156,7 +161,7 @@ class Server:
             if self._path is not None:
                 self._file = file_of(self._path)
             self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self._gate, self.logger)
-            if self._closing is not None:
+            if self._is_closing:
                 self._stop_listening()
             elif self._start_serving:
                 await self.start_serving()
@@ -170,7 +175,7 @@ class Server:
         """Accept connections; for a server made with ``start_serving=False``."""
         if self._acceptor is None:
             raise RuntimeError("the server is not started: await it first")
-        if not self._serving and self._closing is None:
+        if not self._serving and not self._is_closing:
             self._acceptor.start()
             self._serving = True
             for sock in self._sockets:
@@ -197,14 +202,17 @@ class Server:
             reason: As for :meth:`close`.
 
         Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
             NotImplementedError: The loop has no signal handlers.
             RuntimeError: This is not the main thread.
         """
+        # Inside a signal handler, it would be too late.
+        check_farewell(code, reason)
         loop = self.get_loop()
 
         def handle(number: int) -> None:
             self.logger.info("received %s", signal_module.Signals(number).name)
-            if self._closing is None:
+            if self._farewell is None:
                 self.close(code=code, reason=reason)
             else:
                 for task in self._tasks:
@@ -225,7 +233,7 @@ class Server:
     def is_serving(self) -> bool:
         """Return whether it accepts connections."""
         is_broken = self._acceptor is not None and self._acceptor.is_broken
-        return self._serving and self._closing is None and not is_broken
+        return self._serving and not self._is_closing and not is_broken
 
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
@@ -242,7 +250,7 @@ class Server:
     def close(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
         """Begin to close: accept nothing more, refuse with 503 who is in the opening handshake, close what is open.
 
-        A second call does nothing.
+        A second call closes the connections that the first has left open, and nothing else.
 
         Args:
             close_connections: Whether to close the connections that are open; they are waited for if not.
@@ -253,9 +261,18 @@ class Server:
             ProtocolError: The code, or the reason, cannot be sent.
         """
         check_farewell(code, reason)
-        if self._closing is None and self._loop is not None:
-            self._farewell = (code, reason) if close_connections else None
-            self._closing = self._loop.create_task(self._close(close_connections, code, reason))
+        if self._loop is None:
+            return
+        if self._loop.is_closed():
+            self._give_up()
+            return
+        if close_connections and self._farewell is None:
+            self._farewell = (code, reason)
+            for connection in self.connections:
+                connection._begin_close(code, reason)
+        if not self._is_closing:
+            self._is_closing = True
+            self._closing = self._loop.create_task(self._close())
 
     async def wait_closed(self) -> None:
         """Wait until the server is closed: all connections are, and all handlers have returned."""
@@ -264,16 +281,12 @@ class Server:
         if is_turn_due():
             await give_turn()
 
-    async def _close(self, close_connections: bool, code: int, reason: str) -> None:
+    async def _close(self) -> None:
         self.logger.info("server closing")
         try:
             self._stop_listening()
             if self._greetings is not None:
                 self._greetings.release()
-            if close_connections:
-                tasks = [asyncio.ensure_future(connection.close(code, reason)) for connection in self.connections]
-                if tasks:
-                    await asyncio.wait(tasks)
             # One that was cancelled before its first step has taken nothing out.
             while tasks := [task for task in self._tasks if not task.done()]:
                 await asyncio.wait(tasks)
@@ -287,6 +300,17 @@ class Server:
             if self._closed is not None and not self._closed.done():
                 self._closed.set_result(None)
         self.logger.info("server closed")
+
+    def _give_up(self) -> None:
+        """End at once, where the loop is closed and nothing can be waited for."""
+        self._is_closing = True
+        for connection in list(self._connections):
+            with contextlib.suppress(RuntimeError):
+                connection.abort()
+        for sock in self._sockets:
+            sock.close()
+        if self._path is not None:
+            remove_file(self._path, self._file)
 
     def _stop_listening(self) -> None:
         if self._acceptor is not None:
@@ -332,7 +356,7 @@ class Server:
         self._start_opening(greeting)
 
     def _answers_at_once(self) -> bool:
-        return self._ssl.native is None and self._closing is None and not self._options.has_hooks
+        return self._ssl.native is None and not self._is_closing and not self._options.has_hooks
 
     def _open_at_once(self, greeting: Greeting, opening: ServerOpening, watched: bool) -> None:
         sock, address = greeting.sock, greeting.address
@@ -348,7 +372,7 @@ class Server:
         except BaseException as exc:
             if watched:
                 self.get_loop().remove_reader(descriptor)
-            self._opening_failed(connection, exc)
+            self._opening_failed(greeting, connection, exc)
             if not isinstance(exc, Exception):
                 raise
             return
@@ -373,11 +397,14 @@ class Server:
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it in a task of the server, which it must take out at its end."""
         task = self.get_loop().create_task(coroutine)
-        self._tasks.add(task)
+        # An eager task may be over before it is here.
+        if not task.done():
+            self._tasks.add(task)
         return task
 
     def _ended(self) -> None:
-        task = asyncio.current_task()
+        # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
+        task = asyncio.current_task(self._loop)
         if task is not None:
             self._tasks.discard(task)
 
@@ -391,24 +418,39 @@ class Server:
 
     async def _handle(self, connection: ServerConnection) -> None:
         self._connections.add(connection)
-        if self._farewell is not None:
-            # It was accepted before the server began to close, and attached after.
-            connection._begin_close(*self._farewell)
         try:
-            if self._handler is None:
+            if self._farewell is not None:
+                # It was accepted before the server began to close, and attached after.
+                connection._begin_close(*self._farewell)
+                await connection.wait_closed()
+            elif self._handler is None:
                 await connection.wait_closed()
             else:
-                async with connection:
-                    await self._handler(connection)
-        except ConnectionClosed:
-            # It ended while the handler used it: its business.
-            if self.logger.isEnabledFor(logging.DEBUG):
-                connection.logger.debug("connection %s: handler ended by its end", connection.id, exc_info=True)
-        except Exception:
-            connection.logger.error("connection handler failed", exc_info=True)
+                await self._run_handler(self._handler, connection)
+        except Exception as exc:
+            # The listener's, or that of a subclass which closes in its own way.
+            tell_end(connection, exc)
         finally:
             self._connections.discard(connection)
             self._ended()
+
+    async def _run_handler(self, handler: Handler, connection: ServerConnection) -> None:
+        told: Exception | None = None
+        try:
+            async with connection:
+                try:
+                    result: Any = handler(connection)
+                    if not inspect.isawaitable(result):
+                        raise not_awaitable(result)
+                    await result
+                except Exception as exc:
+                    # Now: closing takes its time, and may be cancelled.
+                    tell_end(connection, exc)
+                    told = exc
+                    raise
+        except Exception as exc:
+            if exc is not told:
+                raise
 
     async def _open(self, greeting: Greeting) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
@@ -424,7 +466,7 @@ class Server:
                     # Nobody closes it any more for another client: it has said all that it has to say.
                     self._gate.leave(greeting.entry)
                     connection = self._make_connection(opened, sock, remote)
-                    error = await negotiate(connection, options, self._is_closing)
+                    error = await negotiate(connection, options, lambda: self._is_closing)
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
@@ -435,7 +477,7 @@ class Server:
                 return connection
             await self._refused(connection, remote, error)
         except BaseException as exc:
-            self._opening_failed(connection, exc)
+            self._opening_failed(greeting, connection, exc)
             if not isinstance(exc, Exception):
                 raise
         finally:
@@ -446,7 +488,7 @@ class Server:
         """Let the response leave, and the client read it."""
         entry = self._gate.enter(Lingering(connection.abort), remote)
         try:
-            self.logger.info("connection from %s refused: %s", address_text(remote), error)
+            say_refused(connection, error, self._gate)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(connection._wait_for_end(), LINGER)
         finally:
@@ -454,19 +496,15 @@ class Server:
             connection.abort()
             self._ended()
 
-    def _opening_failed(self, connection: ServerConnection | None, exc: BaseException) -> None:
+    def _opening_failed(self, greeting: Greeting, connection: ServerConnection | None, exc: BaseException) -> None:
         if connection is not None:
             connection.abort()
-        if not isinstance(exc, Exception):
-            return
-        if is_peers_fault(exc):
-            self.logger.info("opening handshake failed: %s", exc or type(exc).__name__)
-        else:
-            self.logger.error("opening handshake failed: %s", exc, exc_info=exc)
+        if isinstance(exc, Exception):
+            say_failed(greeting, connection, exc, self._gate, self.logger)
 
     def _log_open(self, connection: ServerConnection) -> None:
         if self.logger.isEnabledFor(logging.DEBUG):
-            self.logger.debug("connection %s open: %r", connection.id, connection.request)
+            self.logger.debug("connection open (%s): %r", connection._label, connection.request)
 
     def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
         local = sock.getsockname()
@@ -493,6 +531,3 @@ class Server:
                 connection.abort()
             raise TypeError(f"create_connection must return a ServerConnection, not {type(connection).__name__}")
         return connection
-
-    def _is_closing(self) -> bool:
-        return self._closing is not None

@@ -56,8 +56,10 @@ async def receive_request(
     while not opening.done:
         if data is None:
             data = await receive(sock, READ_SIZE)
-            if data and greeting.entry is not None:
-                gate.progress(greeting.entry)
+            if data:
+                greeting.is_silent = False
+                if greeting.entry is not None:
+                    gate.progress(greeting.entry)
         try:
             if data:
                 opening.feed(data)
@@ -65,7 +67,7 @@ async def receive_request(
                 opening.feed_eof()
         except BaseException:
             if first:
-                hint(data, tls is not None, sock, options.effective_logger)
+                hint(data, tls is not None, greeting, gate)
             opening.reject(common_fields(options.server_header))
             if output := opening.take_output():
                 with contextlib.suppress(OSError):

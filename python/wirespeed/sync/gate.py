@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..admission import Admission, Candidate, Entry
+from ..admission import Admission, Candidate, Entry, origin_of
 from ..greeting import Greeting
 from ..tally import Tally
 from ..typing import LoggerLike
@@ -149,6 +149,19 @@ class Gate:
         """
         with self._lock:
             self._tally.add(kind, time.monotonic(), level, text, *arguments)
+
+    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+        """Log what a client can cause as often as it likes.
+
+        Args:
+            address: Its address.
+            kind: As for :meth:`wirespeed.tally.Tally.add_of`, as are the others.
+            level: Of the line in the log.
+            text: The line.
+            *arguments: What it says of this one.
+        """
+        with self._lock:
+            self._tally.add_of(origin_of(address), kind, time.monotonic(), level, text, *arguments)
 
     def tell(self) -> float | None:
         """Log what is due; return in how many seconds there is more, ``None`` for never."""

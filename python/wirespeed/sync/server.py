@@ -18,10 +18,11 @@ from .._native import ServerOpening
 from ..admission import Lingering
 from ..binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
 from ..close_codes import CloseCode
+from ..connection_status import AcceptedStatus, address_text
 from ..datastructures import Response
-from ..exceptions import ConnectionClosed
 from ..greeting import Greeting
-from ..negotiation import LINGER, address_text, is_peers_fault, refuse
+from ..handling import tell_end
+from ..negotiation import LINGER, refuse, say_failed, say_refused
 from ..protocol_state import State
 from ..responses import plain_response
 from ..server_options import ServerOptions, ServerSSL, check_farewell
@@ -43,7 +44,7 @@ Handler = Callable[["ServerConnection"], None]
 _ACCEPTED_AT_ONCE = 64
 
 
-class ServerConnection(Connection):
+class ServerConnection(AcceptedStatus, Connection):
     """The connection of a server, which its handler receives.
 
     While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
@@ -377,7 +378,7 @@ class Server:
             try:
                 connection.close(code, reason)
             except Exception:
-                connection.logger.error("closing a connection failed", exc_info=True)
+                connection.logger.error("closing a connection failed (%s)", connection._label, exc_info=True)
 
         closers = []
         for number, connection in enumerate(connections, 1):
@@ -468,17 +469,29 @@ class Server:
         try:
             if farewell is not None:
                 connection.close(*farewell)
-                return
-            with connection:
-                self._handler(connection)
-        except ConnectionClosed:
-            # It ended while the handler used it: its business.
-            connection.logger.debug("connection %s: handler ended by its end", connection.id, exc_info=True)
-        except Exception:
-            connection.logger.error("connection handler failed", exc_info=True)
+            else:
+                self._run_handler(connection)
+        except Exception as exc:
+            # That of a subclass which closes in its own way.
+            tell_end(connection, exc)
         finally:
             with self._changed:
                 self._connections.discard(connection)
+
+    def _run_handler(self, connection: ServerConnection) -> None:
+        told: Exception | None = None
+        try:
+            with connection:
+                try:
+                    self._handler(connection)
+                except Exception as exc:
+                    # Now: closing takes its time.
+                    tell_end(connection, exc)
+                    told = exc
+                    raise
+        except Exception as exc:
+            if exc is not told:
+                raise
 
     def _open(self, greeting: Greeting) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
@@ -519,15 +532,14 @@ class Server:
             error = negotiate(connection, options, self._is_closing)
             if error is None:
                 if self.logger.isEnabledFor(logging.DEBUG):
-                    self.logger.debug("connection %s open: %r", connection.id, connection.request)
+                    self.logger.debug("connection open (%s): %r", connection._label, connection.request)
                 return connection
-            self.logger.info("connection from %s refused: %s", address_text(remote), error)
+            say_refused(connection, error, self._gate)
             self._let_read(connection)
         except Exception as exc:
             if not is_kept:
                 return None
-            level, trace = (logging.INFO, False) if is_peers_fault(exc) else (logging.ERROR, True)
-            self.logger.log(level, "opening handshake failed: %s", exc or type(exc).__name__, exc_info=trace)
+            say_failed(greeting, connection, exc, self._gate, self.logger)
             if connection is not None:
                 connection.abort()
         except BaseException:

@@ -61,8 +61,10 @@ def receive_request(
                 data = sock.recv(READ_SIZE)
             except TimeoutError:
                 raise _timeout() from None
-            if data and greeting.entry is not None:
-                gate.progress(greeting.entry)
+            if data:
+                greeting.is_silent = False
+                if greeting.entry is not None:
+                    gate.progress(greeting.entry)
         try:
             if data:
                 opening.feed(data)
@@ -70,7 +72,7 @@ def receive_request(
                 opening.feed_eof()
         except BaseException:
             if first:
-                hint(data, tls is not None, sock, options.effective_logger)
+                hint(data, tls is not None, greeting, gate)
             opening.reject(common_fields(options.server_header))
             if output := opening.take_output():
                 _send_last(sock, output)

@@ -1,0 +1,353 @@
+"""Handlers that fail: what is said of it, when, and whose end counts as that of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, one_loop, soon
+from interop.checks import no_leaks, within
+from interop.frames import CLOSE, Close
+from interop.serving import LOGGER, Raw, idle, logged, masked, serve, uri
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    import wirespeed
+    from wirespeed.handling import check_async_handler
+
+SETTINGS = one_loop()
+
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return logged(caplog, logging.ERROR)
+
+
+# Whose end it was
+
+
+async def abort(ws: Any) -> None:
+    await ws.recv()
+    ws.abort()
+
+
+async def close(ws: Any) -> None:
+    await ws.recv()
+    await ws.close(1001)
+
+
+@pytest.mark.parametrize("end", [abort, close], ids=["lost", "closed"])
+def test_upstream_ends(
+    setting: Setting, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, end: Callable[..., Any]
+) -> None:
+    """That of another connection is a failure of the handler: it is an error in the log."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+
+    async def main() -> None:
+        async with serve(setting, end) as upstream:
+
+            async def handler(ws: Any) -> None:
+                async with connect(uri(upstream)) as other:
+                    await other.send(await ws.recv())
+                    await other.recv()
+
+            async with serve(setting, handler) as server, connect(uri(server, "/chat?token=secret")) as ws:
+                await ws.send("x")
+                with pytest.raises(Exception, match="1011"):
+                    await ws.recv()
+
+    run(main)
+    [record] = [record for record in caplog.records if "connection handler" in record.getMessage()]
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is not None
+    assert record.exc_info[0] is not None
+    assert record.exc_info[0].__name__ == "ConnectionClosed" + ("Error" if end is abort else "OK")
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["recv", "send", "ping", "reset"])
+def test_own_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    """That of the connection of the handler is nobody's fault."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+
+    async def handler(ws: Any) -> None:
+        await ws.recv()
+        while how == "send":
+            await ws.send(bytes(100_000))
+        while how == "ping":
+            await (await ws.ping())
+        await ws.recv()
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            with await Raw.open(server) as raw:
+                await raw.send(masked(1, b"x"))
+                if how == "reset":
+                    raw.reset()
+                else:
+                    await raw.send(masked(CLOSE, b"\x0f\xa0bye"))
+                    assert (await raw.until_close())[1] == Close(4000, "bye")
+            await soon(lambda: any("ended by the end" in text for text in logged(caplog, logging.DEBUG)))
+
+    run(main)
+    assert errors(caplog) == []
+
+
+def test_own_end_while_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else has begun to close."""
+
+    async def handler(ws: Any) -> None:
+        asyncio.get_running_loop().call_soon(ws._begin_close, 4000, "")
+        while True:
+            ws.send_nowait("x")
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with serve(setting, handler) as server, wirespeed.connect(uri(server)) as ws:
+            await ws.wait_closed()
+            assert ws.close_code == 4000
+
+    run(main)
+    assert errors(caplog) == []
+
+
+# When it is said
+
+
+def test_said_before_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that does not answer the close frame does not delay it."""
+
+    async def handler(ws: Any) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with serve(setting, handler, close_timeout=30) as server:
+            with await Raw.open(server, "/path") as raw:
+                await soon(lambda: errors(caplog))
+                assert (await raw.until_close())[1] == Close(1011)
+                [connection] = server._connections
+                port = raw.sock.getsockname()[1]
+                label = f"{connection.id} from 127.0.0.1:{port} to /path"
+                assert errors(caplog) == [f"connection handler failed ({label})"]
+
+    with within(20):
+        run(main)
+    assert len(errors(caplog)) == 1
+
+
+def test_said_although_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """While the connection is being closed, by who does not wait for it."""
+    tasks: list[Any] = []
+
+    async def handler(ws: Any) -> None:
+        tasks.append(asyncio.current_task())
+        asyncio.get_running_loop().call_soon(tasks[0].cancel)
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with serve(setting, handler, close_timeout=30) as server:
+            with await Raw.open(server) as raw:
+                await soon(lambda: tasks and tasks[0].done())
+                assert tasks[0].cancelled()
+                assert (await raw.until_close())[1] == Close(1011)
+
+    with within(20):
+        run(main)
+    [text] = errors(caplog)
+    assert text.startswith("connection handler failed (")
+
+
+def test_listener_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    class Listener(wirespeed.Listener):
+        def on_message(self, ws: Any, message: Any) -> None:
+            raise ZeroDivisionError(message)
+
+    async def main() -> None:
+        async with serve(setting, None, listener=Listener) as server:
+            with await Raw.open(server) as raw:
+                await raw.send(masked(1, b"one") + masked(1, b"two"))
+                assert (await raw.until_close())[1] == Close(1011)
+
+    run(main)
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage().startswith("connection handler failed (")
+    assert repr(record.exc_info[1]) == "ZeroDivisionError('one')"  # type: ignore[index]
+
+
+# Which functions can be one
+
+
+def plain(ws: Any) -> None:
+    for message in ws:
+        ws.send(message)
+
+
+def generator(ws: Any) -> Any:
+    yield ws
+
+
+class Plain:
+    def method(self, ws: Any) -> None:
+        if ws:
+            return
+        plain(ws)
+
+
+@pytest.mark.parametrize("handler", [plain, generator, Plain().method, lambda ws: None])
+def test_plain_function(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"handler .* is a plain function.*async def.*wirespeed\.sync\.serve"):
+        wirespeed.serve(handler, "127.0.0.1", 0)
+    with pytest.raises(TypeError, match="is a plain function"):
+        wirespeed.unix_serve(handler, "/nowhere")
+
+
+def undecided(ws: Any, handle: bool = True) -> Any:
+    if handle:
+        return idle(ws)
+    return None
+
+
+def decorated(function: Any) -> Any:
+    def call(*args: Any) -> Any:
+        with within(60):
+            return function(*args)
+
+    return call
+
+
+class Callables:
+    async def method(self, ws: Any) -> None: ...
+    async def __call__(self, ws: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        idle,
+        lambda ws: idle(ws),
+        undecided,
+        decorated(idle),
+        functools.partial(idle),
+        functools.partial(undecided, handle=False),
+        Callables(),
+        Callables().method,
+    ],
+)
+def test_function_that_may_return_a_coroutine(handler: Any) -> None:
+    check_async_handler(handler)
+
+
+def test_function_that_returns_none(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """It turns out when it is called."""
+
+    async def main() -> None:
+        async with serve(setting, functools.partial(undecided, handle=False)) as server:
+            with await Raw.open(server) as raw:
+                assert (await raw.until_close())[1] == Close(1011)
+
+    run(main)
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "handler returned NoneType: it must be a coroutine function" in str(record.exc_info[1])  # type: ignore[index]
+
+
+# Eager tasks
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
+def test_eager_tasks(setting: Setting, run: Run) -> None:
+    """A task that is over before its creator has it is not kept, and a server closes as it does otherwise."""
+
+    async def handler(ws: Any) -> None:
+        await ws.send("x")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        async with serve(setting, handler, compression=None) as server:
+            for _ in range(20):
+                (await Raw.connect(server)).close()
+            for _ in range(5):
+                with await Raw.open(server) as raw:
+                    assert (await raw.frame()).payload == b"x"
+                    assert (await raw.until_close())[1] == Close(1000)
+                    await raw.send(masked(CLOSE, b"\x03\xe8"))
+                    assert await raw.rest() == b""
+            await soon(lambda: not server._tasks)
+            half = await Raw.connect(server)
+            await half.send(b"GET / HTTP/1.1\r\n")
+            await asyncio.sleep(0)
+            server.close()
+            assert not server.is_serving()
+            await half.send(b"Host: x\r\n\r\n")
+            half.close()
+
+    with no_leaks():
+        run(main)
+
+
+# The end of a server
+
+
+def test_no_handler_after_the_farewell(setting: Setting, run: Run) -> None:
+    """A connection that was answered before the server began to close is closed, and nothing else."""
+    called = []
+
+    async def handler(ws: Any) -> None:
+        called.append(ws)
+
+    async def main() -> None:
+        def create(*args: Any, **options: Any) -> Any:
+            # Before the handler's task takes its first step.
+            asyncio.get_running_loop().call_soon(server.close)
+            return wirespeed.ServerConnection(*args, **options)
+
+        server = await serve(setting, handler, create_connection=create)
+        with await Raw.open(server) as raw:
+            assert (await raw.until_close())[1] == Close(1001)
+            await raw.send(masked(CLOSE, b"\x03\xe9"))
+            await server.wait_closed()
+
+    run(main)
+    assert called == []
+
+
+def test_second_close_closes_connections(setting: Setting, run: Run) -> None:
+    """Those that the first has left open."""
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            with await Raw.open(server) as raw:
+                server.close(close_connections=False)
+                closing = asyncio.ensure_future(server.wait_closed())
+                await asyncio.sleep(0.05)
+                assert not closing.done()
+                assert len(server.connections) == 1
+                server.close(code=1012, reason="restart")
+                assert (await raw.until_close())[1] == Close(1012, "restart")
+                await raw.send(masked(CLOSE, b"\x03\xf4"))
+                await asyncio.wait_for(closing, 10)
+            # It changes nothing any more.
+            server.close(code=4000)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1006, ""), (1000, "x" * 124)], ids=str)
+def test_signals_with_a_wrong_code(setting: Setting, run: Run, code: int, reason: str) -> None:
+    """It is said at once, and not by the signal handler."""
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            with pytest.raises(wirespeed.exceptions.ProtocolError):
+                server.close_on_signals(code=code, reason=reason)
+            assert server._signals == []
+
+    run(main)
