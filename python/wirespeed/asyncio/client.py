@@ -78,8 +78,9 @@ class connect:  # noqa: N801 - it is used as a function
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
         process_exception: Tells the iterator whether an error of connecting is transient: it returns ``None`` to try
             again, an exception to raise it.
-        reconnect_delays: Returns the seconds between the tries of the iterator, from the first one that fails on. When
-            they come to an end, the iterator gives up.
+        reconnect_delays: Returns the seconds between the tries of the iterator, from the first one that fails on. A
+            server that asks for more by a Retry-After header gets it, up to six hours. When they come to an end, the
+            iterator gives up, with a warning in the log.
         reconnect_after_close: Whether the iterator connects again after a connection that was closed with code 1000 or
             none.
         refresh: Called before each try, with a :class:`ConnectAttempt`, whose URI and headers it may change, for

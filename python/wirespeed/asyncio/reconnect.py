@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+import email.utils
 import inspect
 import random
+import ssl
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..close_codes import CloseCode
-from ..datastructures import Headers
+from ..datastructures import Headers, Response
 from ..exceptions import InvalidMessage, InvalidStatus
 from ..protocol_state import State
+from ..redaction import mask_uri, printable
 from ..typing import LoggerLike
 
 if TYPE_CHECKING:
@@ -26,12 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectAttempt", "Policy", "Reconnection", "backoff", "process_exception"]
 
-# Statuses of servers, and of what stands before them, that are overloaded or restarting. Precedent: websockets.
-_TRANSIENT = frozenset({500, 502, 503, 504})
+# Statuses of servers, and of what stands before them, that are overloaded or restarting. Precedent: websockets; and
+# RFC 6585, section 4, which says when to come back.
+_TRANSIENT = frozenset({429, 500, 502, 503, 504})
 
 # RFC 6455, section 7.4.1: 1000 and a close frame without a code mean that the connection has served its purpose. 1001
 # means that the server goes down, or elsewhere: another connection is what it expects.
 _CLEAN = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD})
+
+# Seconds that are waited because a server says so. Precedent: urllib3.
+_LONGEST = 6 * 3600.0
 
 # asyncio holds tasks by weak references only.
 _background: set[asyncio.Task[None]] = set()
@@ -41,7 +49,8 @@ def process_exception(exc: Exception) -> Exception | None:
     """Tell whether an error of connecting is transient: the default of ``connect(process_exception=)``.
 
     Transient are ``OSError`` and ``TimeoutError``, a server that closes the connection instead of answering, and the
-    statuses 500, 502, 503 and 504.
+    statuses 429, 500, 502, 503 and 504. A certificate that does not verify is not: it will not get better by itself,
+    and somebody may be listening.
 
     Args:
         exc: What connecting raised.
@@ -49,6 +58,8 @@ def process_exception(exc: Exception) -> Exception | None:
     Returns:
         ``None`` to try again, ``exc`` or another exception to raise it.
     """
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return exc
     # Before Python 3.11, asyncio has a TimeoutError of its own.
     if isinstance(exc, (OSError, asyncio.TimeoutError)):
         return None
@@ -64,25 +75,24 @@ def backoff(
 ) -> Iterator[float]:
     """Generate delays between tries: the default of ``connect(reconnect_delays=)``.
 
-    The first is random, so that the clients of a server that went down do not come back all at once: RFC 6455, section
-    7.2.3. The others grow.
+    All are random, so that the clients of a server that went down do not come back all at once: RFC 6455, section
+    7.2.3. They grow: each is at least as long as the one before it could be, until ``max_delay`` is reached.
 
     Args:
-        initial_delay: Upper limit of the first.
-        min_delay: The second.
-        max_delay: Upper limit of the others.
-        factor: How much longer each is than the one before.
+        initial_delay: Upper limit of the first, which may be 0.
+        min_delay: Upper limit of the second.
+        max_delay: Upper limit of all.
+        factor: How much longer each can be than the one before.
 
     Yields:
         Seconds, without end.
     """
     yield random.random() * initial_delay  # noqa: S311 - nobody gains by guessing it
     delay = min_delay
-    while delay < max_delay:
-        yield delay
-        delay *= factor
     while True:
-        yield max_delay
+        delay = min(delay, max_delay)
+        yield random.uniform(delay / factor, delay)  # noqa: S311 - nor this one
+        delay *= factor
 
 
 class _Replaceable(Headers):
@@ -96,9 +106,11 @@ class _Replaceable(Headers):
         super().__setitem__(name, value)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class ConnectAttempt:
     """What the next try to connect will use: the argument of ``connect(refresh=)``, which may change it.
+
+    ``repr`` masks credentials, and the query of the URI, so it may be logged.
 
     Attributes:
         uri: Where to connect to. Changes stay for the tries after this one.
@@ -111,6 +123,12 @@ class ConnectAttempt:
     additional_headers: Headers
     number: int = 1
     error: Exception | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(uri={mask_uri(self.uri)!r}, additional_headers={self.additional_headers!r}, "
+            f"number={self.number!r}, error={self.error!r})"
+        )
 
     @classmethod
     def first(cls, uri: str, headers: Headers | None) -> ConnectAttempt:
@@ -249,13 +267,16 @@ class Reconnection:
             fatal = self._policy.process_exception(exc)
         except Exception as raised:
             fatal = raised
-        delay = self._next_delay() if fatal is None else None
+        delay = self._next_delay(self._where, exc) if fatal is None else None
         if delay is None:
             if fatal is None or fatal is exc:
                 raise exc
             raise fatal from exc
+        if isinstance(exc, InvalidStatus):
+            delay = max(delay, _asked_for(exc.response))
         self._logger.info(
-            "connect failed; reconnecting in %.1f seconds: %s",
+            "connect to %s failed; reconnecting in %.1f seconds: %s",
+            self._where,
             delay,
             traceback.format_exception_only(type(exc), exc)[0].strip(),
         )
@@ -280,18 +301,46 @@ class Reconnection:
             return None
         # A server that accepts connections and closes them is no better than one that does not accept them. The time
         # that the connection has lasted counts, so one that worked is replaced at once.
-        delay = self._next_delay()
+        reason = connection._closed_error()
+        delay = self._next_delay(connection._label, reason)
         if delay is not None:
             if lived >= delay:
                 self._delays = None
             delay = max(0.0, delay - lived)
-            self._logger.info("connection closed: %s; reconnecting in %.1f seconds", connection.close_code, delay)
+            self._logger.info(
+                "connection closed (%s); reconnecting in %.1f seconds: %s", connection._label, delay, reason
+            )
         return delay
 
-    def _next_delay(self) -> float | None:
+    def _next_delay(self, who: str, reason: Exception) -> float | None:
         if self._delays is None:
             self._delays = iter(self._policy.reconnect_delays())
-        return next(self._delays, None)
+        delay = next(self._delays, None)
+        if delay is None:
+            # Of the end of a loop, nothing else tells.
+            self._logger.warning("not connecting again, as reconnect_delays has ended (%s): %s", who, reason)
+        return delay
+
+    @property
+    def _where(self) -> str:
+        return printable(mask_uri(self._attempt.uri))
+
+
+def _asked_for(response: Response) -> float:
+    """Return for how many seconds a server wants to be left alone: RFC 9110, section 10.2.3."""
+    text = response.headers.get("Retry-After", "") if len(response.headers.get_all("Retry-After")) == 1 else ""
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:9])
+    else:
+        try:
+            date = email.utils.parsedate_to_datetime(text)
+        except (ValueError, TypeError, IndexError):
+            return 0.0
+        # One in an old form has no zone.
+        date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.timezone.utc)
+        seconds = (date - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
+    # All whom it has told the same would come back at once.
+    return min(max(seconds, 0.0) * random.uniform(1, 1.2), _LONGEST)  # noqa: S311 - nobody gains by guessing it
 
 
 async def _close(connection: ClientConnection) -> None:

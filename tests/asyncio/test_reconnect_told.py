@@ -1,0 +1,233 @@
+"""What a server asks of those that come back, and what the log says of connecting again."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import email.utils
+import itertools
+import logging
+import re
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import cancelled, soon
+from interop.certificates import Certificates
+from interop.checks import no_leaks, within
+from interop.connecting import ONE_PORT
+from interop.frames import close
+from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
+from interop.scripted import ScriptedServer, Wire
+from interop.subject import IS_WIRESPEED, exceptions
+from interop.tls_settings import Settings
+
+pytestmark = pytest.mark.wirespeed_only("ours")
+
+if IS_WIRESPEED:
+    from wirespeed.asyncio.reconnect import ConnectAttempt
+
+SETTINGS = ONE_PORT
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+def texts(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+    return [entry.getMessage() for entry in caplog.records if entry.levelno >= level]
+
+
+# Certificates
+
+
+def test_certificate_that_does_not_verify(
+    scripted: Scripted, run: Run, connect: Connect, certificates: Certificates, tls: Settings
+) -> None:
+    """It is raised by the first try."""
+    server = scripted(lambda wire: None, ssl_context=certificates.unknown_authority_context())
+
+    async def main() -> None:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            async for _ in connect(server.secure_uri, ssl=tls.trusting(), reconnect_delays=at_once):
+                pytest.fail("it connected")
+
+    with no_leaks(), within(10):
+        run(main)
+
+
+# Retry-After
+
+
+def later(value: str, status: int = 503) -> Callable[[Wire], None]:
+    def script(wire: Wire) -> None:
+        wire.read_request()
+        wire.send(f"HTTP/1.1 {status} No\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    return script
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> list[float]:
+    found = [re.search(r"reconnecting in ([0-9.]+) seconds", text) for text in texts(caplog)]
+    return [float(match[1]) for match in found if match]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after(
+    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    """It is waited for as long, and a little longer."""
+    caplog.set_level(logging.INFO)
+    server = scripted(in_turn(later("1", status), later("0", status), echo_close))
+
+    async def main() -> None:
+        async for ws in connect(server.uri, reconnect_delays=at_once):
+            await ws.close()
+            break
+
+    with within(15, at_least=1):
+        run(main)
+    first, second = waits(caplog)
+    assert 1 <= first <= 1.2
+    assert second == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        ("120", 120, 144),
+        ("date", 110, 144),
+        ("999999999999", 21600, 21600),
+        ("past", 0, 0),
+        ("-1", 0, 0),
+        ("1.5", 0, 0),
+        ("soon", 0, 0),
+        ("", 0, 0),
+        ("\xb2", 0, 0),
+        ("5\r\nRetry-After: 6", 0, 0),
+    ],
+)
+def test_values(
+    scripted: Scripted,
+    run: Run,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    value: str,
+    least: float,
+    most: float,
+) -> None:
+    """Seconds and dates; nonsense counts for nothing, and hours are enough."""
+    caplog.set_level(logging.INFO)
+    if value in ("date", "past"):
+        then = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=2 if value == "date" else -2)
+        value = email.utils.format_datetime(then, usegmt=True)
+    server = scripted(in_turn(later(value), refuse))
+
+    async def iterate() -> None:
+        async for _ in connect(server.uri, reconnect_delays=at_once):
+            pytest.fail("it connected")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(iterate())
+        await soon(lambda: waits(caplog))
+        assert await cancelled(task)
+
+    run(main)
+    assert least <= waits(caplog)[0] <= most + 0.05
+
+
+def test_longer_delays_of_the_client_stay(
+    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server = scripted(in_turn(later("0"), echo_close))
+
+    async def main() -> None:
+        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(0.3)):
+            await ws.close()
+            break
+
+    run(main)
+    assert waits(caplog) == [0.3]
+
+
+# The log
+
+
+def test_closed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """Which connection, and why."""
+    caplog.set_level(logging.INFO)
+
+    def leave(wire: Wire) -> None:
+        wire.accept(then=close(4000, "maintenance"))
+        wire.read_until_close()
+
+    server = scripted(in_turn(leave, close_with(1000)))
+    ids = []
+
+    async def main() -> None:
+        async for ws in connect(server.uri + "feed?token=secret", reconnect_delays=at_once):
+            ids.append(ws.id)
+            await ws.wait_closed()
+
+    run(main)
+    [text] = [text for text in texts(caplog) if "closed" in text]
+    assert text == (
+        f"connection closed ({ids[0]} to {server.uri}feed?***); reconnecting in 0.0 seconds: "
+        "received 4000 (private use) maintenance; then sent 4000 (private use) maintenance"
+    )
+
+
+def test_failed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """Where to, without what is secret."""
+    caplog.set_level(logging.INFO)
+    server = scripted(in_turn(refuse, echo_close))
+    uri = server.uri.replace("//", "//user:secret@") + "feed?token=secret"
+
+    async def main() -> None:
+        async for ws in connect(uri, reconnect_delays=at_once):
+            await ws.close()
+            break
+
+    run(main)
+    [text] = [text for text in texts(caplog) if "failed" in text]
+    where = server.uri.replace("//", "//***@") + "feed?***"
+    assert text.startswith(f"connect to {where} failed; reconnecting in 0.0 seconds: ")
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["refused", "closed"])
+def test_no_delay_is_left(
+    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """It is said once: the end of a loop does not say why."""
+    server = scripted(refuse if how == "refused" else close_with(4000))
+    rounds = []
+
+    async def main() -> None:
+        async for ws in connect(server.uri, reconnect_delays=lambda: [0, 0] if how == "refused" else []):
+            rounds.append(ws.id)
+            await ws.wait_closed()
+
+    if how == "refused":
+        with pytest.raises(exceptions.InvalidStatus):
+            run(main)
+    else:
+        run(main)
+        assert len(rounds) == 1
+    [text] = texts(caplog, logging.WARNING)
+    assert text.startswith("not connecting again, as reconnect_delays has ended (")
+    assert server.uri in text
+    assert all(str(known) in text for known in rounds)
+    assert ("HTTP 503" if how == "refused" else "4000") in text
+
+
+def test_attempt_is_shown_without_secrets() -> None:
+    attempt = ConnectAttempt.first("wss://user:secret@host/?token=secret", None)
+    attempt.additional_headers["Authorization"] = "secret"
+    assert repr(attempt) == (
+        "ConnectAttempt(uri='wss://***@host/?***', "
+        "additional_headers=_Replaceable([('Authorization', '***')]), number=1, error=None)"
+    )
