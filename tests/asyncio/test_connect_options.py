@@ -217,6 +217,44 @@ def test_create_connection_of_something_else(server: WebSocketsServer, run: Run)
         run(main)
 
 
+@pytest.mark.wirespeed_only("create_connection is not called so by websockets")
+@pytest.mark.parametrize("how", ["function", "class", "other type"])
+def test_create_connection_that_fails(scripted: Any, run: Run, connect: Any, how: str) -> None:
+    """The server sees the end, although somebody keeps the exception, and with it what its frames refer to."""
+    import wirespeed
+
+    class Failing(wirespeed.ClientConnection):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            raise LookupError("mine")
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise LookupError("mine")
+
+    def server_connection(*args: Any, **options: Any) -> Any:
+        return wirespeed.ServerConnection(*args, **options)
+
+    def script(wire: Any) -> bytes:
+        wire.accept()
+        return wire.read_to_end()  # type: ignore[no-any-return]
+
+    server = scripted(script)
+    kept: list[Exception] = []
+
+    async def main() -> None:
+        made = {"function": fail, "class": Failing, "other type": server_connection}[how]
+        try:
+            await connect(server.uri, create_connection=made)
+        except (LookupError, TypeError) as exc:
+            kept.append(exc)
+        server.join()
+
+    with no_leaks():
+        run(main)
+    assert server.results == [b""]
+    assert type(kept[0]) is (TypeError if how == "other type" else LookupError)
+
+
 @pytest.mark.wirespeed_only("websockets passes them on to the event loop")
 @pytest.mark.parametrize("name", ["proxy", "port", "uri_", "happy_eyeballs_delay"])
 def test_unknown_option_of_unix_connect(name: str) -> None:

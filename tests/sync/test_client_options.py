@@ -84,3 +84,33 @@ def test_good_options(server: WebSocketsServer, options: dict[str, Any]) -> None
     with connect(server.uri, **options) as ws:
         ws.send("hello")
         assert ws.recv(timeout=5) == "hello"
+
+
+@pytest.mark.parametrize("how", ["function", "class", "other type"])
+def test_create_connection_that_fails(scripted: Any, how: str) -> None:
+    """The server sees the end, although somebody keeps the exception, and with it what its frames refer to."""
+    import wirespeed.sync
+
+    class Failing(wirespeed.sync.ClientConnection):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            raise LookupError("mine")
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise LookupError("mine")
+
+    def server_connection(*args: Any, **options: Any) -> Any:
+        return wirespeed.sync.ServerConnection(*args, **options)
+
+    def script(wire: Any) -> bytes:
+        wire.accept()
+        return wire.read_to_end()  # type: ignore[no-any-return]
+
+    server = scripted(script)
+    made = {"function": fail, "class": Failing, "other type": server_connection}[how]
+    with no_leaks():
+        with pytest.raises(TypeError if how == "other type" else LookupError) as kept:
+            connect(server.uri, create_connection=made)
+        server.join()
+    assert server.results == [b""]
+    assert kept.value is not None

@@ -16,6 +16,7 @@ from ..compression import Deflate
 from ..connection_options import QUEUE_BYTES
 from ..connection_status import Heads
 from ..datastructures import HeadersLike
+from ..hints import hinting
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ..version import USER_AGENT
@@ -122,6 +123,7 @@ class connect:  # noqa: N801 - it is used as a function
         TypeError, ValueError: An argument is wrong; the text names it.
     """
 
+    @hinting("connect")
     def __init__(
         self,
         uri: str,
@@ -300,6 +302,7 @@ class connect:  # noqa: N801 - it is used as a function
         return Reconnection(self._connect, self._first_attempt(), self._policy, self._options.effective_logger)
 
 
+@hinting("unix_connect")
 def unix_connect(
     path: PathLike | None = None,
     uri: str | None = None,

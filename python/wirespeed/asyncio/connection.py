@@ -18,6 +18,7 @@ from .. import codec
 from .._native import AsyncConnection, Opened
 from ..close_codes import CloseCode
 from ..connection_status import ConnectionStatus
+from ..construction import construct
 from ..exceptions import ConcurrencyError
 from ..protocol_state import State
 from ..typing import BytesLike, Data, DataLike
@@ -404,17 +405,22 @@ async def establish(
     loop = asyncio.get_running_loop()
     if choose_port(options.io_port, loop) == "fd":
         opened._adopt(sock.detach())
-    connection = (create_connection or ClientConnection)(
-        opened,
-        loop=loop,
-        logger=options.effective_logger,
-        local_address=local_address,
-        remote_address=remote_address,
-        listener=options.listener,
-        **native_arguments(options),
-    )
-    if not isinstance(connection, ClientConnection):
-        raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
+    try:
+        connection = construct(
+            create_connection or ClientConnection,
+            ClientConnection,
+            opened,
+            loop=loop,
+            logger=options.effective_logger,
+            local_address=local_address,
+            remote_address=remote_address,
+            listener=options.listener,
+            **native_arguments(options),
+        )
+    except BaseException:
+        # A traceback in a log may keep it for long.
+        opened._discard()
+        raise
     await attach(connection, sock, loop)
     return connection
 

@@ -14,6 +14,7 @@ from ..compression import Deflate
 from ..connection_options import QUEUE_BYTES, check_type
 from ..datastructures import Request, Response
 from ..handling import check_async_handler
+from ..hints import hinting
 from ..server_options import AsyncServerOptions, ServerSSL
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
@@ -28,6 +29,7 @@ _ProcessResponse = Callable[[ServerConnection, Request, Response], Awaitable[Res
 _SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | str | None]
 
 
+@hinting("serve")
 def serve(
     handler: Handler | None,
     host: str | Iterable[str] | None = None,
@@ -179,6 +181,7 @@ def serve(
     return _make(handler, options, bind, ssl, backlog, start_serving, create_connection)
 
 
+@hinting("unix_serve")
 def unix_serve(
     handler: Handler | None,
     path: PathLike | None = None,

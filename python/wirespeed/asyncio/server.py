@@ -19,6 +19,7 @@ from ..admission import Lingering
 from ..binding import file_of, remove_file
 from ..close_codes import CloseCode
 from ..connection_status import AcceptedStatus, address_text
+from ..construction import construct
 from ..datastructures import Response
 from ..greeting import Greeting
 from ..handling import not_awaitable, tell_end
@@ -511,7 +512,9 @@ class Server:
         if self._port == "fd":
             opened._adopt(sock.detach())
         try:
-            connection = self._create_connection(
+            return construct(
+                self._create_connection,
+                ServerConnection,
                 opened,
                 loop=self._loop,
                 logger=self.logger,
@@ -525,9 +528,3 @@ class Server:
             # The traceback in a log may keep it for long.
             opened._discard()
             raise
-        if not isinstance(connection, ServerConnection):
-            opened._discard()
-            if isinstance(connection, Connection):
-                connection.abort()
-            raise TypeError(f"create_connection must return a ServerConnection, not {type(connection).__name__}")
-        return connection

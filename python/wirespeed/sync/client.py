@@ -14,8 +14,10 @@ from ..addresses import HAPPY_EYEBALLS_DELAY
 from ..client_options import ClientOptions, Network, check_headers, checked_network, checked_options, native_tls
 from ..compression import Deflate
 from ..connection_status import Heads
+from ..construction import construct
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
+from ..hints import hinting
 from ..proxy import Proxy, connect_request, connect_socks, get_proxy
 from ..redirects import RedirectChain
 from ..tls import TLS, choose_ssl
@@ -30,6 +32,7 @@ __all__ = ["connect", "unix_connect"]
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
+@hinting("connect")
 def connect(
     uri: str,
     *,
@@ -149,6 +152,7 @@ def connect(
     return _connect(uri, additional_headers, network, options, create_connection)
 
 
+@hinting("unix_connect")
 def unix_connect(
     path: PathLike | None = None,
     uri: str | None = None,
@@ -225,11 +229,15 @@ def _open(
             continue
         finally:
             transport.close()
-        connection = (create_connection or ClientConnection)(
-            opened, logger=logger, local_address=local_address, remote_address=remote_address
-        )
-        if not isinstance(connection, ClientConnection):
-            raise TypeError(f"create_connection must return a ClientConnection, not {type(connection).__name__}")
+        addresses = {"local_address": local_address, "remote_address": remote_address}
+        try:
+            connection = construct(
+                create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
+            )
+        except BaseException:
+            # A traceback in a log may keep it for long.
+            opened._discard()
+            raise
         logger.debug("connection open: %r", Heads(connection))
         return connection
 

@@ -14,6 +14,7 @@ from ..binding import bind_addresses, bind_unix, check_socket, hosts_of, port_of
 from ..compression import Deflate
 from ..connection_options import check_count
 from ..datastructures import Request, Response
+from ..hints import hinting
 from ..server_options import ServerOptions, ServerSSL
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
@@ -28,6 +29,7 @@ _SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprot
 _Create = Callable[..., ServerConnection] | None
 
 
+@hinting("serve")
 def serve(
     handler: Handler,
     host: str | Iterable[str] | None = None,
@@ -156,6 +158,7 @@ def serve(
     return _make(handler, options, bind, ssl, backlog, create_connection)
 
 
+@hinting("unix_serve")
 def unix_serve(
     handler: Handler,
     path: PathLike | None = None,

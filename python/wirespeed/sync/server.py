@@ -19,6 +19,7 @@ from ..admission import Lingering
 from ..binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
 from ..close_codes import CloseCode
 from ..connection_status import AcceptedStatus, address_text
+from ..construction import construct
 from ..datastructures import Response
 from ..greeting import Greeting
 from ..handling import tell_end
@@ -515,11 +516,7 @@ class Server:
                 opened._adopt(sock.detach())
             addresses = {"local_address": local, "remote_address": remote}
             try:
-                made = self._create_connection(opened, logger=self.logger, **addresses)
-                if not isinstance(made, ServerConnection):
-                    if isinstance(made, Connection):
-                        made.abort()
-                    raise TypeError(f"create_connection must return a ServerConnection, not {type(made).__name__}")
+                made = construct(self._create_connection, ServerConnection, opened, logger=self.logger, **addresses)
             except Exception:
                 # If it did not take over what was opened, there is still somebody to be told.
                 with contextlib.suppress(RuntimeError):

@@ -1,0 +1,61 @@
+"""Names that arguments have elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("ours")
+
+if IS_WIRESPEED:
+    import wirespeed
+    from wirespeed import sync
+
+
+def handler(ws: Any) -> None: ...
+
+
+async def async_handler(ws: Any) -> None: ...
+
+
+CALLS = {
+    "connect": lambda **options: wirespeed.connect("ws://localhost", **options),
+    "unix_connect": lambda **options: wirespeed.unix_connect("/nowhere", **options),
+    "sync.connect": lambda **options: sync.connect("ws://127.0.0.1:1", **options),
+    "sync.unix_connect": lambda **options: sync.unix_connect("/nowhere", **options),
+    "serve": lambda **options: wirespeed.serve(async_handler, "127.0.0.1", 0, **options),
+    "unix_serve": lambda **options: wirespeed.unix_serve(async_handler, "/nowhere", **options),
+    "sync.serve": lambda **options: sync.serve(handler, "127.0.0.1", 0, **options),
+    "sync.unix_serve": lambda **options: sync.unix_serve(handler, "/nowhere/x", **options),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_timeout(name: str) -> None:
+    called = name.partition(".")[2] or name
+    with pytest.raises(TypeError, match=rf"^{called}\(\) got .*'timeout'; did you mean open_timeout\?"):
+        CALLS[name](timeout=5)
+
+
+@pytest.mark.parametrize("wrong", ["headers", "extra_headers"])
+@pytest.mark.parametrize("name", [name for name in CALLS if "connect" in name])
+def test_headers(name: str, wrong: str) -> None:
+    with pytest.raises(TypeError, match=rf"'{wrong}'; did you mean additional_headers\?"):
+        CALLS[name](**{wrong: {}})
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_others(name: str) -> None:
+    """Python itself names what nobody has heard of."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        CALLS[name](nonsense=1)
+
+
+def test_signatures() -> None:
+    """They are those of the functions, for help() and editors."""
+    for function in (wirespeed.connect, wirespeed.serve, sync.connect, sync.serve):
+        assert "open_timeout" in inspect.signature(function).parameters
