@@ -42,7 +42,7 @@ def patch() -> None:
 
     Call it before other modules are imported: names and modules that they have taken from ``websockets`` by then stay
     what they are, and go on working. Exceptions of ``websockets`` catch those of wirespeed from here on. A second call
-    does nothing.
+    does nothing. If it raises, nothing is changed.
 
     Raises:
         RuntimeError: The installed release of ``websockets`` is too old.
@@ -51,12 +51,17 @@ def patch() -> None:
         if _attributes or _modules:
             return
         installed = importlib.import_module(f"{_DROP_IN}.installed")
-        if installed.real is not None:
-            _replace_modules(installed)
-        elif _is_installed():
-            raise RuntimeError(f"wirespeed.patch() needs websockets {installed.MINIMUM} or newer, or none")
-        else:
-            _take_name()
+        try:
+            if installed.real is not None:
+                _replace_modules(installed)
+            elif _is_installed():
+                raise RuntimeError(f"wirespeed.patch() needs websockets {installed.MINIMUM} or newer, or none")
+            else:
+                _take_name()
+        except BaseException:
+            # One half of a program would have connections of the one library, the other of the other.
+            _put_back()
+            raise
 
 
 def unpatch() -> None:
@@ -65,18 +70,22 @@ def unpatch() -> None:
     Connections that are open stay what they are, and what they raise is caught as before.
     """
     with _lock:
-        while _attributes:
-            module, name, value = _attributes.pop()
-            if value is _MISSING:
-                delattr(module, name)
-            else:
-                setattr(module, name, value)
-        while _modules:
-            name, value = _modules.pop()
-            if value is _MISSING:
-                sys.modules.pop(name, None)
-            else:
-                sys.modules[name] = value
+        _put_back()
+
+
+def _put_back() -> None:
+    while _attributes:
+        module, name, value = _attributes.pop()
+        if value is _MISSING:
+            delattr(module, name)
+        else:
+            setattr(module, name, value)
+    while _modules:
+        name, value = _modules.pop()
+        if value is _MISSING:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = value
 
 
 def _is_installed() -> bool:

@@ -264,3 +264,48 @@ def test_environment_variables() -> None:
     """
     for hide in (False, True):
         run(code, hide=hide)
+
+
+FAIL = """
+import sys
+class Fails:
+    def find_spec(self, name, path=None, target=None):
+        if name == "wirespeed.compat.websockets.sync.server":
+            raise ImportError("not now")
+sys.meta_path.insert(0, Fails())
+from wirespeed.patching import patch, unpatch
+try:
+    patch()
+except ImportError as exc:
+    print(exc)
+print([name for name, module in sys.modules.items() if name.startswith("websockets")
+       and module is not None and "wirespeed" in module.__name__])
+del sys.meta_path[0]
+"""
+
+
+def test_failure_leaves_nothing() -> None:
+    """Neither modules nor names, and another call does all of it."""
+    code = """
+import websockets.asyncio.client, websockets.sync.client
+before = websockets.asyncio.client, websockets.sync.client, websockets.connect, websockets.asyncio.client.connect
+{FAIL}
+assert before == (websockets.asyncio.client, websockets.sync.client, websockets.connect, websockets.asyncio.client.connect)
+assert "wirespeed" not in before[-1].__module__
+patch()
+from websockets.asyncio.client import connect
+from websockets.sync.server import serve
+print("wirespeed" in sys.modules["websockets.asyncio.client"].__name__, "wirespeed" in serve.__module__)
+unpatch()
+"""
+    assert run(code.replace("{FAIL}", FAIL)).splitlines() == ["not now", "[]", "True True"]
+
+
+def test_failure_where_websockets_is_not_installed() -> None:
+    code = FAIL + """
+print("websockets" in sys.modules)
+patch()
+import websockets.sync.server
+print("wirespeed" in websockets.sync.server.__name__)
+"""
+    assert run(code, hide=True).splitlines() == ["not now", "[]", "False", "True"]
