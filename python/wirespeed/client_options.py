@@ -17,7 +17,7 @@ from typing import Literal
 from ._native import ClientTLS, check_request
 from ._native_types import ConnectOptions
 from .addresses import HAPPY_EYEBALLS_DELAY
-from .connection_options import AsyncOptions, ConnectionOptions, check_seconds, check_type, remembered
+from .connection_options import AsyncOptions, ConnectionOptions, bounded, check_seconds, check_type, remembered
 from .datastructures import Headers, HeadersLike
 from .exceptions import InvalidHeader
 from .proxy import basic_authorization
@@ -209,6 +209,7 @@ class Network:
             if isinstance(value, int) and not 0 <= value < most:
                 raise ValueError(f"{name} must be at least 0 and less than {most}")
         check_seconds("happy_eyeballs_delay", self.happy_eyeballs_delay)
+        self.happy_eyeballs_delay = bounded(self.happy_eyeballs_delay)
         if self.local_addr is not None and not (isinstance(self.local_addr, tuple) and len(self.local_addr) == 2):
             raise TypeError(f"local_addr must be a pair of host and port, not {type(self.local_addr).__name__}")
         if self.proxy is not True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -17,6 +16,7 @@ __all__ = [
     "QUEUE_BYTES",
     "AsyncOptions",
     "ConnectionOptions",
+    "bounded",
     "check_count",
     "check_seconds",
     "check_type",
@@ -32,6 +32,9 @@ QUEUE_BYTES = 4 * 2**20
 on common systems."""
 
 _UNLIMITED = 2**62
+
+# Three weeks. The system calls that wait take 2**31 milliseconds at most, those of Python less than infinity.
+_FOREVER = 21 * 86400.0
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -69,6 +72,7 @@ class ConnectionOptions:
                     raise ValueError(f"subprotocols must be tokens, without spaces or commas; {subprotocol!r} is not")
         for name in ("open_timeout", "ping_interval", "ping_timeout", "close_timeout"):
             check_seconds(name, getattr(self, name))
+            setattr(self, name, bounded(getattr(self, name)))
         for limit in pair(self.max_size):
             check_count("max_size", limit)
         check_count("max_fragments", self.max_fragments)
@@ -163,6 +167,15 @@ def pair(value: Any) -> tuple[Any, Any]:
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (value, None)
 
 
+def bounded(seconds: float | None) -> float | None:
+    """Return a time to wait, ``None`` for one that is as good as for ever, such as ``math.inf``.
+
+    Args:
+        seconds: What the user passed.
+    """
+    return None if seconds is None or seconds >= _FOREVER else seconds
+
+
 def check_type(name: str, value: object, expected: type | tuple[type, ...], description: str) -> None:
     """Raise TypeError unless an argument is ``None`` or of a type."""
     if value is not None and not isinstance(value, expected):
@@ -175,7 +188,8 @@ def check_seconds(name: str, value: object) -> None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
-    if math.isnan(value) or value < 0:
+    # Only NaN differs from itself; math.isnan does not take every int.
+    if value != value or value < 0:
         raise ValueError(f"{name} must not be negative; use None to switch it off")
     if value == 0 and name.startswith("ping"):
         raise ValueError(f"{name} must not be 0; use None to switch it off")

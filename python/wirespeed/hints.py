@@ -34,9 +34,7 @@ def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             if not wrong_names.isdisjoint(kwargs):
                 wrong = next(key for key in kwargs if key in wrong_names)
-                raise TypeError(
-                    f"{name}() got an unexpected keyword argument {wrong!r}; did you mean {others[wrong]}?"
-                )
+                raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}; did you mean {others[wrong]}?")
             return function(*args, **kwargs)
 
         return call

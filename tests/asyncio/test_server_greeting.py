@@ -13,7 +13,7 @@ import pytest
 from interop.asyncio_tools import Setting
 from interop.checks import no_leaks, within
 from interop.frames import TEXT, Close
-from interop.serving import LOGGER, Raw, echo, logged, masked, request, serve
+from interop.serving import LOGGER, Raw, echo, logged, masked, request, serve, unnamed
 from interop.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
@@ -71,7 +71,7 @@ def test_message_that_looks_like_the_end_of_a_head(setting: Setting, run: Run) -
 
 def test_silence_ends_one_after_the_other(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     """Each when its own time is over, who speaks not at all."""
-    caplog.set_level(logging.INFO, LOGGER)
+    caplog.set_level(logging.DEBUG, LOGGER)
     ends: list[float] = []
 
     async def watch(server: Any) -> None:
@@ -93,8 +93,10 @@ def test_silence_ends_one_after_the_other(setting: Setting, run: Run, caplog: py
     with no_leaks(), within(5):
         run(main)
     assert all(0.15 < end < 2 for end in ends), ends
-    timeouts = [text for text in logged(caplog, logging.INFO) if "open_timeout" in text]
+    timeouts = [text for text in logged(caplog, logging.DEBUG) if "open_timeout" in text]
     assert len(timeouts) == 4
+    assert all(text.startswith("a client has sent nothing (127.0.0.1:") for text in timeouts)
+    assert logged(caplog, logging.INFO)[1:-2] == []
 
 
 def test_no_time_limit(setting: Setting, run: Run) -> None:
@@ -130,14 +132,15 @@ def test_server_closes_over_silent_clients(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_client_leaves_in_silence(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    caplog.set_level(logging.INFO, LOGGER)
+    """As scans of ports do: one line for who debugs."""
+    caplog.set_level(logging.DEBUG, LOGGER)
 
     async def main() -> None:
         async with serve(setting) as server:
             raw = await Raw.connect(server)
             await asyncio.sleep(0.02)
             getattr(raw, how)()
-            while not any("opening handshake failed" in text for text in logged(caplog, logging.INFO)):
+            while not any("has sent nothing" in text for text in logged(caplog, logging.DEBUG)):
                 await asyncio.sleep(0.005)
             assert len(server.connections) == 0
             with await Raw.open(server) as other:
@@ -145,6 +148,8 @@ def test_client_leaves_in_silence(setting: Setting, run: Run, caplog: pytest.Log
 
     with no_leaks(), within(3):
         run(main)
+    assert len([text for text in logged(caplog, logging.DEBUG) if "has sent nothing" in text]) == 1
+    assert not any("handshake failed" in text for text in logged(caplog, logging.DEBUG))
 
 
 def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,7 +179,7 @@ def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogC
 
     with no_leaks(), within(5):
         run(main)
-    assert [text for text in logged(caplog) if "not now" in text] == ["opening handshake failed: not now"] * 3
+    assert unnamed([text for text in logged(caplog) if "not now" in text]) == ["opening handshake failed: not now"] * 3
 
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,10 +302,13 @@ unpatch()
 
 
 def test_failure_where_websockets_is_not_installed() -> None:
-    code = FAIL + """
+    code = (
+        FAIL
+        + """
 print("websockets" in sys.modules)
 patch()
 import websockets.sync.server
 print("wirespeed" in websockets.sync.server.__name__)
 """
+    )
     assert run(code, hide=True).splitlines() == ["not now", "[]", "False", "True"]

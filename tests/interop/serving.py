@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ __all__ = [
     "request",
     "serve",
     "small_sends",
+    "unnamed",
     "uri",
 ]
 
@@ -42,6 +44,9 @@ LOGGER = "wirespeed.server"
 
 # The settings of long tables whose subject neither loop nor port know.
 ONE_OF_EACH_PORT = list({setting.port: setting for setting in one_loop()}.values())
+
+# A connection with its id, or an address.
+_NAMED = re.compile(r" \(([0-9a-f]{8}[0-9a-f-]{28} from )?(127\.0\.0\.1:\d+|\[::1\]:\d+|a Unix socket)( to /[^)]*)?\)")
 
 # Longer than anything here takes.
 PATIENCE = 10.0
@@ -243,6 +248,13 @@ class Raw:
         except (EOFError, ConnectionError):
             return frames, None
         return frames, Close.parse(received.payload)
+
+
+def unnamed(texts: list[str]) -> list[str]:
+    """Lines of the log without the client that they name, as every line about one does."""
+    found = [_NAMED.subn("", text) for text in texts]
+    assert all(number == 1 for _, number in found), texts
+    return [text for text, _ in found]
 
 
 def logged(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:

@@ -201,7 +201,7 @@ def test_connection_that_opens_at_the_last_moment() -> None:
     threads: list[threading.Thread] = []
 
     def meanwhile(record: logging.LogRecord) -> bool:
-        if record.levelno == logging.DEBUG and " open: " in record.getMessage():
+        if record.levelno == logging.DEBUG and record.getMessage().startswith("connection open ("):
             threads.append(threading.Thread(target=server.shutdown))
             threads[0].start()
             wait_until(lambda: not server.sockets)

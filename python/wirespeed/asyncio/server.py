@@ -269,8 +269,8 @@ class Server:
             return
         if close_connections and self._farewell is None:
             self._farewell = (code, reason)
-            for connection in self.connections:
-                connection._begin_close(code, reason)
+            if self._is_closing:
+                self._loop.call_soon(self._begin_farewell)
         if not self._is_closing:
             self._is_closing = True
             self._closing = self._loop.create_task(self._close())
@@ -288,6 +288,7 @@ class Server:
             self._stop_listening()
             if self._greetings is not None:
                 self._greetings.release()
+            self._begin_farewell()
             # One that was cancelled before its first step has taken nothing out.
             while tasks := [task for task in self._tasks if not task.done()]:
                 await asyncio.wait(tasks)
@@ -301,6 +302,11 @@ class Server:
             if self._closed is not None and not self._closed.done():
                 self._closed.set_result(None)
         self.logger.info("server closed")
+
+    def _begin_farewell(self) -> None:
+        if self._farewell is not None:
+            for connection in self.connections:
+                connection._begin_close(*self._farewell)
 
     def _give_up(self) -> None:
         """End at once, where the loop is closed and nothing can be waited for."""
