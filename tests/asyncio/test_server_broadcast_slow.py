@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from interop.asyncio_tools import Setting, soon
 from interop.checks import no_leaks, within
 from interop.frames import Close
-from interop.serving import Raw, idle, logged, serve, small_sends
+from interop.serving import Raw, idle, logged, serve, small_sends, unnamed
 from interop.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
@@ -65,9 +68,60 @@ def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> N
 
     with no_leaks():
         run(main)
-    texts = logged(caplog)
-    assert len(texts) >= 51
-    assert all("skipped broadcast" in text and "does not read" in text for text in texts)
+    # Once for each stall, and once with the number. It may have taken some attempts for it to be over.
+    first, *rest = logged(caplog)
+    assert unnamed([first]) == ["skipped broadcast: its peer does not read"]
+    assert "to /deaf)" in first
+    [again] = unnamed(rest)
+    match = re.fullmatch(r"broadcasts arrive again: (\d+) were skipped", again)
+    assert match is not None
+    assert int(match[1]) >= 51
+
+
+def test_skip_for_ever(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """One that reads no more is told twice, however many messages it misses."""
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            await flood([slow, fast], quick)
+            for _ in range(20):
+                # An iterator can be gone through once.
+                broadcast(iter([slow, fast]), BLOCK)
+                assert (await quick.frame()).payload == BLOCK
+            # Others say nothing of it.
+            assert broadcast([fast], b"x") == 1
+            slow.abort()
+            quick.close()
+            deaf.close()
+
+    run(main)
+    assert unnamed(logged(caplog)) == [
+        "skipped broadcast: its peer does not read",
+        "connection closed without broadcasts: 21 were skipped",
+    ]
+
+
+def test_forgotten(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """What is known of a stall keeps no connection, and goes with it."""
+    from wirespeed.asyncio import broadcasting
+
+    async def main() -> None:
+        async with serve(setting, idle, compression=None) as server:
+            deaf, slow, quick, fast = await pair(server)
+            await flood([slow, fast], quick)
+            assert len(broadcasting._stalls) == 1
+            known = weakref.ref(slow)
+            slow.abort()
+            await slow.wait_closed()
+            del slow
+            quick.close()
+            deaf.close()
+            await soon(lambda: gc.collect() >= 0 and known() is None)
+            assert not broadcasting._stalls
+
+    run(main)
+    assert unnamed(logged(caplog)) == ["skipped broadcast: its peer does not read"]
 
 
 def test_drop(setting: Setting, run: Run) -> None:

@@ -288,9 +288,12 @@ def test_failure_leaves_nothing() -> None:
     """Neither modules nor names, and another call does all of it."""
     code = """
 import websockets.asyncio.client, websockets.sync.client
-before = websockets.asyncio.client, websockets.sync.client, websockets.connect, websockets.asyncio.client.connect
+def seen():
+    found = websockets.asyncio.client, websockets.sync.client, websockets.connect
+    return *found, websockets.asyncio.client.connect
+before = seen()
 {FAIL}
-assert before == (websockets.asyncio.client, websockets.sync.client, websockets.connect, websockets.asyncio.client.connect)
+assert before == seen()
 assert "wirespeed" not in before[-1].__module__
 patch()
 from websockets.asyncio.client import connect

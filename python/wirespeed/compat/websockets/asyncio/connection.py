@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...._native import broadcast as _broadcast
-from ....asyncio.broadcasting import _report
+from ....asyncio.broadcasting import kept, report
 from ....asyncio.connection import Connection as _Connection
 from ....typing import BytesLike, DataLike
 from .. import heads
@@ -120,9 +120,9 @@ def broadcast(
     """
     if not isinstance(message, (str, BytesLike)):
         raise TypeError("data must be str or bytes")
+    connections = kept(connections)
     _, missed = _broadcast(connections, message, text, "buffer")
-    if missed:
-        _report(missed, raise_exceptions)
+    report(connections, missed, raise_exceptions)
 
 
 broadcast.__module__ = "wirespeed.compat.websockets.asyncio.server"
