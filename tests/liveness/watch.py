@@ -21,6 +21,8 @@ __all__ = ["Watch", "watching"]
 
 _LOGGERS = ("asyncio", "wirespeed", "wirespeed.client", "wirespeed.server", "websockets", "concurrent.futures")
 
+_BROADCASTS = ("skipped broadcast", "broadcasts arrive again", "connection closed without broadcasts")
+
 
 class Watch(logging.Handler):
     """Collects complaints while it is in force."""
@@ -32,7 +34,7 @@ class Watch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         # What broadcast says of those who do not read, and of what was interrupted on purpose.
-        if not text.startswith("skipped broadcast") and not (record.exc_info and record.exc_info[0] is Poke):
+        if not text.startswith(_BROADCASTS) and not (record.exc_info and record.exc_info[0] is Poke):
             if record.exc_info and record.exc_info[1] is not None:
                 text += "\n" + "".join(traceback.format_exception(record.exc_info[1]))
             self.found.append(f"logged by {record.name}: {text}")
