@@ -136,6 +136,11 @@ def check_ssl(ssl: object) -> None:
     check_type("ssl", ssl, (TLS, ssl_module.SSLContext), "a TLS, an ssl.SSLContext or None")
     if isinstance(ssl, TLS) and ssl.cert is None:
         raise ValueError("ssl: a server needs a certificate; pass TLS(cert=..., key=...)")
+    if isinstance(ssl, TLS) and (ssl.verify or ssl.system_roots) and not ssl._ca_pem:
+        raise ValueError(
+            "ssl: a server verifies its clients by the authorities in ca, and there are none; pass TLS(ca=..., ...), or "
+            "leave out verify and system_roots to let in clients without certificates"
+        )
     if isinstance(ssl, ssl_module.SSLContext) and ssl.protocol == ssl_module.PROTOCOL_TLS_CLIENT:
         raise ValueError(
             "ssl: this context is for clients; make it with ssl.create_default_context(Purpose.CLIENT_AUTH)"
@@ -150,7 +155,7 @@ def native_server_tls(tls: TLS) -> ServerTLS:
     """
     arguments = tls._native_arguments()
     return ServerTLS(
-        client_ca=arguments["ca_pem"] if tls.verify else [],
+        client_ca=arguments["ca_pem"] if arguments["verify"] else [],
         cert_pem=arguments["cert_pem"] or b"",
         key_pem=arguments["key_pem"] or b"",
         alpn=arguments["alpn"],

@@ -51,7 +51,8 @@ class TLS:
             given.
         cert: Own certificate, followed by intermediate ones.
         key: Private key of ``cert``. The default is to look for it behind the certificate.
-        verify: Whether to verify the certificate of the other end. Without, anyone can read and change the traffic.
+        verify: Whether to verify the certificate of the other end. The default is to do so: a client verifies its
+            server, a server its clients if there is ``ca``. With ``False``, anyone can read and change the traffic.
         alpn: Protocols to offer by ALPN. The default is not to use ALPN.
         minimum_version: ``"1.2"`` or ``"1.3"``. The default is the lowest that the core supports, 1.2.
         maximum_version: ``"1.2"`` or ``"1.3"``. The default is the highest, 1.3.
@@ -67,7 +68,7 @@ class TLS:
     system_roots: bool | None = None
     cert: PEMSource | None = None
     key: PEMSource | None = None
-    verify: bool = True
+    verify: bool | None = None
     alpn: Sequence[str] = ()
     minimum_version: Literal["1.2", "1.3"] | None = None
     maximum_version: Literal["1.2", "1.3"] | None = None
@@ -90,7 +91,7 @@ class TLS:
             self._set(_cert_pem=cert_pem, _key_pem=key_pem)
         elif self.key is not None:
             raise ValueError("key is given without cert; pass cert, the certificate that belongs to it")
-        if self.verify and self.system_roots is False and not self._ca_pem:
+        if self.verify is not False and self.system_roots is False and not self._ca_pem:
             raise ValueError("system_roots is False and there is no ca, so no certificate can be verified; pass ca")
         self._check_versions()
 
@@ -116,7 +117,7 @@ class TLS:
             "system_roots": self.ca is None if self.system_roots is None else self.system_roots,
             "cert_pem": self._cert_pem,
             "key_pem": self._key_pem,
-            "verify": self.verify,
+            "verify": self.verify is not False,
             "alpn": list(self._alpn),
             "min_version": self.minimum_version,
             "max_version": self.maximum_version,

@@ -20,7 +20,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed import TLS, Listener, broadcast, serve, unix_serve
+    from wirespeed import TLS, Listener, broadcast, serve, sync, unix_serve
 
 SETTINGS = ALL[:1]
 
@@ -176,6 +176,22 @@ def test_ssl_without_certificate(certificates: Certificates) -> None:
         serve(echo, "127.0.0.1", 0, ssl=TLS())
     with pytest.raises(ValueError, match="certificate"):
         unix_serve(echo, "/nowhere", ssl=TLS(ca=certificates.ca_file))
+
+
+@pytest.mark.parametrize("options", [{"verify": True}, {"system_roots": True}, {"verify": True, "system_roots": True}])
+def test_ssl_that_would_verify_nobody(certificates: Certificates, options: dict[str, Any]) -> None:
+    """Who asks for certificates of clients says by whom they are signed."""
+    cert, key = certificates.server_files()
+    tls = TLS(cert=cert, key=key, **options)
+    with pytest.raises(ValueError, match=r"ssl: .* ca, .*pass TLS\(ca="):
+        serve(echo, "127.0.0.1", 0, ssl=tls)
+    with pytest.raises(ValueError, match=r"pass TLS\(ca="):
+        unix_serve(echo, "/nowhere", ssl=tls)
+    with pytest.raises(ValueError, match=r"pass TLS\(ca="):
+        sync.serve(print, "127.0.0.1", 0, ssl=tls)
+    serve(echo, "127.0.0.1", 0, ssl=TLS(cert=cert, key=key, ca=certificates.ca_file, **options))
+    serve(echo, "127.0.0.1", 0, ssl=TLS(cert=cert, key=key))
+    serve(echo, "127.0.0.1", 0, ssl=TLS(cert=cert, key=key, verify=False))
 
 
 def test_ssl_with_another_key(certificates: Certificates) -> None:

@@ -160,3 +160,26 @@ def test_opcode_of_the_first_fragment_decides(scripted: Scripted) -> None:
     with connect(serve(scripted, frame(TEXT, b"", fin=False) + frame(CONT, b"x"))) as ws:
         pieces = list(ws.recv_streaming())
     assert "".join(pieces) == "x"
+
+
+@pytest.mark.wirespeed_only("it looks at what is ours")
+def test_interrupted_while_the_rest_is_dropped(scripted: Scripted) -> None:
+    """By a signal handler, for example: the next message can be received in pieces all the same."""
+    from wirespeed.sync import ClientConnection
+
+    class Interrupted(ClientConnection):
+        interrupts = 1
+
+        def _discard_message(self) -> None:
+            super()._discard_message()
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+
+    data = text("one", fin=False) + frame(CONT, b"two") + text("next")
+    with connect(serve(scripted, data), create_connection=Interrupted) as ws:
+        streaming = ws.recv_streaming()
+        assert next(streaming) == "one"
+        with pytest.raises(KeyboardInterrupt):
+            streaming.close()
+        assert list(ws.recv_streaming()) == ["next"]

@@ -128,9 +128,11 @@ class Connection(ConnectionStatus, BlockingConnection):
                 if fin:
                     return
         finally:
-            if not fin:
-                self._discard_message()
-            self._streaming.release()
+            try:
+                if not fin:
+                    self._discard_message()
+            finally:
+                self._streaming.release()
 
     # Values.
 

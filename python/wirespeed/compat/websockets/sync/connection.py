@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import concurrent.futures
+import math
+import select
 import threading
 import time
 import traceback
@@ -21,8 +23,9 @@ from ..views import ProtocolView, SocketView
 
 __all__ = ["Connection"]
 
-# Between looks at a connection that nobody receives from.
+# Seconds between looks at a connection that nobody receives from: while something comes, and while nothing does.
 _INTERVAL = 0.2
+_LONGEST = 20.0
 
 
 class Pong(threading.Event):
@@ -160,22 +163,40 @@ class Connection(_Connection):
         Returns:
             Whether it is closed.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        pause = _INTERVAL
         while self.state is not protocols.State.CLOSED:
-            left = _INTERVAL if end is None else min(_INTERVAL, end - time.monotonic())
-            if left <= 0:
+            since = time.monotonic()
+            if since >= end:
                 return False
             try:
                 # There is no thread that receives: a ping is what one can wait for without taking messages.
-                super().ping().wait(left)
-                time.sleep(left)
+                super().ping().wait(None if end == math.inf else end - since)
             except TimeoutError:
-                pass
+                continue
             except exceptions.ConcurrencyError:  # messages fill the queue
-                time.sleep(left)
+                pass
             except exceptions.ConnectionClosed:
                 break
+            if self.state is protocols.State.CLOSED:
+                break
+            # Another one when something came, or seldom: what TLS has read already does not show in the socket.
+            if _wait_readable(self.fileno(), min(pause, end - since)):
+                pause = _INTERVAL
+                time.sleep(max(0.0, min(since + _INTERVAL, end) - time.monotonic()))
+            else:
+                pause = min(2 * pause, _LONGEST)
         return True
+
+
+def _wait_readable(descriptor: int, seconds: float) -> bool:
+    if descriptor < 0:
+        return True
+    if not hasattr(select, "poll"):
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def broadcast(
