@@ -138,8 +138,8 @@ def check_ssl(ssl: object) -> None:
         raise ValueError("ssl: a server needs a certificate; pass TLS(cert=..., key=...)")
     if isinstance(ssl, TLS) and (ssl.verify or ssl.system_roots) and not ssl._ca_pem:
         raise ValueError(
-            "ssl: a server verifies its clients by the authorities in ca, and there are none; pass TLS(ca=..., ...), or "
-            "leave out verify and system_roots to let in clients without certificates"
+            "ssl: a server verifies its clients by the authorities in ca, and there are none; pass TLS(ca=..., ...), "
+            "or leave out verify and system_roots to let in clients without certificates"
         )
     if isinstance(ssl, ssl_module.SSLContext) and ssl.protocol == ssl_module.PROTOCOL_TLS_CLIENT:
         raise ValueError(

@@ -590,3 +590,29 @@ def test_listener_of_wrong_type(server: WebSocketsServer, run: Run, connect: Con
             await connect(server.uri, listener=listener)
 
     run(main)
+
+
+@pytest.mark.parametrize("method", ["message", "close"])
+def test_exception_is_logged_once(
+    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """Whether anybody asks for it or not."""
+    server = scripted(sending(text("x") + close(1000)))
+    error = ZeroDivisionError("mine")
+
+    async def main() -> None:
+        ws = await connect(server.uri + "feed?token=secret", listener=Failing(method, error))
+        await soon(lambda: ws.state.name == "CLOSED")
+        await soon(lambda: caplog.records)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await ws.wait_closed()
+        assert [record.getMessage() for record in caplog.records] == [
+            f"listener failed ({ws.id} to {server.uri}feed?***)"
+        ]
+
+    run(main)
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("wirespeed.client", "ERROR")
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error

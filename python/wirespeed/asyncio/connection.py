@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import functools
 import socket as socket_module
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -422,7 +423,21 @@ async def establish(
         opened._discard()
         raise
     await attach(connection, sock, loop)
+    if options.listener is not None:
+        # Nobody need ask how it ended. Until then, the loop has the connection for the sake of the listener anyway.
+        future = connection._closed_future()
+        tell = functools.partial(_tell_listener_error, connection)
+        if future is None:
+            tell()
+        else:
+            future.add_done_callback(tell)
     return connection
+
+
+def _tell_listener_error(connection: ClientConnection, _: object = None) -> None:
+    error = connection._listener_error
+    if error is not None:
+        connection.logger.error("listener failed (%s)", connection._label, exc_info=error)
 
 
 def _marks(limit: int | tuple[int | None, int | None]) -> tuple[int, int]:
