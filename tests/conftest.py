@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("websockets_differs")
         if marker is not None:
             item.add_marker(pytest.mark.xfail(reason=marker.args[0], strict=True))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interrupts() -> None:
+    """Programs that tests start are interrupted as from a terminal, also below ``nohup``, which ignores the signal."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
