@@ -2,6 +2,7 @@
 
 Options:
     --subject websockets    run the tests against the library that wirespeed is compatible with, to prove the tests
+    --matrix all            every event loop and port on which a test tells something new, not one of each port
 
 Markers:
     wirespeed_only(reason)      beyond the API of websockets: skipped there
@@ -36,6 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("WIRESPEED_TEST_SUBJECT", "wirespeed"),
         help="the implementation under test",
     )
+    parser.addoption(
+        "--matrix",
+        choices=["default", "all"],
+        default="default",
+        help="in how many settings the tests of asyncio run: one of each port, or all that tell something new",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"subject: {config.getoption('--subject')}"
+    return f"subject: {config.getoption('--subject')}, matrix: {config.getoption('--matrix')}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

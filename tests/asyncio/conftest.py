@@ -1,7 +1,7 @@
-"""Each test of this folder runs in every setting: on every event loop, over both ways to the socket.
+"""Each test of this folder runs in several settings: on event loops, over both ways to the socket.
 
-``run`` runs a coroutine function on the loop of the setting, ``connect`` connects by its port. A module with a
-``SETTINGS`` of its own chooses others.
+``run`` runs a coroutine function on the loop of the setting, ``connect`` connects by its port. ``interop.matrix`` says
+which settings a test has.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
-        from interop.asyncio_tools import SETTINGS
+        from interop import matrix
 
-        metafunc.parametrize("setting", getattr(metafunc.module, "SETTINGS", SETTINGS), ids=str)
+        settings = matrix.choose(metafunc.module, metafunc.function.__name__, metafunc.config.getoption("--matrix"))
+        metafunc.parametrize("setting", settings, ids=str)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from .subject import IS_WIRESPEED
 
-__all__ = ["LOOPS", "SETTINGS", "Setting", "cancelled", "new_loop", "one_loop", "run", "soon", "spin"]
+__all__ = ["LOOPS", "SETTINGS", "Setting", "cancelled", "new_loop", "one_loop", "run", "settled", "soon", "spin"]
 
 T = TypeVar("T")
 
@@ -213,6 +213,21 @@ async def soon(condition: Callable[[], Any], timeout: float = 5.0) -> None:
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not come true"
         await asyncio.sleep(0.002)
+
+
+async def settled(value: Callable[[], T], seconds: float = 0.1, timeout: float = 15.0) -> T:
+    """Wait until a value has been the same for some time, and return it: for what is expected to stop where it is.
+
+    A machine that is busy may let it look settled too early. So the test must hold for any earlier value as well.
+    """
+    clock = asyncio.get_running_loop().time
+    last, since, deadline = value(), clock(), clock() + timeout
+    while clock() - since < seconds:
+        assert clock() < deadline, f"it still changes: {last}"
+        await asyncio.sleep(0.005)
+        if (now := value()) != last:
+            last, since = now, clock()
+    return last
 
 
 async def cancelled(task: asyncio.Future[Any]) -> bool:

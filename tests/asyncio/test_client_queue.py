@@ -1,0 +1,130 @@
+"""What is kept for an application that does not receive: ``max_queue`` and ``max_queue_bytes``, both marks of each."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import settled, soon
+from interop.frames import binary
+from interop.scripted import Disconnected, ScriptedServer, Wire
+
+pytestmark = pytest.mark.wirespeed_only("limits in bytes, and stats, are ours")
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+SIZE = 1000
+COST = SIZE + 64  # of a message in the queue
+COUNT = 12_000  # thrice the default of max_queue_bytes, and more than the sockets take beside
+
+# What was read and is not taken apart yet counts as bytes, but not as messages. It is one read of a socket with a small
+# buffer, or what a transport brings at once.
+UNPARSED = 200_000 // COST
+
+# The options, the messages that are kept then at most, and at least.
+LIMITS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "defaults": ({}, (4 << 20) // COST + 1, (4 << 20) // COST - UNPARSED),
+    "both": ({"max_queue": 2000, "max_queue_bytes": 1_000_000}, 2000, 2000),
+    "messages alone": ({"max_queue": 500, "max_queue_bytes": None}, 500, 500),
+    "no bytes": ({"max_queue": 700, "max_queue_bytes": 0}, 700, 700),
+    "few messages": (
+        {"max_queue": 1, "max_queue_bytes": 1_000_000},
+        1_000_000 // COST + 1,
+        1_000_000 // COST - UNPARSED,
+    ),
+    "bytes alone": (
+        {"max_queue": None, "max_queue_bytes": 2_000_000},
+        2_000_000 // COST + 1,
+        2_000_000 // COST - UNPARSED,
+    ),
+    "nothing": ({"max_queue": 0, "max_queue_bytes": 0}, 1, 1),
+}
+
+
+def flood(wire: Wire) -> None:
+    """Send everything, for as long as the client is there; each message begins with its number."""
+    wire.accept()
+    with contextlib.suppress(Disconnected):
+        for number in range(COUNT):
+            wire.send(binary(number.to_bytes(4, "big").ljust(SIZE, b"\0")))
+        wire.read_until_close()
+
+
+def small_socket(server: ScriptedServer) -> socket.socket:
+    """A socket whose system keeps little: what the connection reads at once is bounded by that."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    sock.connect((server.host, server.port))
+    sock.setblocking(False)
+    return sock
+
+
+def kept(ws: Any) -> int:
+    """Messages that wait to be received."""
+    return int(ws.stats()["receive_queue_messages"])
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_marks(scripted: Scripted, run: Run, connect: Connect, limit: str) -> None:
+    """Reading stops when both marks are reached, not before and not after; nothing is lost."""
+    options, most, least = LIMITS[limit]
+    server = scripted(flood)
+
+    async def main() -> None:
+        async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
+            await soon(lambda: kept(ws) >= least, 15)
+            assert await settled(lambda: kept(ws)) <= most
+            for number in range(COUNT):
+                assert int.from_bytes((await ws.recv())[:4], "big") == number
+
+    run(main)
+
+
+def test_no_limit(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(flood)
+
+    async def main() -> None:
+        options = {"max_queue": None, "max_queue_bytes": None}
+        async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
+            await soon(lambda: kept(ws) == COUNT, 15)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("options", "high", "low", "slack"),
+    [
+        ({"max_queue": (2000, 200), "max_queue_bytes": None}, 2000, 200, 0),
+        ({"max_queue": 2000, "max_queue_bytes": None}, 2000, 500, 0),
+        ({"max_queue": None, "max_queue_bytes": 2_000_000}, 2_000_000 // COST, 500_000 // COST, UNPARSED),
+        # The first of both.
+        ({"max_queue": (1800, 100), "max_queue_bytes": 2_000_000}, 2_000_000 // COST, 500_000 // COST, UNPARSED),
+        ({"max_queue": (1800, 1500), "max_queue_bytes": 1_000_000}, 1800, 1500, 0),
+    ],
+    ids=["messages", "a quarter", "bytes", "bytes first", "messages first"],
+)
+def test_low_mark(
+    scripted: Scripted, run: Run, connect: Connect, options: dict[str, Any], high: int, low: int, slack: int
+) -> None:
+    """Reading goes on when as much is left, and stops above the high mark again."""
+    server = scripted(flood)
+
+    async def main() -> None:
+        async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
+            await soon(lambda: kept(ws) >= high - slack, 15)
+            await settled(lambda: kept(ws))
+            while kept(ws) > low + 2:
+                await ws.recv()
+            assert await settled(lambda: kept(ws)) == low + 2, "it reads above the low mark"
+            for _ in range(4 + slack):
+                await ws.recv()
+            await soon(lambda: kept(ws) >= high - slack, 15)
+            assert await settled(lambda: kept(ws)) <= high + 1
+
+    run(main)
