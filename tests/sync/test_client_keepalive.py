@@ -10,6 +10,7 @@ import pytest
 
 from interop.checks import as_close, pong_arrives, within
 from interop.frames import CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.pace import ENOUGH, check_pace, pace
 from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
@@ -239,15 +240,11 @@ def test_pong(scripted: Scripted, data: Any, payload: bytes) -> None:
 
 
 def test_keepalive_pings_while_receiving(scripted: Scripted) -> None:
-    server = scripted(answering)
+    server = scripted(pace(0.1))
     with connect(server.uri, ping_interval=0.1, ping_timeout=5) as ws:
-        with pytest.raises(TimeoutError):
-            ws.recv(timeout=0.55)
+        assert ws.recv() == ENOUGH
         assert ws.latency > 0
-    pings = server.result
-    assert {frame.opcode for frame in pings} == {PING}
-    assert 3 <= len(pings) <= 6
-    assert len({frame.payload for frame in pings}) == len(pings)
+    check_pace(server.result, 0.1)
 
 
 def test_keepalive_is_in_time_in_a_receive_without_timeout(scripted: Scripted) -> None:
@@ -265,7 +262,7 @@ def test_keepalive_is_in_time_in_a_receive_without_timeout(scripted: Scripted) -
     server = scripted(script)
     with connect(server.uri, ping_interval=0.3, ping_timeout=5) as ws:
         assert ws.recv() == "got it"
-    assert 0.2 < server.result < 1
+    assert 0.28 < server.result < 3
 
 
 @pytest.mark.parametrize(
@@ -340,7 +337,7 @@ def test_no_ping_timeout(scripted: Scripted) -> None:
     server = scripted(silent)
     with connect(server.uri, ping_interval=0.05, ping_timeout=None, close_timeout=0.1) as ws:
         with pytest.raises(TimeoutError):
-            ws.recv(timeout=0.4)
+            ws.recv(timeout=0.2)
         ws.send("still open")
     frames, on_the_wire = server.result
     assert [frame.opcode for frame in frames[:3]] == [PING] * 3
@@ -352,7 +349,7 @@ def test_no_keepalive(scripted: Scripted) -> None:
     server = scripted(silent)
     options = {"ping_interval": None, "ping_timeout": 0.05, "close_timeout": 0.1}
     with connect(server.uri, **options) as ws, pytest.raises(TimeoutError):
-        ws.recv(timeout=0.3)
+        ws.recv(timeout=0.2)
     assert server.result == ([], Close(1000))
 
 
