@@ -1,8 +1,8 @@
-# All commands of the project; `make help` lists them. .ci/run calls `make lint`, `make test` and `make interop`.
+# All commands of the project; `make help` lists them. .ci/run calls lint, test-all, instructions and interop.
 
 PYTHON ?= python3
 # A newer interpreter for the second run of the tests: the newest one on PATH or under pyenv. Empty: there is none.
-PYTHON_NEWEST ?= $(shell $(PYTHON) scripts/find_python.py)
+PYTHON_NEWEST ?= $(shell $(PYTHON) scripts/find_python.py 2>/dev/null)
 CARGO ?= cargo
 PYTEST_ARGS ?=
 # The tests mostly wait: more of them at once than there are cores. Those of one file run one after the other.
@@ -16,6 +16,7 @@ BENCH := .venv-bench
 INTEROP := .venv-interop
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name '*.rs' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
+pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --slowest-files 30 $(1) $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -66,7 +67,12 @@ demo: build ## Connect to real servers over ws and wss, exchange messages, show 
 # ---- checks ----
 
 .PHONY: test
-test: test-rust test-python test-python-newest ## Run every test
+test: test-rust test-python ## Run the tests, on one interpreter, each in the settings that differ most: about ten minutes
+
+.PHONY: test-all
+test-all: test-rust ## Run every test on every event loop and port, and again on the newest interpreter that is here
+	$(MAKE) test-python MATRIX=all
+	$(MAKE) test-python-newest
 
 .PHONY: test-rust
 test-rust: ## Run the tests of the Rust crates
@@ -74,18 +80,26 @@ test-rust: ## Run the tests of the Rust crates
 	$(CARGO) test --quiet --manifest-path fuzz/Cargo.toml
 	scripts/check-no-host.sh
 
+# Of the settings of an asyncio test, tests/interop/matrix.py: "default" or "all".
+MATRIX ?= default
+
 .PHONY: test-python
-test-python: build ## Run the Python tests on the default interpreter
-	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+test-python: build ## Run the Python tests on the default interpreter; MATRIX=all in every setting
+	$(VENV)/bin/python $(call pytest,--matrix $(MATRIX))
 
 .PHONY: test-python-newest
 test-python-newest: build ## Run the Python tests on the newest interpreter that is here
 ifneq ($(PYTHON_NEWEST),)
 	$(MAKE) $(NEWEST)/built PYTHON_NEWEST=$(PYTHON_NEWEST)
-	$(NEWEST)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(NEWEST)/bin/python $(call pytest,--matrix $(MATRIX))
 else
 	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
 endif
+
+# Of Debian's development suite: 3.14 and 3.15, at the end of 2026.
+.PHONY: test-debian
+test-debian: ## Run the Python tests on an interpreter of Debian's newest, in a chroot made for it: PYTHON=3.15; needs root
+	WORKERS=$(PYTEST_WORKERS) scripts/debian-pythons.sh $(if $(filter python%,$(PYTHON)),3.15,$(PYTHON)) --matrix $(MATRIX) --slowest-files 30 $(PYTEST_ARGS)
 
 # How long, in which settings (a beginning or a pattern), or which schedule: a seed, with a whole setting.
 SECONDS ?= 60
@@ -104,7 +118,7 @@ $(INTEROP)/ready: pyproject.toml
 .PHONY: interop
 interop: $(VENV)/built $(INTEROP)/ready ## Test against other people's clients and servers: Python, Node, Go, Java, Chromium; installs them
 	interop/setup.sh
-	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) interop
+	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup --slowest-files 30 $(PYTEST_ARGS) interop
 
 .PHONY: lint
 lint: $(VENV)/built ## Check formatting, lints, types, stubs, licences
