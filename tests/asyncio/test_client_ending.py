@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, soon, spin
+from interop.asyncio_tools import cancelled, settled, soon, spin
 from interop.checks import as_close, no_leaks, open_descriptors, within
 from interop.frames import Close, close, text
 from interop.scripted import ScriptedServer, Wire
@@ -85,10 +85,10 @@ async def begin(ws: Any, call: Callable[[Any], Any]) -> asyncio.Future[Any]:
     for _ in range(20 if call is OURS["flush"] else 1):
         if call is OURS["flush"]:
             sending = asyncio.ensure_future(fill(ws))
-            await asyncio.sleep(0.05)
+            await settled(lambda: ws.stats()["bytes_sent"], 0.02)
             await cancelled(sending)
         task = asyncio.ensure_future(call(ws))
-        await asyncio.sleep(0.05)
+        await spin(10)
         if not task.done():
             return task
     raise AssertionError("it does not wait")
@@ -189,16 +189,20 @@ def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, run: Run,
 
     server = scripted(script)
 
+    received: list[Any] = []
+
     async def receive(ws: Any) -> list[Any]:
         try:
-            return [message async for message in ws]
+            async for message in ws:
+                received.append(message)
+            return received
         finally:
             await ws.close(1011)
 
     async def main() -> None:
         async with connect(server.uri) as ws:
             task = asyncio.ensure_future(receive(ws))
-            await asyncio.sleep(0.05)
+            await soon(lambda: received)
         assert await task == ["x"]
 
     run(main)
@@ -281,9 +285,9 @@ def test_close_waits_for_a_slow_reader(scripted: Scripted, run: Run, connect: Co
         ws = await connect(server.uri, compression=None)
         sending = [asyncio.ensure_future(ws.send(bytes(1 << 20))) for _ in range(8)]
         await soon(server.reached.is_set)
-        await asyncio.sleep(0.05)
+        await spin()
         closing = asyncio.ensure_future(ws.close())
-        await asyncio.sleep(0.05)
+        await spin(10)
         assert not closing.done()
         server.release.set()
         await closing
@@ -390,8 +394,8 @@ def test_abort_while_closing(scripted: Scripted, run: Run, connect: Connect) -> 
     async def main() -> None:
         ws = await connect(server.uri, close_timeout=60)
         closing = asyncio.ensure_future(ws.close())
-        await asyncio.sleep(0.05)
-        with within(3):
+        await spin()
+        with within(10):
             ws.abort()
             await closing
         assert ws.close_code == 1006

@@ -17,7 +17,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from interop.asyncio_tools import Setting, cancelled, spin
+from interop.asyncio_tools import Setting, cancelled, settled, soon, spin
 from interop.checks import within
 from interop.frames import binary, close
 from interop.scripted import Disconnected, ScriptedServer, Wire
@@ -212,10 +212,7 @@ def test_drain_waits_for_a_stalled_server(server: WebSocketsServer, run: Run, st
                 written += 100_000
 
         writing = asyncio.ensure_future(write())
-        before = -1
-        while written != before:
-            before = written
-            await asyncio.sleep(0.3)
+        await settled(lambda: written)
         assert not writing.done()
         # As much as the kernel takes, and hardly more.
         assert writer.connection.stats()["send_queue_bytes"] < 1 * MEBIBYTE
@@ -271,7 +268,7 @@ def test_cancelled_drain_loses_nothing(scripted: Scripted, run: Run, stream: Ope
         writer.write(sent)
         for _ in range(3):
             draining = asyncio.ensure_future(writer.drain())
-            await asyncio.sleep(0.02)
+            await spin()
             assert await cancelled(draining)
         server.release.set()
         await writer.drain()
@@ -335,7 +332,7 @@ def test_drain_ends_with_the_connection(scripted: Scripted, run: Run, stream: Op
         writer.write(bytes(12 * MEBIBYTE))
         draining = asyncio.ensure_future(writer.drain())
         reading = asyncio.ensure_future(reader.read(1))
-        await asyncio.sleep(0.05)
+        await soon(server.reached.is_set)
         assert not draining.done()
         server.release.set()
         for task in (draining, reading):
@@ -369,11 +366,8 @@ def test_unread_bytes_stop_the_server(scripted: Scripted, run: Run, stream: Open
 
     async def main() -> None:
         reader, writer = await stream(server.uri, limit=20_000)
-        before = -1
-        while progress[0] != before:
-            before = progress[0]
-            await asyncio.sleep(0.3)
-        assert before < total
+        await soon(lambda: progress[0] > 0)
+        assert await settled(lambda: progress[0]) < total
         assert writer.connection.stats()["receive_queue_bytes"] < 1 * MEBIBYTE
         expected, found = hashlib.sha256(block * total), hashlib.sha256()
         while data := await reader.read(30_000):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from .tasks import current_task
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -46,7 +48,7 @@ class Deadline:
     def __enter__(self) -> Self:
         if self._seconds is not None:
             loop = asyncio.get_running_loop()
-            task = asyncio.current_task()
+            task = current_task()
             if task is None:
                 raise RuntimeError("a connection can be opened in a task only")
             self._task = task

@@ -35,6 +35,7 @@ from .gate import Gate, InTask
 from .greeting import Greetings
 from .listening import Acceptor
 from .serving import negotiate, receive_request
+from .tasks import current_task
 from .turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
@@ -411,7 +412,7 @@ class Server:
 
     def _ended(self) -> None:
         # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
-        task = asyncio.current_task(self._loop)
+        task = current_task(self._loop)
         if task is not None:
             self._tasks.discard(task)
 
