@@ -106,6 +106,7 @@ WIRESPEED = [
     "StreamReader",
     "StreamWriter",
     "TLS",
+    "TLSInfo",
     "__version__",
     "connect",
     "new_event_loop",
@@ -159,6 +160,7 @@ CONNECTION = [
     "state",
     "stats",
     "subprotocol",
+    "tls",
 ]
 
 CONNECT = [
@@ -296,13 +298,13 @@ ONLY_HERE = {
     ),
     "sync connection": reasons(
         ("abort", "closing without waiting"),
-        ("fileno stats", "to look from outside"),
+        ("fileno stats tls", "to look from outside"),
         ("flush recv_many recv_nowait send_many", "many messages in one call"),
         ("recv_json recv_msgpack send_json send_msgpack", "typed messages"),
     ),
     "asyncio connection": reasons(
         ("abort", "closing without waiting"),
-        ("fileno port stats", "to look from outside"),
+        ("fileno port stats tls", "to look from outside"),
         ("flush recv_many recv_nowait send_many send_nowait", "many messages in one call, and callbacks"),
         ("recv_json recv_msgpack send_json send_msgpack", "typed messages"),
     ),

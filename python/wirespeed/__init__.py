@@ -57,7 +57,7 @@ from .exceptions import (
 )
 from .patching import patch, unpatch
 from .protocol_state import State
-from .tls import TLS
+from .tls import TLS, TLSInfo
 from .typing import (
     BytesLike,
     Data,
@@ -80,6 +80,7 @@ __all__ = [
     "Listener",
     "State",
     "TLS",
+    "TLSInfo",
     "Deflate",
     "sync",
     # Servers

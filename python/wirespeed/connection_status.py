@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .protocol_state import State
 from .redaction import mask_query, printable
+from .tls import TLSInfo, tls_info
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -34,7 +35,7 @@ class ConnectionStatus:
         @property
         def _close(self) -> tuple[int, str] | None: ...
         @property
-        def _tls(self) -> tuple[str | None, str | None] | None: ...
+        def _tls(self) -> Any: ...
         @property
         def remote_address(self) -> Any: ...  # noqa: D102 - the connections describe it
 
@@ -84,6 +85,11 @@ class ConnectionStatus:
     def subprotocol(self) -> Subprotocol | None:
         """Subprotocol that was agreed on, ``None`` if there is none."""
         return self._handshake.subprotocol
+
+    @property
+    def tls(self) -> TLSInfo | None:
+        """What was agreed on in the TLS handshake, ``None`` without TLS; that with the server, not with a proxy."""
+        return tls_info(self._tls)
 
 
 class AcceptedStatus(ConnectionStatus):

@@ -1,4 +1,4 @@
-"""TLS settings: what the user says, checked early and gathered as PEM for the native core.
+"""TLS settings: what the user says, checked early and gathered as PEM for the native core; and what came of them.
 
 It reads files and looks for PEM blocks. It knows nothing of certificates beyond that: the core parses them and
 verifies chains.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
-__all__ = ["TLS", "NativeTLSArguments", "PEMSource", "choose_ssl"]
+__all__ = ["TLS", "NativeTLSArguments", "PEMSource", "TLSInfo", "choose_ssl", "tls_info"]
 
 PEMSource = str | bytes | os.PathLike[str]
 """A path, or PEM text itself, as ``str`` or ``bytes``."""
@@ -126,6 +126,66 @@ class TLS:
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TLSInfo:
+    """What the two ends of a connection have agreed on in the TLS handshake.
+
+    Attributes:
+        version: ``"TLSv1.2"`` or ``"TLSv1.3"``.
+        cipher: Name of the cipher suite: that of IANA, or with an ``ssl.SSLContext`` that of OpenSSL, which differs for
+            TLS 1.2.
+        secret_bits: Number of bits of the secret key.
+        alpn: Protocol agreed on by ALPN (RFC 7301), ``None`` if there is none.
+        peer_certificates: Certificates that the other end has sent, as DER, its own first; empty if it sent none. With
+            an ``ssl.SSLContext`` before Python 3.13, its own only.
+        verified: Whether they were verified. Without, anybody could have sent them.
+        ssl_object: The object of the standard library, if the connection was made with an ``ssl.SSLContext``; it is to
+            be asked only.
+    """
+
+    version: str
+    cipher: str
+    secret_bits: int
+    alpn: str | None
+    peer_certificates: tuple[bytes, ...] = dataclasses.field(repr=False)
+    verified: bool
+    ssl_object: ssl_module.SSLObject | None = dataclasses.field(default=None, repr=False)
+
+
+def tls_info(native: Any) -> TLSInfo | None:
+    """Return what is known of the TLS of a connection.
+
+    Args:
+        native: What its native part tells: a tuple, an ``ssl.SSLObject``, or ``None``.
+    """
+    if native is None:
+        return None
+    if isinstance(native, tuple):
+        version, cipher, secret_bits, alpn, certificates, verified = native
+        return TLSInfo(
+            version=version,
+            cipher=cipher,
+            secret_bits=secret_bits,
+            alpn=alpn,
+            peer_certificates=certificates,
+            verified=verified,
+        )
+    cipher, _, secret_bits = native.cipher()
+    certificate = native.getpeercert(True)
+    chain: Sequence[bytes] = () if certificate is None else (certificate,)
+    if chain and hasattr(native, "get_unverified_chain"):  # Python 3.13
+        chain = native.get_unverified_chain()
+    return TLSInfo(
+        version=native.version(),
+        cipher=cipher,
+        secret_bits=secret_bits,
+        alpn=native.selected_alpn_protocol(),
+        peer_certificates=tuple(chain),
+        verified=certificate is not None and native.context.verify_mode != ssl_module.CERT_NONE,
+        ssl_object=native,
+    )
 
 
 def choose_ssl(
