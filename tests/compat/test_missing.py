@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
 from wirespeed.compat import websockets
 from wirespeed.compat.websockets.asyncio.client import ClientConnection, connect
 from wirespeed.compat.websockets.asyncio.server import ServerConnection, serve
@@ -64,18 +63,6 @@ def test_attributes_of_the_machinery() -> None:
             assert ws.transport.get_extra_info("socket") is None
 
     run(main)
-
-
-def test_certificates(certificates: Certificates) -> None:
-    async def main(server: Any, host: str) -> None:
-        address = f"wss://localhost:{host.partition(':')[2]}"
-        async with connect(address, ssl=certificates.client_context()) as ws:
-            with pytest.raises(NotImplementedError, match="peercert"):
-                ws.transport.get_extra_info("peercert")
-            with pytest.raises(AttributeError, match="getpeercert"):
-                ws.transport.get_extra_info("ssl_object").getpeercert()
-
-    run(main, ssl=certificates.server_context())
 
 
 @pytest.mark.parametrize(

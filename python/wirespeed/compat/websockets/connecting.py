@@ -43,6 +43,10 @@ class Connecting:
         if isinstance(create_connection, type):
             overridden(create_connection)
 
+    def _verified_name(self, server_hostname: str | None) -> str | None:
+        """Return the name that the certificate of the server must have, ``None`` without TLS."""
+        return (server_hostname or self.ws_uri.host) if self.ws_uri.secure else None
+
     def _all_options(self) -> dict[str, Any]:
         """Return the keyword arguments of our options."""
         headers = additional(self.additional_headers)

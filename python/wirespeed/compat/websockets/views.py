@@ -10,11 +10,13 @@ import socket
 import weakref
 from typing import Any
 
+from ...close_codes import CloseCode
 from ...protocol_state import State as _State
 from . import protocol
+from .certificates import ssl_object
 from .extensions.permessage_deflate import negotiated
 
-__all__ = ["ProtocolView", "SocketView", "TLSView", "TransportView"]
+__all__ = ["ProtocolView", "SocketView", "TransportView", "socket_view"]
 
 
 class ProtocolView:
@@ -28,9 +30,13 @@ class ProtocolView:
         native: The keyword arguments of the connection's constructor.
         is_client: Which end it is.
         max_size: The argument of ``connect`` or ``serve``.
+        server_hostname: Name that the certificate of a server must have, ``None`` without TLS and for a server.
     """
 
-    def __init__(self, opened: Any, native: dict[str, Any], is_client: bool, max_size: Any) -> None:
+    def __init__(
+        self, opened: Any, native: dict[str, Any], is_client: bool, max_size: Any, server_hostname: str | None = None
+    ) -> None:
+        self._server_hostname = server_hostname
         self._opened = opened
         self._native = native
         self._connection: Any = None
@@ -78,6 +84,21 @@ class ProtocolView:
     def debug(self) -> bool:
         """Whether the logger takes debugging lines."""
         return bool(self._owner.logger.isEnabledFor(logging.DEBUG))
+
+    def fail(self, code: int, reason: str = "") -> None:
+        """Fail the connection: RFC 6455, section 7.1.7. A close frame tells why, but not with code 1006.
+
+        Args:
+            code: Close code.
+            reason: Close reason.
+        """
+        # What websockets would send with the next write leaves at once, or not at all if that could wait.
+        owner = self._owner
+        begin = getattr(owner, "_begin_close", None)
+        if begin is None or code == CloseCode.ABNORMAL_CLOSURE:
+            owner.abort()
+        else:
+            begin(code, reason)
 
     @property
     def state(self) -> Any:
@@ -193,6 +214,17 @@ class SocketView:
         """Set an option; as of ``socket.socket``."""
         self._ask("setsockopt", *arguments)
 
+    def settimeout(self, timeout: float | None) -> None:
+        """Take a limit, which is told but has no effect: calls of the connection have limits of their own."""
+        if timeout is not None and timeout < 0:
+            raise ValueError("Timeout value out of range")
+        self._connection.__dict__["_socket_timeout"] = timeout
+
+    def gettimeout(self) -> float | None:
+        """Return the limit that was set."""
+        limit: float | None = self._connection.__dict__.get("_socket_timeout")
+        return limit
+
     def shutdown(self, how: int) -> None:
         """End the stream, one way or both; as of ``socket.socket``."""
         self._ask("shutdown", how)
@@ -202,28 +234,62 @@ class SocketView:
         self._connection.abort()
 
 
-class TLSView:
-    """What is known of the TLS of a connection.
+# What ssl.SSLSocket tells beside what every socket does.
+_OF_SOCKETS = (
+    "cipher",
+    "compression",
+    "context",
+    "get_channel_binding",
+    "get_unverified_chain",
+    "get_verified_chain",
+    "getpeercert",
+    "selected_alpn_protocol",
+    "selected_npn_protocol",
+    "server_hostname",
+    "server_side",
+    "session",
+    "session_reused",
+    "shared_ciphers",
+    "version",
+)
+
+
+class TLSSocketView(SocketView):
+    """The socket of a connection with TLS, which can also be asked what ``ssl.SSLSocket`` can be.
 
     Args:
-        version: As ``ssl.SSLObject.version`` returns it.
-        alpn: Protocol agreed on by ALPN.
+        connection: The connection.
+        tls: Its ``ssl.SSLObject``, or what stands for it.
     """
 
-    def __init__(self, version: str | None, alpn: str | None) -> None:
-        self._version = version
-        self._alpn = alpn
+    def __init__(self, connection: Any, tls: Any) -> None:
+        super().__init__(connection)
+        self._tls = tls
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"wirespeed does not tell ssl_object.{name}: version and selected_alpn_protocol are known")
+        if name in _OF_SOCKETS:
+            return getattr(self._tls, name)
+        return super().__getattr__(name)
 
-    def version(self) -> str | None:
-        """Return the version of TLS."""
-        return self._version
 
-    def selected_alpn_protocol(self) -> str | None:
-        """Return the protocol agreed on by ALPN."""
-        return self._alpn
+def socket_view(connection: Any) -> SocketView:
+    """Return what stands for the socket of a connection.
+
+    Args:
+        connection: The connection.
+    """
+    tls = ssl_object(connection)
+    return SocketView(connection) if tls is None else TLSSocketView(connection, tls)
+
+
+# As the transports of asyncio have them.
+_OF_TLS: dict[str, Any] = {
+    "ssl_object": None,
+    "sslcontext": lambda tls: tls.context,
+    "peercert": lambda tls: tls.getpeercert(),
+    "cipher": lambda tls: tls.cipher(),
+    "compression": lambda tls: tls.compression(),
+}
 
 
 class TransportView:
@@ -243,11 +309,12 @@ class TransportView:
         """Return what is known of the connection.
 
         Args:
-            name: ``sockname``, ``peername``, ``socket`` or ``ssl_object``; others are not known.
+            name: ``sockname``, ``peername``, ``socket``, ``ssl_object``, ``sslcontext``, ``peercert``, ``cipher`` or
+                ``compression``; others are not known.
             default: What to return for the others.
 
         Raises:
-            NotImplementedError: It is a part of TLS that is not known.
+            NotImplementedError: It is the ``ssl.SSLContext`` of native TLS, which has none.
         """
         connection = self._connection
         if name == "sockname":
@@ -256,12 +323,10 @@ class TransportView:
             return connection.remote_address
         if name == "socket":
             return SocketView(connection) if connection.fileno() >= 0 else default
-        if name == "ssl_object":
-            tls = connection._tls
-            return default if tls is None else TLSView(*tls)
-        if name in ("cipher", "peercert", "sslcontext") and connection._tls is not None:
-            raise NotImplementedError(f"wirespeed does not tell the {name} of a connection")
-        return default
+        tls = ssl_object(connection) if name in _OF_TLS else None
+        if tls is None:
+            return default
+        return tls if name == "ssl_object" else _OF_TLS[name](tls)
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed."""

@@ -21,7 +21,7 @@ from ..installed import private
 from ..redirecting import Chain
 from ..settings import MAX_FRAGMENTS
 from ..views import ProtocolView
-from .connection import Connection
+from .connection import Connection, use_native
 from .network import client_network
 
 __all__ = ["connect", "unix_connect", "ClientConnection"]
@@ -29,6 +29,13 @@ __all__ = ["connect", "unix_connect", "ClientConnection"]
 
 class ClientConnection(Connection, _ClientConnection):
     """The connection of a client; see :class:`wirespeed.ClientConnection`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        use_native(cls)
+
+
+_Made = type("ClientConnection", (ClientConnection,), {"__doc__": ClientConnection.__doc__, "__module__": __name__})
 
 
 class connect(Connecting):  # noqa: N801 - as websockets
@@ -76,7 +83,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
         self.open_timeout = open_timeout
         self.reconnect_delays = reconnect_delays
         self.create_connection_kwargs = kwargs
-        self._create_connection: Any = create_connection or ClientConnection
+        self._create_connection: Any = _Made if create_connection in (None, ClientConnection) else create_connection
         self._max_size = max_size
         self._told: dict[str, Any] = {
             "ping_interval": ping_interval,
@@ -98,7 +105,9 @@ class connect(Connecting):  # noqa: N801 - as websockets
             self._options["max_queue_bytes"] = None
 
     def _make(self, opened: Any, **native: Any) -> Any:
-        return self._create_connection(ProtocolView(opened, native, True, self._max_size), **self._told)
+        named = self.create_connection_kwargs.get("server_hostname")
+        view = ProtocolView(opened, native, True, self._max_size, self._verified_name(named))
+        return self._create_connection(view, **self._told)
 
     def _chain(self) -> Chain:
         kwargs = self.create_connection_kwargs

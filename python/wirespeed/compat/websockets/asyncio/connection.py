@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from ...._native import broadcast as _broadcast
 from ....asyncio.broadcasting import kept, report
 from ....asyncio.connection import Connection as _Connection
-from ....typing import BytesLike, DataLike
+from ....exceptions import ConnectionClosedOK
+from ....typing import BytesLike, Data, DataLike
 from .. import heads
 from .. import protocol as protocols
 from ..installed import private
+from ..iteration import AsyncMessages
 from ..settings import adapter
 from ..views import ProtocolView, TransportView
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "use_native"]
 
 
 class Connection(_Connection):
@@ -59,6 +61,46 @@ class Connection(_Connection):
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
 
+    # Coroutine functions, as AsyncMock and create_autospec look for; connections have the native ones: see use_native.
+
+    async def recv(self, decode: bool | None = None) -> Any:
+        """Receive the next message; see :meth:`wirespeed.asyncio.Connection.recv`.
+
+        Args:
+            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
+                the one or the other.
+        """
+        return await super().recv(decode)
+
+    async def send(
+        self,
+        message: Any,
+        *,
+        text: bool | None = None,
+        compress: bool | None = None,
+    ) -> None:
+        """Send a message; see :meth:`wirespeed.asyncio.Connection.send`.
+
+        Args:
+            message: ``str`` for a text message, bytes-like for a binary message, or an iterable of its fragments.
+            text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
+            compress: ``False`` to send this message uncompressed.
+        """
+        await super().send(message, text=text, compress=compress)
+
+    def __aiter__(self) -> Any:
+        # Generators, as in websockets: those who leave early close them, and not the connection.
+        if type(self).recv in (_Connection.recv, Connection.recv):
+            return AsyncMessages(self)
+        return self._received()
+
+    async def _received(self) -> AsyncIterator[Data]:
+        try:
+            while True:
+                yield await self.recv()
+        except ConnectionClosedOK:
+            return
+
     @property
     def state(self) -> Any:
         """State of the connection."""
@@ -96,6 +138,17 @@ class Connection(_Connection):
         if known is None or known[0] is not head:
             known = self.__dict__[name] = (head, adapt(head))
         return known[1]
+
+
+def use_native(kind: type[Connection]) -> None:
+    """Give a class the native ``recv`` and ``send`` where it has those of this module, which cost a coroutine more.
+
+    Args:
+        kind: A class of connections, but none that users name: what they name has coroutine functions.
+    """
+    for name in ("recv", "send"):
+        if getattr(kind, name) is vars(Connection)[name]:
+            setattr(kind, name, getattr(_Connection, name))
 
 
 def broadcast(

@@ -20,7 +20,7 @@ from ..http11 import SERVER
 from ..installed import private
 from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
 from ..views import ProtocolView
-from .connection import Connection, broadcast
+from .connection import Connection, broadcast, use_native
 from .network import check_limits
 
 __all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]
@@ -28,6 +28,10 @@ __all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "ba
 
 class ServerConnection(Connection, _ServerConnection):
     """The connection of a server; see :class:`wirespeed.ServerConnection`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        use_native(cls)
 
     def __init__(
         self,
@@ -50,6 +54,9 @@ class ServerConnection(Connection, _ServerConnection):
             text: Body.
         """
         return heads.response(super().respond(status, text))
+
+
+_Made = type("ServerConnection", (ServerConnection,), {"__doc__": ServerConnection.__doc__, "__module__": __name__})
 
 
 class Server(_Server):
@@ -109,7 +116,7 @@ def serve(
     check_subprotocols(subprotocols)
     if isinstance(create_connection, type):
         overridden(create_connection)
-    make = create_connection or ServerConnection
+    make: Any = _Made if create_connection in (None, ServerConnection) else create_connection
     unix, path = kwargs.pop("unix", False), kwargs.pop("path", None)
     check_limits(kwargs)
     run: Any = handler

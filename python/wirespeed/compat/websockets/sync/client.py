@@ -110,7 +110,7 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
         }
 
     def _make(self, opened: Any, **native: Any) -> Any:
-        view = ProtocolView(opened, native, True, self._max_size)
+        view = ProtocolView(opened, native, True, self._max_size, self._verified_name(self.server_hostname))
         return self.create_connection(None, view, **self.connection_kwargs)
 
     def _chain(self) -> Chain:

@@ -9,17 +9,18 @@ import select
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
 from ....sync.connection import Connection as _Connection
-from ....typing import BytesLike, DataLike
+from ....typing import BytesLike, Data, DataLike
 from .. import heads
 from .. import protocol as protocols
 from ..installed import private
+from ..iteration import Messages
 from ..settings import adapter
-from ..views import ProtocolView, SocketView
+from ..views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 
@@ -109,6 +110,17 @@ class Connection(_Connection):
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
 
+    def __iter__(self) -> Any:
+        # Generators, as in websockets: those who leave early close them, and not the connection.
+        return Messages(self) if type(self).recv is _Connection.recv else self._received()
+
+    def _received(self) -> Iterator[Data]:
+        try:
+            while True:
+                yield self.recv()
+        except exceptions.ConnectionClosedOK:
+            return
+
     @property
     def state(self) -> Any:
         """State of the connection."""
@@ -117,7 +129,7 @@ class Connection(_Connection):
     @property
     def socket(self) -> SocketView:
         """What the socket tells of itself."""
-        return SocketView(self)
+        return socket_view(self)
 
     @property
     def debug(self) -> bool:

@@ -1,0 +1,159 @@
+"""Iterating over connections: what ``iter`` and ``aiter`` return, on both packages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from wirespeed.compat.websockets.asyncio import client as ours
+from wirespeed.compat.websockets.sync import client as ours_blocking
+
+pytest.importorskip("websockets", minversion="17")
+
+
+def run(main: Callable[[], Any]) -> None:
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+async def numbers(ws: Any) -> None:
+    for number in range(4):
+        await ws.send(str(number))
+    await ws.close(int(ws.request.path[1:] or 1000))
+
+
+@contextlib.asynccontextmanager
+async def connected(package: Any, path: str = "/", **options: Any) -> AsyncIterator[Any]:
+    async with package.asyncio.server.serve(numbers, "127.0.0.1", 0) as server:
+        uri = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}"
+        async with package.asyncio.client.connect(uri, **options) as ws:
+            yield ws
+
+
+@contextlib.contextmanager
+def connected_blocking(package: Any, **options: Any) -> Iterator[Any]:
+    def handler(ws: Any) -> None:
+        for number in range(4):
+            ws.send(str(number))
+
+    with package.sync.server.serve(handler, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            uri = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+            with package.sync.client.connect(uri, **options) as ws:
+                yield ws
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_closing_an_iterator_leaves_the_connection_open(package: Any) -> None:
+    async def main() -> None:
+        async with connected(package) as ws:
+            async with contextlib.aclosing(aiter(ws)) as messages:
+                assert isinstance(messages, AsyncGenerator)
+                assert await anext(messages) == "0"
+            with pytest.raises(StopAsyncIteration):
+                await anext(messages)
+            assert [message async for message in messages] == []
+            assert await ws.recv() == "1"
+            assert [message async for message in ws] == ["2", "3"]
+
+    run(main)
+
+
+def test_an_iterator_as_a_generator(package: Any) -> None:
+    async def main() -> None:
+        async with connected(package) as ws:
+            messages = aiter(ws)
+            assert aiter(messages) is messages is not ws
+            assert await messages.asend(None) == "0"
+            with pytest.raises(ZeroDivisionError):
+                await messages.athrow(ZeroDivisionError())
+            with pytest.raises(StopAsyncIteration):
+                await messages.asend(None)
+            assert await ws.recv() == "1"
+
+    run(main)
+
+
+def test_an_iterator_raises_how_the_connection_ended(package: Any) -> None:
+    async def main() -> None:
+        async with connected(package, "/4000") as ws:
+            received = []
+            with pytest.raises(package.exceptions.ConnectionClosedError):
+                async for message in ws:
+                    received.append(message)
+            assert received == ["0", "1", "2", "3"]
+
+    run(main)
+
+
+def test_iterating_uses_an_overridden_recv(package: Any) -> None:
+    class Numbers(package.asyncio.client.ClientConnection):  # type: ignore[misc]
+        async def recv(self, decode: bool | None = None) -> Any:
+            return int(await super().recv(decode))
+
+    async def main() -> None:
+        async with connected(package, create_connection=Numbers) as ws:
+            assert [message async for message in ws] == [0, 1, 2, 3]
+
+    run(main)
+
+
+def test_blocking_iterators(package: Any) -> None:
+    with connected_blocking(package) as ws:
+        with contextlib.closing(iter(ws)) as messages:
+            assert isinstance(messages, Generator)
+            assert iter(messages) is messages is not ws
+            assert next(messages) == "0"
+        assert list(messages) == []
+        assert ws.recv() == "1"
+        messages = iter(ws)
+        assert next(messages) == "2"
+        with pytest.raises(ZeroDivisionError):
+            messages.throw(ZeroDivisionError())
+        with pytest.raises(StopIteration):
+            messages.send(None)
+        assert list(ws) == ["3"]
+
+
+def test_blocking_iterators_use_an_overridden_recv(package: Any) -> None:
+    class Numbers(package.sync.client.ClientConnection):  # type: ignore[misc]
+        def recv(self, timeout: float | None = None, decode: bool | None = None) -> Any:
+            return int(super().recv(timeout, decode))
+
+    with connected_blocking(package, create_connection=Numbers) as ws:
+        assert list(ws) == [0, 1, 2, 3]
+
+
+def test_no_python_function_runs_for_each_message() -> None:
+    """Iterating stays as fast as it is natively."""
+    for kind in (ours.ClientConnection, ours_blocking.ClientConnection):
+        assert not hasattr(kind.__next__ if hasattr(kind, "__next__") else kind.__anext__, "__code__")
+
+    async def main() -> None:
+        import sys
+
+        seen: list[str] = []
+        from wirespeed.compat import websockets
+
+        class Package:
+            asyncio = websockets.asyncio
+
+        async with connected(Package) as ws:
+            messages = aiter(ws)
+            await anext(messages)
+            sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
+            try:
+                await anext(messages)
+            finally:
+                sys.setprofile(None)
+        assert not {"recv", "__anext__", "asend"} & set(seen)
+
+    run(main)
