@@ -8,7 +8,10 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...close_codes import CloseCode
 from ...datastructures import Headers
+from ...exceptions import ProtocolError
+from ...protocol_state import State
 
 __all__ = [
     "additional",
@@ -16,6 +19,7 @@ __all__ = [
     "MAX_REDIRECTS",
     "UNSUPPORTED",
     "adapter",
+    "check_code",
     "check_subprotocols",
     "overridden",
     "reject",
@@ -73,6 +77,17 @@ def additional(headers: Any) -> Headers | None:
     else:
         pairs = list(headers)
     return Headers([(name, str(value)) for name, value in pairs])
+
+
+def check_code(connection: Any, code: int) -> None:
+    """Raise ProtocolError for a close code that only websockets does not send: ours takes 1005 for a frame without one.
+
+    Args:
+        connection: The connection; nothing is wrong once it is closed.
+        code: What the user passed.
+    """
+    if code == CloseCode.NO_STATUS_RCVD and connection._state == State.OPEN:
+        raise ProtocolError(f"close code {int(code)} must not be sent")
 
 
 def check_subprotocols(subprotocols: Any) -> None:

@@ -106,7 +106,8 @@ class connect(Connecting):  # noqa: N801 - as websockets
 
     def _make(self, opened: Any, **native: Any) -> Any:
         named = self.create_connection_kwargs.get("server_hostname")
-        view = ProtocolView(opened, native, True, self._max_size, self._verified_name(named))
+        limit, name = self._told["close_timeout"], self._verified_name(named)
+        view = ProtocolView(opened, native, True, self._max_size, limit, name)
         return self._create_connection(view, **self._told)
 
     def _chain(self) -> Chain:

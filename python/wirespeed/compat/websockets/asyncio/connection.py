@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from ...._native import broadcast as _broadcast
 from ....asyncio.broadcasting import kept, report
 from ....asyncio.connection import Connection as _Connection
+from ....close_codes import CloseCode
 from ....exceptions import ConnectionClosedOK
 from ....typing import BytesLike, Data, DataLike
 from .. import heads
 from .. import protocol as protocols
 from ..installed import private
 from ..iteration import AsyncMessages
-from ..settings import adapter
+from ..settings import adapter, check_code
 from ..views import ProtocolView, TransportView
 
 __all__ = ["Connection", "use_native"]
@@ -28,7 +30,7 @@ class Connection(_Connection):
         loop: The event loop.
         ping_interval: The argument of ``connect`` or ``serve``.
         ping_timeout: The argument of ``connect`` or ``serve``.
-        close_timeout: The argument of ``connect`` or ``serve``.
+        close_timeout: The argument of ``connect`` or ``serve``. A lower one may be set later.
     """
 
     protocol: Any
@@ -100,6 +102,29 @@ class Connection(_Connection):
                 yield await self.recv()
         except ConnectionClosedOK:
             return
+
+    async def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
+        """Close the connection; see :meth:`wirespeed.asyncio.Connection.close`.
+
+        Args:
+            code: Close code.
+            reason: Close reason, 123 bytes of UTF-8 at most.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
+        """
+        check_code(self, code)
+        limit = self.close_timeout
+        if limit is None or limit == self.protocol._close_timeout:
+            await super().close(code, reason)
+            return
+        self._begin_close(code, reason)
+        future = self._closed_future()
+        if future is not None:
+            await asyncio.wait([future], timeout=limit)
+            if not future.done():
+                self.abort()
+        await self._wait_for_end()
 
     @property
     def state(self) -> Any:

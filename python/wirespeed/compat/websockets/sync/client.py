@@ -110,7 +110,8 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
         }
 
     def _make(self, opened: Any, **native: Any) -> Any:
-        view = ProtocolView(opened, native, True, self._max_size, self._verified_name(self.server_hostname))
+        limit, name = self.connection_kwargs["close_timeout"], self._verified_name(self.server_hostname)
+        view = ProtocolView(opened, native, True, self._max_size, limit, name)
         return self.create_connection(None, view, **self.connection_kwargs)
 
     def _chain(self) -> Chain:

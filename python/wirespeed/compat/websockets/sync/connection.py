@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
+from ....close_codes import CloseCode
 from ....sync.connection import Connection as _Connection
 from ....typing import BytesLike, Data, DataLike
 from .. import heads
 from .. import protocol as protocols
 from ..installed import private
 from ..iteration import Messages
-from ..settings import adapter
+from ..settings import adapter, check_code
 from ..views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
@@ -78,7 +79,7 @@ class Connection(_Connection):
         protocol: What the connection tells of itself, by the names of a protocol without I/O.
         ping_interval: The argument of ``connect`` or ``serve``.
         ping_timeout: The argument of ``connect`` or ``serve``.
-        close_timeout: The argument of ``connect`` or ``serve``.
+        close_timeout: The argument of ``connect`` or ``serve``. A lower one may be set later.
     """
 
     protocol: Any
@@ -120,6 +121,30 @@ class Connection(_Connection):
                 yield self.recv()
         except exceptions.ConnectionClosedOK:
             return
+
+    def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
+        """Close the connection; see :meth:`wirespeed.sync.ClientConnection.close`.
+
+        Args:
+            code: Close code.
+            reason: Close reason, 123 bytes of UTF-8 at most.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
+        """
+        check_code(self, code)
+        limit = self.close_timeout
+        if limit is None or limit == self.protocol._close_timeout:
+            super().close(code, reason)
+            return
+        # The limit was changed, and the native one was not: a thread for as long as this takes.
+        timer = threading.Timer(limit, self.abort)
+        timer.start()
+        try:
+            super().close(code, reason)
+        finally:
+            timer.cancel()
+            timer.join()
 
     @property
     def state(self) -> Any:
