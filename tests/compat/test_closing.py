@@ -16,7 +16,7 @@ from wirespeed.compat import websockets
 
 pytest.importorskip("websockets", minversion="17")
 
-from websockets.server import ServerProtocol  # noqa: E402
+from websockets.server import ServerProtocol
 
 
 class OURS:
@@ -122,14 +122,13 @@ def test_a_close_timeout_that_is_changed(package: Any) -> None:
 
 
 def test_a_close_timeout_that_a_thread_changes(package: Any) -> None:
-    with silent_server() as uri:
-        with package.sync.client.connect(uri, close_timeout=60) as ws:
-            ws.close_timeout = 0.1
-            began = time.monotonic()
-            ws.close()
-            assert time.monotonic() - began < 20
-            with pytest.raises(package.exceptions.ConnectionClosedError):
-                ws.recv()
+    with silent_server() as uri, package.sync.client.connect(uri, close_timeout=60) as ws:
+        ws.close_timeout = 0.1
+        began = time.monotonic()
+        ws.close()
+        assert time.monotonic() - began < 20
+        with pytest.raises(package.exceptions.ConnectionClosedError):
+            ws.recv()
 
 
 @pytest.mark.parametrize("code", [1006, 1011])

@@ -269,6 +269,8 @@ def _open_transport(chain: RedirectChain, network: Network, options: ClientOptio
     if network.path is not None:
         return _Path.over(dial_unix(network.path, deadline=deadline))
     proxy = get_proxy(chain.parsed, network.proxy)
+    if proxy is not None and proxy.scheme == "http" and network.proxy_ssl is not None:
+        raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
     to = (network.host or chain.parsed.host, network.port or chain.parsed.port)
     sock = dial(
         *(to if proxy is None else (proxy.host, proxy.port)),
@@ -313,8 +315,6 @@ def _open_tunnel(
             tls, name = choose_ssl(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
             if tls is not None:
                 _start_tls(transport, tls, name, deadline)
-        elif network.proxy_ssl is not None:
-            raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
         authority, headers = connect_request(proxy, uri, user_agent_header=options.user_agent_header)
         headers.pop("Host", None)  # the native core writes it
         authorization = headers.pop("Proxy-Authorization", None)

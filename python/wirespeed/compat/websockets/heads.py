@@ -54,7 +54,7 @@ def response(head: Any) -> Any:
 
 
 def adapt(exc: BaseException) -> None:
-    """Give an exception a response as applications see it, if it has one.
+    """Give an exception a response as applications see it, if it has one, and the cause that they look for.
 
     Args:
         exc: What was raised.
@@ -62,6 +62,10 @@ def adapt(exc: BaseException) -> None:
     if isinstance(exc, (exceptions.InvalidStatus, exceptions.InvalidProxyStatus)):
         exc.response = response(exc.response)
         exc.args = (exc.response,)
+    elif isinstance(exc, (exceptions.InvalidMessage, exceptions.InvalidProxyMessage)):
+        # EOFError stays: there was no message at all.
+        if exc.__cause__ is None or isinstance(exc.__cause__, exceptions.WebSocketException):
+            exc.__cause__ = ValueError(str(exc.__cause__ or exc))
 
 
 def websocket_uri(text: str) -> Any:

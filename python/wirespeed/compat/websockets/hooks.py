@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ... import exceptions
+from ...datastructures import Headers
 from . import exceptions as theirs
 from . import heads
+from .lines import note_application
 
 __all__ = ["process_request", "process_response", "select_subprotocol"]
 
@@ -19,15 +21,12 @@ def _response(value: Any) -> Any:
     return heads.response(value) if hasattr(value, "status_code") and hasattr(value, "headers") else value
 
 
-async def _later(value: Awaitable[Any], default: Any) -> Any:
-    result = await value
-    return default if result is None else _response(result)
+async def _later(value: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
+    return then(await value)
 
 
-def _result(value: Any, default: Any) -> Any:
-    if isinstance(value, Awaitable):
-        return _later(value, default)
-    return default if value is None else _response(value)
+def _result(value: Any, then: Callable[[Any], Any]) -> Any:
+    return _later(value, then) if isinstance(value, Awaitable) else then(value)
 
 
 def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -40,7 +39,14 @@ def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] |
         return None
 
     def wrapped(connection: Any, request: Any) -> Any:
-        return _result(function(connection, heads.request(request)), None)
+        shown = heads.request(request)
+
+        def done(response: Any) -> Any:
+            request.headers = Headers(shown.headers.raw_items())
+            note_application(connection, response)
+            return _response(response)
+
+        return _result(function(connection, shown), done)
 
     return wrapped
 
@@ -56,7 +62,8 @@ def process_response(function: Callable[..., Any] | None) -> Callable[..., Any] 
 
     def wrapped(connection: Any, request: Any, response: Any) -> Any:
         shown = heads.response(response)
-        return _result(function(connection, heads.request(request), shown), shown)
+        result = function(connection, connection.request, shown)
+        return _result(result, lambda response: shown if response is None else _response(response))
 
     return wrapped
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from ..credentials import pairs
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
 from ..installed import private
+from ..lines import Logged, log_closed
 from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
 from ..views import ProtocolView
 from .connection import Connection, broadcast, use_native
@@ -26,7 +28,7 @@ from .network import check_limits
 __all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]
 
 
-class ServerConnection(Connection, _ServerConnection):
+class ServerConnection(Logged, Connection, _ServerConnection):
     """The connection of a server; see :class:`wirespeed.ServerConnection`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -59,8 +61,55 @@ class ServerConnection(Connection, _ServerConnection):
 _Made = type("ServerConnection", (ServerConnection,), {"__doc__": ServerConnection.__doc__, "__module__": __name__})
 
 
+class ListenerView:
+    """What listens for a server, by the names of ``asyncio.Server``.
+
+    Args:
+        server: The server.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @property
+    def sockets(self) -> tuple[Any, ...]:
+        """The listening sockets; none once it is closed."""
+        return self._server.sockets
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop."""
+        return self._server.get_loop()
+
+    def is_serving(self) -> bool:
+        """Return whether it accepts connections."""
+        return self._server.is_serving()
+
+    async def start_serving(self) -> None:
+        """Accept connections."""
+        await self._server.start_serving()
+
+    async def serve_forever(self) -> None:
+        """Accept connections until the server is closed."""
+        await self._server.serve_forever()
+
+    def close(self) -> None:
+        """Stop listening. Connections stay open."""
+        self._server._serving = False
+        self._server._stop_listening()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connections are closed."""
+        while tasks := [task for task in self._server._tasks if not task.done()]:
+            await asyncio.wait(tasks)
+
+
 class Server(_Server):
     """A WebSocket server, made by :func:`serve`; see :class:`wirespeed.Server`."""
+
+    @property
+    def server(self) -> ListenerView:
+        """What listens."""
+        return ListenerView(self)
 
     @property
     def all_connections(self) -> set[Any]:
@@ -76,6 +125,18 @@ class Server(_Server):
     def handler(self) -> Any:
         """The handler given to ``serve``."""
         return self._handler
+
+    async def _handle(self, connection: Any) -> None:
+        try:
+            await super()._handle(connection)
+        finally:
+            log_closed(connection)
+
+    async def _refused(self, connection: Any, remote: Any, error: Exception) -> None:
+        try:
+            await super()._refused(connection, remote, error)
+        finally:
+            log_closed(connection)
 
 
 def serve(

@@ -22,6 +22,7 @@ from ..credentials import pairs
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
 from ..installed import private
+from ..lines import Logged, log_closed
 from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
 from ..views import ProtocolView
 from .connection import Connection, broadcast
@@ -29,7 +30,7 @@ from .connection import Connection, broadcast
 __all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]
 
 
-class ServerConnection(Connection, _ServerConnection):
+class ServerConnection(Logged, Connection, _ServerConnection):
     """The connection of a server; see :class:`wirespeed.sync.ServerConnection`."""
 
     server: Any
@@ -84,6 +85,18 @@ class Server(_Server):
     def handler(self) -> Any:
         """The handler given to ``serve``."""
         return self._handler
+
+    def _handle(self, connection: Any) -> None:
+        try:
+            super()._handle(connection)
+        finally:
+            log_closed(connection)
+
+    def _let_read(self, connection: Any) -> None:
+        try:
+            super()._let_read(connection)
+        finally:
+            log_closed(connection)
 
 
 def serve(
@@ -213,4 +226,7 @@ def basic_auth(
 
 
 def __getattr__(name: str) -> Any:
+    if name == "WebSocketServer":
+        warnings.warn("WebSocketServer was renamed to Server", DeprecationWarning, stacklevel=2)
+        return Server
     return private("sync.server", name)

@@ -1,0 +1,47 @@
+"""The lines that a server of websockets writes to its log about each connection, with the connection as ``websocket``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+__all__ = ["Logged", "log_closed", "note_application"]
+
+
+class Logged:
+    """Base of a server's connections, before the one with the native part: it logs how the request was answered."""
+
+    logger: Any
+    response: Any
+    _by_application = False
+
+    def _give(self, answer: Any) -> Any:
+        error = super()._give(answer)  # type: ignore[misc]
+        if self.logger.isEnabledFor(logging.INFO):
+            response = self.response
+            if response.status_code == 101:
+                self.logger.info("connection open")
+            else:
+                line = "HTTP response sent (%d %s)" if self._by_application else "connection rejected (%d %s)"
+                self.logger.info(line, response.status_code, response.reason_phrase)
+        return error
+
+
+def note_application(connection: Any, response: Any) -> None:
+    """Note that it was the application that answered a request, if it was.
+
+    Args:
+        connection: The connection.
+        response: What ``process_request`` returned.
+    """
+    if response is not None:
+        connection._by_application = True
+
+
+def log_closed(connection: Any) -> None:
+    """Log that a connection is closed.
+
+    Args:
+        connection: The connection.
+    """
+    connection.logger.info("connection closed")

@@ -1,0 +1,128 @@
+"""What servers write to their logs, on both packages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("websockets", minversion="17")
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Any, list[str]] = {}
+        self.closed = threading.Semaphore(0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, "websocket"):
+            self.found.setdefault(record.websocket.id, []).append(record.getMessage())
+        if record.getMessage() == "connection closed":
+            self.closed.release()
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    logger = logging.getLogger("websockets.server")
+    handler, level = Lines(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def process_request(connection: Any, request: Any) -> Any:
+    return connection.respond(404, "nothing") if request.path == "/404" else None
+
+
+EXPECTED = [
+    ["connection open", "connection closed"],
+    ["HTTP response sent (404 Not Found)", "connection closed"],
+    ["connection rejected (403 Forbidden)", "connection closed"],
+    ["connection open", "connection handler failed", "connection closed"],
+]
+
+
+def by_connection(lines: Lines) -> list[list[str]]:
+    """Return the lines of each connection. How a failing handler and the end come together is left open."""
+    found = ([first, *sorted(rest, reverse=True)] for first, *rest in lines.found.values())
+    return [*found]
+
+
+def options(server: Any) -> dict[str, Any]:
+    return {"process_request": process_request, "origins": [None], "compression": None}
+
+
+def test_lines_of_an_event_loop(server: Any, lines: Lines) -> None:
+    async def handler(ws: Any) -> None:
+        if ws.request.path == "/failing":
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        connect = server.asyncio.client.connect
+        async with server.asyncio.server.serve(handler, "127.0.0.1", 0, **options(server)) as running:
+            uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+            async with connect(f"{uri}/ok") as ws:
+                await ws.wait_closed()
+            for path, origin in (("/404", None), ("/ok", "https://example.com")):
+                with pytest.raises(server.exceptions.InvalidStatus):
+                    await connect(uri + path, origin=origin)
+            async with connect(f"{uri}/failing") as ws:
+                await ws.wait_closed()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert by_connection(lines) == EXPECTED
+
+
+def test_lines_of_threads(server: Any, lines: Lines) -> None:
+    def handler(ws: Any) -> None:
+        if ws.request.path == "/failing":
+            raise ZeroDivisionError
+
+    def visit(address: str, **how: Any) -> None:
+        with server.sync.client.connect(address, **how) as ws, contextlib.suppress(Exception):
+            ws.recv()
+
+    with server.sync.server.serve(handler, "127.0.0.1", 0, **options(server)) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            uri = f"ws://127.0.0.1:{running.socket.getsockname()[1]}"
+            visit(f"{uri}/ok")
+            assert lines.closed.acquire(timeout=10)
+            for path, origin in (("/404", None), ("/ok", "https://example.com")):
+                with pytest.raises(server.exceptions.InvalidStatus):
+                    visit(uri + path, origin=origin)
+                assert lines.closed.acquire(timeout=10)
+            visit(f"{uri}/failing")
+            assert lines.closed.acquire(timeout=10)
+        finally:
+            running.shutdown()
+            thread.join()
+    assert by_connection(lines) == EXPECTED
+
+
+def test_a_quiet_log_costs_nothing(server: Any) -> None:
+    """With the logger at WARNING, as it is by default, no response is made to be logged."""
+    from wirespeed.compat.websockets.lines import Logged
+
+    class Base:
+        def _give(self, answer: Any) -> str:
+            return f"gave {answer}"
+
+    class Quiet(Logged, Base):
+        logger = logging.getLogger("wirespeed.tests.quiet")
+
+        @property
+        def response(self) -> Any:
+            raise AssertionError("nobody reads the log")
+
+    Quiet.logger.setLevel(logging.WARNING)
+    assert Quiet()._give("it") == "gave it"
