@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from ._native import Handshake
+from .amended import amend, offered_subprotocols
 from .connection_status import address_text
-from .datastructures import Response
-from .exceptions import ConnectionClosed, InvalidHandshake, InvalidOrigin, NegotiationError
+from .datastructures import Headers, Response
+from .exceptions import ConnectionClosed, InvalidHandshake, InvalidHeader, InvalidOrigin, NegotiationError
 from .greeting import Greeting
 from .protocol_state import State
 from .responses import common_fields, plain_response
@@ -63,10 +64,13 @@ def negotiation(
     request = handshake.request
     response: Response | None = None
     error = None
+    changed = False
     if options.process_request is not None:
+        before = list(request.headers.raw_items())
         response, error = yield from _ask("process_request", options.process_request, connection, request)
+        changed = list(request.headers.raw_items()) != before
     if response is None:
-        response, error = _draft(connection, options)
+        response, error = _draft(connection, options, changed)
     _add_server(response, options)
     if options.process_response is not None:
         other, failure = yield from _ask("process_response", options.process_response, connection, request, response)
@@ -122,13 +126,15 @@ def _ask(
     return response, None
 
 
-def _draft(connection: Any, options: ServerOptions) -> tuple[Response, Exception | None]:
-    """Return the response that a request deserves."""
+def _draft(connection: Any, options: ServerOptions, changed: bool) -> tuple[Response, Exception | None]:
+    """Return the response that a request deserves, whose headers the application may have changed."""
     fields = common_fields(None)
     handshake: Handshake = connection._handshake
     try:
         options.check_origin(handshake.request.headers)
-        if options.select_subprotocol is None:
+        if changed:
+            response, error = _amended_draft(connection, options, handshake.request.headers)
+        elif options.select_subprotocol is None:
             response, error = handshake.draft(True, None, fields)
         else:
             chosen = options.select_subprotocol(connection, handshake.offered_subprotocols())
@@ -137,11 +143,23 @@ def _draft(connection: Any, options: ServerOptions) -> tuple[Response, Exception
                 raise error  # it chose what was not offered
     except InvalidOrigin as exc:
         return plain_response(403, f"Failed to open a WebSocket connection: {exc}.\n"), exc
-    except NegotiationError as exc:
+    except (NegotiationError, InvalidHeader) as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
         connection.logger.error("opening handshake failed (%s)", connection._label, exc_info=True)
         return plain_response(500, _FAILED), exc
+    return response, error
+
+
+def _amended_draft(connection: Any, options: ServerOptions, headers: Headers) -> tuple[Response, Exception | None]:
+    response, error = connection._handshake.draft(False, None, common_fields(None))
+    if error is None:
+        offered = offered_subprotocols(headers)
+        if options.select_subprotocol is not None:
+            chosen = options.select_subprotocol(connection, offered)
+        else:
+            chosen = next((name for name in options.subprotocols or () if name in offered), None)
+        amend(response, headers, chosen, offered)
     return response, error
 
 

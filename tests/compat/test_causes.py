@@ -50,7 +50,7 @@ def failing(package: Any, kind: str, uri: str, **options: Any) -> Exception:
         async with package.asyncio.client.connect(uri, open_timeout=10, **options):
             pass
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what is asked
+    with pytest.raises(Exception) as caught:
         if kind == "asyncio":
             asyncio.run(connect())
         else:

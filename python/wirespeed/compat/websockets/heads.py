@@ -62,10 +62,11 @@ def adapt(exc: BaseException) -> None:
     if isinstance(exc, (exceptions.InvalidStatus, exceptions.InvalidProxyStatus)):
         exc.response = response(exc.response)
         exc.args = (exc.response,)
-    elif isinstance(exc, (exceptions.InvalidMessage, exceptions.InvalidProxyMessage)):
+    elif isinstance(exc, (exceptions.InvalidMessage, exceptions.InvalidProxyMessage)) and (
         # EOFError stays: there was no message at all.
-        if exc.__cause__ is None or isinstance(exc.__cause__, exceptions.WebSocketException):
-            exc.__cause__ = ValueError(str(exc.__cause__ or exc))
+        exc.__cause__ is None or isinstance(exc.__cause__, exceptions.WebSocketException)
+    ):
+        exc.__cause__ = ValueError(str(exc.__cause__ or exc))
 
 
 def websocket_uri(text: str) -> Any:

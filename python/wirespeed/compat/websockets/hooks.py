@@ -5,7 +5,7 @@ Applications may return responses and raise exceptions of either package; the se
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ... import exceptions
@@ -39,10 +39,14 @@ def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] |
         return None
 
     def wrapped(connection: Any, request: Any) -> Any:
-        shown = heads.request(request)
+        shown = connection.request
+        before = list(shown.headers.raw_items())
 
         def done(response: Any) -> Any:
-            request.headers = Headers(shown.headers.raw_items())
+            if list(shown.headers.raw_items()) != before:
+                # The same object from now on: the handler sees the changes too.
+                connection._kept_request = shown
+                request.headers = Headers.from_raw(shown.headers.raw_items())
             note_application(connection, response)
             return _response(response)
 
@@ -68,14 +72,17 @@ def process_response(function: Callable[..., Any] | None) -> Callable[..., Any] 
     return wrapped
 
 
-def select_subprotocol(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Wrap a ``select_subprotocol``.
+def select_subprotocol(
+    function: Callable[..., Any] | None, subprotocols: Sequence[str] | None
+) -> Callable[..., Any] | None:
+    """Wrap a ``select_subprotocol``; without one, refuse clients that offer none of those supported.
 
     Args:
         function: What the application passed.
+        subprotocols: Those that the server supports.
     """
     if function is None:
-        return None
+        return _select(list(subprotocols)) if subprotocols else None
 
     def wrapped(connection: Any, offered: Any) -> Any:
         try:
@@ -86,3 +93,15 @@ def select_subprotocol(function: Callable[..., Any] | None) -> Callable[..., Any
             raise exceptions.NegotiationError(*exc.args) from exc
 
     return wrapped
+
+
+def _select(supported: Sequence[str]) -> Callable[..., str]:
+    def select(_connection: Any, offered: Any) -> str:
+        if not offered:
+            raise exceptions.NegotiationError("missing subprotocol")
+        for name in supported:
+            if name in offered:
+                return name
+        raise exceptions.NegotiationError(f"invalid subprotocol; expected one of {', '.join(supported)}")
+
+    return select

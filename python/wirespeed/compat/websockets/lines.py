@@ -1,4 +1,4 @@
-"""The lines that a server of websockets writes to its log about each connection, with the connection as ``websocket``."""
+"""What a server of websockets writes to its log about each connection, which is the ``websocket`` of the record."""
 
 from __future__ import annotations
 

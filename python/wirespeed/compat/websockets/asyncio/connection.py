@@ -34,6 +34,7 @@ class Connection(_Connection):
     """
 
     protocol: Any
+    _kept_request: Any = None
     loop: Any
 
     def __new__(cls, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
@@ -149,7 +150,7 @@ class Connection(_Connection):
     @property
     def request(self) -> Any:
         """The request of the opening handshake."""
-        return self._head("_request", heads.request, super().request)
+        return self._kept_request or self._head("_request", heads.request, super().request)
 
     @property
     def response(self) -> Any:

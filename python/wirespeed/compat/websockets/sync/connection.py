@@ -83,6 +83,7 @@ class Connection(_Connection):
     """
 
     protocol: Any
+    _kept_request: Any = None
 
     def __new__(cls, _sock: Any, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
         """Make the connection of what its protocol carries."""
@@ -164,7 +165,7 @@ class Connection(_Connection):
     @property
     def request(self) -> Any:
         """The request of the opening handshake."""
-        return self._head("_request", heads.request, super().request)
+        return self._kept_request or self._head("_request", heads.request, super().request)
 
     @property
     def response(self) -> Any:

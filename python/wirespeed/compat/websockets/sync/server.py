@@ -162,7 +162,7 @@ def serve(
         "ssl": ssl,
         "origins": None if origins is None else list(origins),
         "subprotocols": subprotocols,
-        "select_subprotocol": hooks.select_subprotocol(select_subprotocol),
+        "select_subprotocol": hooks.select_subprotocol(select_subprotocol, subprotocols),
         "compression": deflate_of(extensions, compression),
         "process_request": hooks.process_request(process_request),
         "process_response": hooks.process_response(process_response),
