@@ -56,8 +56,15 @@ _EXPLANATIONS: dict[int, str] = {
 }
 
 
+class _Root:
+    """Where ``Close`` of the ``websockets`` package becomes a base of ours: see wirespeed.compat.
+
+    Python lets bases be added only to a class whose first base is not built in.
+    """
+
+
 @dataclasses.dataclass(frozen=True, init=False)
-class Close:
+class Close(_Root):
     """Code and reason of a close frame.
 
     Attributes:

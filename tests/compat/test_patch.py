@@ -222,6 +222,27 @@ def test_connections_outlive_unpatch() -> None:
     """)
 
 
+def test_names_that_the_package_deprecates() -> None:
+    """Release 14.0 has some exceptions under names that warn; linking them is no use of them."""
+    run("""
+        import warnings
+        import websockets.asyncio.client, websockets.asyncio.server, websockets.sync.client, websockets.sync.server
+        import websockets.exceptions as exceptions
+        moved = exceptions.InvalidMessage
+        del exceptions.InvalidMessage
+        exceptions.__all__.remove("InvalidMessage")
+        def deprecated(name):
+            if name != "InvalidMessage":
+                raise AttributeError(name)
+            warnings.warn("websockets.exceptions.InvalidMessage is deprecated", DeprecationWarning)
+            return moved
+        exceptions.__getattr__ = deprecated
+        import wirespeed
+        wirespeed.patch()
+        assert issubclass(wirespeed.exceptions.InvalidMessage, moved)
+    """)
+
+
 def test_environment_variables() -> None:
     code = """
         import os

@@ -71,6 +71,23 @@ def test_threads(client: Any, server: Any, certificates: Certificates) -> None:
             thread.join()
 
 
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+def test_advice_names_arguments_that_there_are(certificates: Certificates, kind: str) -> None:
+    async def main() -> None:
+        async with websockets.serve(echo, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
+            uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
+            with pytest.raises(ssl.SSLCertVerificationError) as caught:
+                if kind == "asyncio":
+                    await websockets.connect(uri)
+                else:
+                    await asyncio.to_thread(websockets.sync.client.connect, uri)
+        assert "ssl.SSLContext" in str(caught.value)
+        assert "ca=" not in str(caught.value)
+        assert "ca=" not in repr(caught.value)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def told(certificates: Certificates, *, cipher: str = "TLS_AES_128_GCM_SHA256", verified: bool = True) -> Any:
     """Return what the views ask of a connection with native TLS to a server."""
     pem = certificates.server.cert_chain_pems[0].bytes().decode()

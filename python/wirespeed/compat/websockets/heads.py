@@ -1,10 +1,11 @@
-"""Requests and responses that are those of both packages at once.
+"""Requests and responses that are those of both packages at once, and exceptions that hold and say what theirs do.
 
 They go to applications, which may look for the classes of either. It knows no connections.
 """
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 from ... import datastructures, exceptions
@@ -14,6 +15,11 @@ from . import http11, uri
 from .installed import real
 
 __all__ = ["Request", "Response", "adapt", "request", "response", "websocket_uri"]
+
+_ADVICE = {
+    "pass its certificate as ca=": "pass an ssl.SSLContext that trusts it as ssl=",
+    "or pass ca=": "or pass an ssl.SSLContext as ssl=",
+}
 
 Request: Any = datastructures.Request
 Response: Any = datastructures.Response
@@ -54,7 +60,7 @@ def response(head: Any) -> Any:
 
 
 def adapt(exc: BaseException) -> None:
-    """Give an exception a response as applications see it, if it has one, and the cause that they look for.
+    """Give an exception a response as applications see it, the cause that they look for, and advice that they can take.
 
     Args:
         exc: What was raised.
@@ -67,6 +73,11 @@ def adapt(exc: BaseException) -> None:
         exc.__cause__ is None or isinstance(exc.__cause__, exceptions.WebSocketException)
     ):
         exc.__cause__ = ValueError(str(exc.__cause__ or exc))
+    elif isinstance(exc, ssl.SSLError) and isinstance(exc.strerror, str):
+        # The arguments of wirespeed.TLS are no arguments of connect.
+        for advice, ours in _ADVICE.items():
+            exc.strerror = exc.strerror.replace(advice, ours)
+        exc.args = (exc.args[0], exc.strerror, *exc.args[2:])
 
 
 def websocket_uri(text: str) -> Any:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import types
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ... import exceptions
+from ... import close_codes, exceptions
 
 __all__ = ["MINIMUM", "Names", "find", "link_exceptions", "private", "real"]
 
@@ -109,7 +110,7 @@ class Names:
 
 
 def link_exceptions() -> None:
-    """Make the exceptions of the package base classes of ours.
+    """Make the exceptions of the package base classes of ours, and its ``Close``, which they hold, that of ours.
 
     ``except websockets.ConnectionClosed`` then catches what our connections raise, wherever it is raised, and
     ``except wirespeed.ConnectionClosed`` catches it as ever. It is not undone: connections may outlive whoever asked.
@@ -119,7 +120,15 @@ def link_exceptions() -> None:
         return
     # A base class comes before those derived from it: each derived class finds an order of its bases.
     for name in sorted(exceptions.__all__, key=lambda name: len(getattr(exceptions, name).__mro__)):
-        ours, base = getattr(exceptions, name), getattr(theirs, name, None)
-        if base is not None and not issubclass(ours, base):
-            first, *others = ours.__bases__
-            ours.__bases__ = (first, base, *others)
+        with warnings.catch_warnings():
+            # Release 14.0 has some under deprecated names. Nobody has used them yet.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            base = getattr(theirs, name, None)
+        _add_base(getattr(exceptions, name), base)
+    _add_base(close_codes.Close, getattr(find("frames"), "Close", None))
+
+
+def _add_base(ours: type, base: type | None) -> None:
+    if base is not None and not issubclass(ours, base):
+        first, *others = ours.__bases__
+        ours.__bases__ = (first, base, *others)
