@@ -111,6 +111,7 @@ def test_attributes_of_a_client(client: Any, server: Any) -> None:
             assert (ws.close_code, ws.close_reason) == (None, None)
             assert (ws.protocol.close_code, ws.protocol.close_reason) == (None, None)
             assert [extension.name for extension in ws.protocol.extensions] == ["permessage-deflate"]
+            assert (ws.protocol.uri.path, ws.protocol.uri.query) == ("/path", "q=1")
             assert ws.protocol.side is client.protocol.Side.CLIENT
             assert ws.debug is False
             for name in ("open", "closed", "nothing"):

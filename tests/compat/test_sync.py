@@ -367,3 +367,19 @@ def test_shutdown(client: Any, server: Any) -> None:
         assert (ws.close_code, ws.close_reason) == (1012, "restart")
     closing.join()
     thread.join()
+
+
+def test_time_limits_of_sockets(client: Any, server: Any) -> None:
+    """Those who set one find it again; receiving has limits of its own."""
+    with serve(server) as run, client.sync.client.connect(uri(run)) as ws:
+        assert ws.socket.gettimeout() is None
+        ws.socket.settimeout(0.01)
+        assert ws.socket.gettimeout() == 0.01
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.1)
+        ws.send("x")
+        assert ws.recv() == "x"
+        with pytest.raises(ValueError, match="Timeout"):
+            ws.socket.settimeout(-1)
+        ws.socket.settimeout(None)
+        assert ws.socket.gettimeout() is None

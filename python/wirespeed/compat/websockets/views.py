@@ -34,6 +34,9 @@ class ProtocolView:
         server_hostname: Name that the certificate of a server must have, ``None`` without TLS and for a server.
     """
 
+    # Of a client.
+    uri: Any
+
     def __init__(
         self,
         opened: Any,

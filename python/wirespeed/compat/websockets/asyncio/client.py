@@ -108,6 +108,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
         named = self.create_connection_kwargs.get("server_hostname")
         limit, name = self._told["close_timeout"], self._verified_name(named)
         view = ProtocolView(opened, native, True, self._max_size, limit, name)
+        view.uri = self.ws_uri
         return self._create_connection(view, **self._told)
 
     def _chain(self) -> Chain:
