@@ -87,7 +87,8 @@ TEXTS: list[tuple[WebSocketException, str]] = [
     ),
     (
         TooManyFragments(16),
-        "fragmented message exceeds limit of 16 frames; raise max_fragments to accept it",
+        "fragmented message exceeds limit of 16 frames; raise max_fragments "
+        "(WEBSOCKETS_MAX_FRAGMENTS in place of websockets) to accept it",
     ),
     (InvalidState("WebSocket connection isn't established yet"), "WebSocket connection isn't established yet"),
     (ConcurrencyError("get() or get_iter() is already running"), "get() or get_iter() is already running"),

@@ -444,7 +444,11 @@ class TooManyFragments(WebSocketException):
         self.max_fragments = max_fragments
 
     def __str__(self) -> str:
-        return f"fragmented message exceeds limit of {self.max_fragments} frames; raise max_fragments to accept it"
+        # The drop-in for websockets takes the limit from the environment.
+        return (
+            f"fragmented message exceeds limit of {self.max_fragments} frames; raise max_fragments "
+            "(WEBSOCKETS_MAX_FRAGMENTS in place of websockets) to accept it"
+        )
 
 
 class InvalidState(WebSocketException, AssertionError):

@@ -172,6 +172,8 @@ def test_protocol_without_io_and_legacy_api_stay_theirs() -> None:
         (request,) = server.events_received()
         assert isinstance(request, websockets.Request)
         import websockets.legacy.client, websockets.legacy.server
+        assert websockets.client.connect is websockets.legacy.client.connect is not websockets.connect
+        assert websockets.server.serve is websockets.legacy.server.serve is not websockets.serve
         assert websockets.legacy.client.connect.__module__ == "websockets.legacy.client"
         import asyncio
         async def handler(ws):
