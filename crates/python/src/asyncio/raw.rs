@@ -252,8 +252,8 @@ pub(super) struct Asyncio {
     pub(super) finished: Py<PyAny>,
     /// `_get_running_loop`.
     pub(super) running_loop: Py<PyAny>,
-    /// The dict of the tasks that run now, by loop, where there is one; else `asyncio.current_task`.
-    current_tasks: Result<Py<PyDict>, Py<PyAny>>,
+    /// The dict of the tasks that run now, by loop, where there is one; else the functions that tell: of tasks in C, and of those in Python.
+    current_tasks: Result<Py<PyDict>, Vec<Py<PyAny>>>,
 }
 
 static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
@@ -265,7 +265,13 @@ pub(super) fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
         // From 3.14 on, the tasks that run are fields of threads.
         let current_tasks = match (py.version_info() < (3, 14), dict().map(Bound::cast_into::<PyDict>)) {
             (true, Ok(Ok(dict))) => Ok(dict.unbind()),
-            _ => Err(module.getattr("current_task")?.unbind()),
+            _ => {
+                let mut functions = vec![module.getattr("current_task")?.unbind()];
+                if let Ok(function) = module.getattr("tasks")?.getattr("_py_current_task") {
+                    functions.push(function.unbind());
+                }
+                Err(functions)
+            }
         };
         Ok(Asyncio {
             cancelled_error: module.getattr("CancelledError")?.unbind(),
@@ -305,7 +311,14 @@ pub(super) fn is_inside_task(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
             let dict = dict.bind(py);
             Ok(!dict.is_empty() && dict.contains(event_loop)?)
         }
-        Err(current_task) => Ok(!current_task.bind(py).call1((event_loop,))?.is_none()),
+        Err(functions) => {
+            for function in functions {
+                if !function.bind(py).call1((event_loop,))?.is_none() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING, Any
 
 from ...._native import broadcast as _broadcast
 from ....asyncio.broadcasting import kept, report
@@ -65,39 +65,41 @@ class Connection(_Connection):
         self.close_timeout = close_timeout
 
     # Coroutine functions, as AsyncMock and create_autospec look for; connections have the native ones: see use_native.
+    # For type checkers they are the inherited ones.
+    if not TYPE_CHECKING:
 
-    async def recv(self, decode: bool | None = None) -> Any:
-        """Receive the next message; see :meth:`wirespeed.asyncio.Connection.recv`.
+        async def recv(self, decode: bool | None = None) -> Any:
+            """Receive the next message; see :meth:`wirespeed.asyncio.Connection.recv`.
 
-        Args:
-            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
-                the one or the other.
-        """
-        return await super().recv(decode)
+            Args:
+                decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for
+                    always the one or the other.
+            """
+            return await super().recv(decode)
 
-    async def send(
-        self,
-        message: Any,
-        *,
-        text: bool | None = None,
-        compress: bool | None = None,
-    ) -> None:
-        """Send a message; see :meth:`wirespeed.asyncio.Connection.send`.
+        async def send(
+            self,
+            message: Any,
+            *,
+            text: bool | None = None,
+            compress: bool | None = None,
+        ) -> None:
+            """Send a message; see :meth:`wirespeed.asyncio.Connection.send`.
 
-        Args:
-            message: ``str`` for a text message, bytes-like for a binary message, or an iterable of its fragments.
-            text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
-            compress: ``False`` to send this message uncompressed.
-        """
-        await super().send(message, text=text, compress=compress)
+            Args:
+                message: ``str`` for a text message, bytes-like for a binary message, or an iterable of its fragments.
+                text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
+                compress: ``False`` to send this message uncompressed.
+            """
+            await super().send(message, text=text, compress=compress)
 
-    def __aiter__(self) -> Any:
+    def __aiter__(self) -> AsyncGenerator[Data, None]:  # type: ignore[override]
         # Generators, as in websockets: those who leave early close them, and not the connection.
         if type(self).recv in (_Connection.recv, Connection.recv):
             return AsyncMessages(self)
         return self._received()
 
-    async def _received(self) -> AsyncIterator[Data]:
+    async def _received(self) -> AsyncGenerator[Data, None]:
         try:
             while True:
                 yield await self.recv()

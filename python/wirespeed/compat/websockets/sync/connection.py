@@ -9,7 +9,7 @@ import select
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
@@ -112,11 +112,11 @@ class Connection(_Connection):
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
         # Generators, as in websockets: those who leave early close them, and not the connection.
         return Messages(self) if type(self).recv is _Connection.recv else self._received()
 
-    def _received(self) -> Iterator[Data]:
+    def _received(self) -> Generator[Data, None, None]:
         try:
             while True:
                 yield self.recv()
