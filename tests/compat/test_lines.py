@@ -22,7 +22,9 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if hasattr(record, "websocket"):
-            self.found.setdefault(record.websocket.id, []).append(record.getMessage())
+            # Ours name the connection behind what happened to it.
+            line = record.getMessage().replace(f" ({getattr(record.websocket, '_label', None)})", "")
+            self.found.setdefault(record.websocket.id, []).append(line)
         if record.getMessage() == "connection closed":
             self.closed.release()
 

@@ -149,9 +149,6 @@ def test_names_of_ciphers(certificates: Certificates, iana: str, openssl: str) -
     assert openssl in {cipher["name"] for cipher in ssl.create_default_context().get_ciphers()}
 
 
-needs_native = pytest.mark.skip(reason="the native module tells only the version of TLS and the protocol")
-
-
 def serving(certificates: Certificates) -> ssl.SSLContext:
     return certificates.server_context(client_required=True)
 
@@ -173,7 +170,6 @@ def checked(tls: Any, name: str) -> bool:
     )
 
 
-@needs_native
 def test_both_certificates(client: Any, server: Any, certificates: Certificates) -> None:
     async def main() -> None:
         async def handler(ws: Any) -> None:
@@ -197,7 +193,6 @@ def test_both_certificates(client: Any, server: Any, certificates: Certificates)
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-@needs_native
 def test_both_certificates_in_threads(client: Any, server: Any, certificates: Certificates) -> None:
     def handler(ws: Any) -> None:
         assert checked(ws.socket, "client@example.com")
@@ -218,7 +213,6 @@ def test_both_certificates_in_threads(client: Any, server: Any, certificates: Ce
             thread.join()
 
 
-@needs_native
 def test_both_certificates_by_native_tls(certificates: Certificates) -> None:
     cert, key = certificates.server_files()
 
