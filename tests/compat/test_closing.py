@@ -79,6 +79,25 @@ def test_codes_that_cannot_be_sent_by_threads(package: Any, code: int) -> None:
         assert ws.close_code == 3000
 
 
+def test_codes_that_a_server_cannot_send() -> None:
+    async def main() -> None:
+        async with (
+            websockets.serve(lambda ws: ws.wait_closed(), "127.0.0.1", 0) as server,
+            websockets.connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}") as ws,
+        ):
+            with pytest.raises(websockets.ProtocolError):
+                server.close(code=1005)
+            server.close(code=1012)
+            await ws.wait_closed()
+            assert ws.close_code == 1012
+
+    run(main)
+    with websockets.sync.server.serve(lambda ws: ws.recv(), "127.0.0.1", 0) as server:
+        with pytest.raises(websockets.ProtocolError):
+            server.shutdown(code=1005)
+        assert server.sockets
+
+
 @contextlib.contextmanager
 def silent_server() -> Iterator[str]:
     """A server that accepts and then says nothing more, and closes nothing."""

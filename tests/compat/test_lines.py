@@ -54,8 +54,7 @@ EXPECTED = [
 
 def by_connection(lines: Lines) -> list[list[str]]:
     """Return the lines of each connection. How a failing handler and the end come together is left open."""
-    found = ([first, *sorted(rest, reverse=True)] for first, *rest in lines.found.values())
-    return [*found]
+    return [[first, *sorted(rest, reverse=True)] for first, *rest in lines.found.values()]
 
 
 def options(server: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 from ...close_codes import CloseCode
 from ...datastructures import Headers
 from ...exceptions import ProtocolError
-from ...protocol_state import State
 
 __all__ = [
     "additional",
@@ -79,14 +78,13 @@ def additional(headers: Any) -> Headers | None:
     return Headers([(name, str(value)) for name, value in pairs])
 
 
-def check_code(connection: Any, code: int) -> None:
-    """Raise ProtocolError for a close code that only websockets does not send: ours takes 1005 for a frame without one.
+def check_code(code: int) -> None:
+    """Raise ProtocolError for the close code that only ours sends, as a close frame without one.
 
     Args:
-        connection: The connection; nothing is wrong once it is closed.
         code: What the user passed.
     """
-    if code == CloseCode.NO_STATUS_RCVD and connection._state == State.OPEN:
+    if code == CloseCode.NO_STATUS_RCVD:
         raise ProtocolError(f"close code {int(code)} must not be sent")
 
 

@@ -11,6 +11,7 @@ from ....asyncio.broadcasting import kept, report
 from ....asyncio.connection import Connection as _Connection
 from ....close_codes import CloseCode
 from ....exceptions import ConnectionClosedOK
+from ....protocol_state import State
 from ....typing import BytesLike, Data, DataLike
 from .. import heads
 from .. import protocol as protocols
@@ -116,7 +117,8 @@ class Connection(_Connection):
         Raises:
             ProtocolError: The code, or the reason, cannot be sent.
         """
-        check_code(self, code)
+        if self._state == State.OPEN:
+            check_code(code)
         limit = self.close_timeout
         if limit is None or limit == self.protocol._close_timeout:
             await super().close(code, reason)

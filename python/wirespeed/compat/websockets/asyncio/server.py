@@ -13,6 +13,7 @@ from ....asyncio.serve import serve as _serve
 from ....asyncio.serve import unix_serve as _unix_serve
 from ....asyncio.server import Server as _Server
 from ....asyncio.server import ServerConnection as _ServerConnection
+from ....close_codes import CloseCode
 from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
 from .. import heads, hooks
 from ..credentials import pairs
@@ -20,7 +21,7 @@ from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
 from ..installed import private
 from ..lines import Logged, log_closed
-from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
+from ..settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
 from ..views import ProtocolView
 from .connection import Connection, broadcast, use_native
 from .network import check_limits
@@ -125,6 +126,20 @@ class Server(_Server):
     def handler(self) -> Any:
         """The handler given to ``serve``."""
         return self._handler
+
+    def close(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Begin to close; see :meth:`wirespeed.Server.close`.
+
+        Args:
+            close_connections: Whether to close the connections that are open.
+            code: Close code for them.
+            reason: Close reason for them.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
+        """
+        check_code(code)
+        super().close(close_connections, code, reason)
 
     async def _handle(self, connection: Any) -> None:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from .... import exceptions
 from ....close_codes import CloseCode
+from ....protocol_state import State
 from ....sync.connection import Connection as _Connection
 from ....typing import BytesLike, Data, DataLike
 from .. import heads
@@ -133,7 +134,8 @@ class Connection(_Connection):
         Raises:
             ProtocolError: The code, or the reason, cannot be sent.
         """
-        check_code(self, code)
+        if self._state == State.OPEN:
+            check_code(code)
         limit = self.close_timeout
         if limit is None or limit == self.protocol._close_timeout:
             super().close(code, reason)

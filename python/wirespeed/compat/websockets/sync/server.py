@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ....close_codes import CloseCode
 from ....protocol_state import State
 from ....sync.basic_auth import basic_auth as _basic_auth
 from ....sync.serve import serve as _serve
@@ -23,7 +24,7 @@ from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
 from ..installed import private
 from ..lines import Logged, log_closed
-from ..settings import MAX_FRAGMENTS, check_subprotocols, overridden, reject
+from ..settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
 from ..views import ProtocolView
 from .connection import Connection, broadcast
 
@@ -85,6 +86,20 @@ class Server(_Server):
     def handler(self) -> Any:
         """The handler given to ``serve``."""
         return self._handler
+
+    def shutdown(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Shut the server down; see :meth:`wirespeed.sync.Server.shutdown`.
+
+        Args:
+            close_connections: Whether to close the connections that are open.
+            code: Close code for them.
+            reason: Close reason for them.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
+        """
+        check_code(code)
+        super().shutdown(close_connections, code, reason)
 
     def _handle(self, connection: Any) -> None:
         try:
