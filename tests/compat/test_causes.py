@@ -109,3 +109,9 @@ def test_tls_for_a_proxy_without(package: Any, kind: str) -> None:
     exc = failing(package, kind, "ws://127.0.0.1:1", proxy="http://127.0.0.1:1", proxy_ssl=ssl.create_default_context())
     assert isinstance(exc, ValueError)
     assert "proxy_ssl argument is incompatible with an http:// proxy" in str(exc)
+
+
+def test_an_https_proxy_without_tls(package: Any) -> None:
+    exc = failing(package, "asyncio", "ws://127.0.0.1:1", proxy="https://127.0.0.1:1", proxy_ssl=None)
+    assert isinstance(exc, ValueError)
+    assert str(exc) == "proxy_ssl=None is incompatible with an https:// proxy"

@@ -56,6 +56,9 @@ async def client_network(uri: Any, proxy: Any, kwargs: dict[str, Any]) -> dict[s
         check_limits(kwargs, prefix)
     if uri.secure and "ssl" in kwargs and kwargs["ssl"] is None:
         raise ValueError("ssl=None is incompatible with a wss:// URI")
+    named = isinstance(proxy, str) and proxy.lower().startswith("https://")
+    if named and "proxy_ssl" in kwargs and kwargs["proxy_ssl"] is None:
+        raise ValueError("proxy_ssl=None is incompatible with an https:// proxy")
     if kwargs.pop("all_errors", False):
         raise NotImplementedError("wirespeed raises one exception for all addresses, which names them; no all_errors")
     resolving: dict[str, Any] = {name: kwargs.pop(name) for name in ("proto", "flags", "interleave") if name in kwargs}
