@@ -75,3 +75,50 @@ def test_finish(caplog: pytest.LogCaptureFixture) -> None:
     tally.finish()
     assert logged(caplog) == ["old", "new (2 times)"]
     assert tally.due is None
+
+
+def test_first_of_somebody_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The others as a number, a minute later; of who is new, the first again."""
+    tally = Tally(logging.getLogger(LOGGER))
+    for number in range(1000):
+        tally.add_of("a", "refused", 10 + number / 1000, logging.WARNING, "refused (%d)", number)
+    tally.add_of("b", "refused", 11, logging.WARNING, "refused (%d)", -1)
+    tally.add_of("a", "failed", 11, logging.WARNING, "failed")
+    assert logged(caplog) == ["refused (0)", "refused (-1)", "failed"]
+    assert tally.due == 70
+    tally.tell(71)
+    assert logged(caplog)[3:] == ["refused (999); 999 more like it"]
+    # A minute in which nothing happens is the end of the series.
+    tally.tell(131)
+    assert tally.due is None
+    tally.add_of("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
+    assert logged(caplog)[4:] == ["refused (7)"]
+
+
+def test_many_who_are_new(caplog: pytest.LogCaptureFixture) -> None:
+    """Addresses and causes cost a peer nothing: of very many, there is one line and one number."""
+    tally = Tally(logging.getLogger(LOGGER))
+    for number in range(10_000):
+        tally.add_of(number, f"cause {number}", 1, logging.WARNING, "refused (%d)", number)
+    found = len(logged(caplog))
+    assert 10 < found < 100
+    tally.finish()
+    assert logged(caplog)[found:] == [f"refused (9999); {10_000 - found} more like it"]
+
+
+def test_levels_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is kept for them."""
+    logger = logging.getLogger(LOGGER)
+    tally = Tally(logger)
+    with caplog.at_level(logging.WARNING, LOGGER):
+        tally.add_of("a", "refused", 1, logging.INFO, "refused")
+        assert tally.due is None
+
+
+def test_numbers_that_are_left_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(logging.getLogger(LOGGER))
+    for _ in range(3):
+        tally.add_of("a", "refused", 1, logging.WARNING, "refused")
+    tally.add_of("b", "refused", 1, logging.WARNING, "refused")
+    tally.finish()
+    assert logged(caplog) == ["refused", "refused", "refused; 2 more like it"]

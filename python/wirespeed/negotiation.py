@@ -216,7 +216,8 @@ def say_failed(greeting: Greeting, connection: Any | None, exc: Exception, gate:
         # A scan of ports, or somebody who looks whether the server is there.
         logger.debug("a client has sent nothing (%s): %s", who, said)
     else:
-        gate.count_of(greeting.address, f"failed: {said}", logging.INFO, text, who, said)
+        # Not what it says: that may quote bytes that are others each time.
+        gate.count_of(greeting.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
 
 
 def is_peers_fault(exc: Exception) -> bool:

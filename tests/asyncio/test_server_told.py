@@ -1,0 +1,98 @@
+"""What the log says of clients that do not get a connection: who, why, and how often."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, soon
+from interop.checks import no_leaks
+from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, idle, logged, request, serve
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+SETTINGS = ONE_OF_EACH_PORT
+
+Run = Callable[..., Any]
+
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+    return [text for text in logged(caplog, level) if not text.startswith("server ")]
+
+
+async def ask(server: Any, data: bytes, times: int) -> None:
+    for _ in range(times):
+        with await Raw.connect(server) as raw:
+            await raw.send(data)
+            await raw.rest()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"garbage\r\n\r\n", "opening handshake failed (127.0.0.1:"),
+        (request("/chat?token=secret", "Origin: https://evil.example"), "/chat?*** refused: invalid Origin header"),
+        (request("/denied"), "/denied refused: HTTP 401: who are you"),
+        (HELLO, "a client speaks TLS to a port without TLS (127.0.0.1:"),
+    ],
+    ids=["garbage", "origin", "hook", "tls"],
+)
+def test_once_for_a_cause(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, text: str) -> None:
+    """At once, and with a number at the end: not a line for each client."""
+    caplog.set_level(logging.INFO, LOGGER)
+
+    def process_request(ws: Any, request: Any) -> Any:
+        return ws.respond(401, "who are you\n") if request.path == "/denied" else None
+
+    async def main() -> None:
+        options: dict[str, Any] = {"origins": ["https://good.example", None], "process_request": process_request}
+        async with serve(setting, idle, **options) as server:
+            await ask(server, data, 1)
+            await soon(lambda: any(text in line for line in lines(caplog)) and not server._tasks)
+            first = len(lines(caplog))
+            for number in range(10):
+                # What a client sends by chance is no other cause.
+                await ask(server, data.replace(bytes(9), bytes([number] * 9)), 1)
+            await soon(lambda: not server._tasks)
+            assert len(lines(caplog)) == first
+
+    with no_leaks():
+        run(main)
+    told = [line for line in lines(caplog) if text in line]
+    assert len(told) == 2
+    assert told[1].endswith("; 10 more like it")
+    assert "more like it" not in told[0]
+    assert "secret" not in caplog.text
+
+
+def test_other_causes_are_told(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+
+    async def main() -> None:
+        async with serve(setting, idle, origins=[None]) as server:
+            for number in range(3):
+                await ask(server, request("/", f"Origin: https://{number}.example"), 1)
+            await soon(lambda: len(lines(caplog)) == 3)
+
+    run(main)
+    assert [line.rpartition("https://")[2] for line in lines(caplog)] == [f"{number}.example" for number in range(3)]
+
+
+def test_scan_of_ports(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A line each, for who debugs; nothing for others."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+
+    async def main() -> None:
+        async with serve(setting, idle) as server:
+            for how in ("close", "reset"):
+                getattr(await Raw.connect(server), how)()
+            await soon(lambda: len(lines(caplog, logging.DEBUG)) == 2)
+
+    run(main)
+    assert lines(caplog) == []
+    assert all(line.startswith("a client has sent nothing (127.0.0.1:") for line in lines(caplog, logging.DEBUG))
