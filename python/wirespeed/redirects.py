@@ -70,6 +70,11 @@ class RedirectChain:
         self._max_redirects = max_redirects
         self._followed = 0
 
+    @property
+    def shown_uri(self) -> str:
+        """The URI for logs: without credentials and query."""
+        return printable(mask_uri(self.uri))
+
     def copy(self) -> Self:
         """Return a chain that is where this one is, and moves on by itself."""
         chain = type(self).__new__(type(self))

@@ -92,7 +92,7 @@ async def open_websocket(
         except InvalidStatus as exc:
             sock.close()
             chain.follow(exc)
-            options.effective_logger.debug("redirected with status %d", exc.response.status_code)
+            options.effective_logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
         except BaseException:
             sock.close()
             raise

@@ -225,7 +225,7 @@ def _open(
             opened = transport.open(request, _remaining(deadline))
         except InvalidStatus as exc:
             chain.follow(exc)
-            logger.debug("redirected with status %d", exc.response.status_code)
+            logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
             continue
         finally:
             transport.close()
