@@ -41,13 +41,22 @@ class Gate:
         limit: How many there may be.
         logger: For those that had to go.
         freed: Called, with the lock, when a place is given back.
+        wake: Called, with the lock, when :meth:`tell` will have something to do, after it had nothing.
     """
 
-    def __init__(self, lock: threading.Condition, limit: int, logger: LoggerLike, freed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        lock: threading.Condition,
+        limit: int,
+        logger: LoggerLike,
+        freed: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
         self._lock = lock
         self._admission = Admission(limit)
         self._tally = Tally(logger)
         self._freed = freed
+        self._wake = wake
 
     def __len__(self) -> int:
         return len(self._admission)
@@ -161,7 +170,10 @@ class Gate:
             *arguments: What it says of this one.
         """
         with self._lock:
+            was_quiet = self._tally.due is None
             self._tally.add_of(origin_of(address), kind, time.monotonic(), level, text, *arguments)
+            if was_quiet and self._tally.due is not None:
+                self._wake()
 
     def tell(self) -> float | None:
         """Log what is due; return in how many seconds there is more, ``None`` for never."""

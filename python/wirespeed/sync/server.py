@@ -114,7 +114,7 @@ class Server:
         self._paused = False
         self._lost = 0
         self._starting: set[threading.Thread] = set()
-        self._gate = Gate(self._changed, options.max_pending, self.logger, self._freed)
+        self._gate = Gate(self._changed, options.max_pending, self.logger, self._freed, self._wake)
         self._greetings: Greetings | None = None
         self._threads: set[threading.Thread] = set()
         self._connections: set[ServerConnection] = set()
