@@ -94,12 +94,9 @@ def test_without_tls() -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-needs_native = pytest.mark.skip(reason="the native module tells only the version of TLS and the protocol")
-
 NATIVE = {"native": True, "ssl": False}
 
 
-@needs_native
 @pytest.mark.parametrize("kind", NATIVE)
 def test_on_an_event_loop(certificates: Certificates, kind: str) -> None:
     seen: list[TLSInfo | None] = []
@@ -118,7 +115,6 @@ def test_on_an_event_loop(certificates: Certificates, kind: str) -> None:
     check(seen[0], certificates.client, kind)
 
 
-@needs_native
 @pytest.mark.parametrize("kind", NATIVE)
 def test_in_threads(certificates: Certificates, kind: str) -> None:
     seen: list[TLSInfo | None] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import threading
 from types import SimpleNamespace
@@ -178,6 +179,7 @@ def test_both_certificates(client: Any, server: Any, certificates: Certificates)
             assert info("peercert")["subjectAltName"] == (("email", "client@example.com"),)
             assert info("sslcontext") is context
             await ws.send("right")
+            await ws.wait_closed()  # the client looks while the connection is open
 
         context = serving(certificates)
         async with server.asyncio.server.serve(handler, "127.0.0.1", 0, ssl=context) as running:
@@ -197,6 +199,9 @@ def test_both_certificates_in_threads(client: Any, server: Any, certificates: Ce
     def handler(ws: Any) -> None:
         assert checked(ws.socket, "client@example.com")
         ws.send("right")
+        # The client looks while the connection is open.
+        with contextlib.suppress(server.exceptions.ConnectionClosedOK):
+            ws.recv(timeout=10)
 
     context = connecting(certificates)
     with server.sync.server.serve(handler, "127.0.0.1", 0, ssl=serving(certificates)) as running:

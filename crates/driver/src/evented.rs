@@ -232,7 +232,7 @@ impl<B: PayloadBuffer> Evented<B> {
         self.peer.poll_eof();
         let deadline = self.begin_finish(now);
         if deadline.is_some_and(|deadline| deadline <= now) {
-            return self.end(Failure::Aborted);
+            return self.end(Failure::CloseTimeout);
         }
         if self.peer.link.state().can_receive() && !self.peer.link.is_eof() {
             return Progress::Closing;

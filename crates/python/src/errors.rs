@@ -56,6 +56,7 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
         Failure::Io(error) => Some(io_error(error)),
         Failure::Tls(error) => Some(tls_ref(py, error)),
         Failure::KeepaliveTimeout => Some(PyTimeoutError::new_err("keepalive ping timeout")),
+        Failure::CloseTimeout => Some(PyTimeoutError::new_err("timed out while closing connection")),
         Failure::Forked => Some(PyRuntimeError::new_err(
             "this is a copy in a child process: the connection belongs to the process that has opened it",
         )),

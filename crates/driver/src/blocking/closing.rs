@@ -25,7 +25,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state = match self.wait_for_change(state, host, deadline) {
                 Ok(state) => state,
                 Err(Error::TimedOut) => {
-                    self.end(&mut self.lock(host), Failure::Aborted);
+                    self.end(&mut self.lock(host), Failure::CloseTimeout);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -57,7 +57,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let now = Instant::now();
             let deadline = self.finish_by(&mut state, now);
             if deadline.is_some_and(|deadline| deadline <= now) {
-                self.end(&mut state, Failure::Aborted);
+                self.end(&mut state, Failure::CloseTimeout);
                 return Ok(());
             }
             state = match self.pump(state, host, deadline) {

@@ -283,7 +283,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         // In the closing handshake the peer has limited time.
         let mut wake = if state.finish_by.is_some() { self.finish_by(&mut state, now) } else { None };
         if wake.is_some_and(|wake| wake <= now) {
-            self.end(&mut state, Failure::Aborted);
+            self.end(&mut state, Failure::CloseTimeout);
             return Err(Error::Closed);
         }
         if state.reading {

@@ -41,6 +41,8 @@ pub enum Failure {
     Refused,
     /// The application ended it, without a closing handshake or before its end.
     Aborted,
+    /// The peer did not do its part of the closing, or did not end TCP, in time.
+    CloseTimeout,
     /// This is a copy in a child process: the connection is the parent's.
     Forked,
 }

@@ -121,7 +121,8 @@ impl<B: PayloadBuffer> Connection<B> {
 
     /// Appends a close frame to `out` and so begins the closing handshake, or answers the peer's (RFC 6455 5.5.1).
     ///
-    /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4); the message is lost.
+    /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4). The message is lost, which the peer is told by code
+    /// 1011, whatever `code` is, as by the `websockets` library.
     pub fn send_close(
         &mut self,
         code: Option<CloseCode>,
@@ -140,7 +141,12 @@ impl<B: PayloadBuffer> Connection<B> {
         if reason.len() > CloseFrame::MAX_REASON {
             return Err(SendError::ReasonTooLong(reason.len()));
         }
-        self.append_close(CloseFrame { code, reason: reason.to_string() }, key, out);
+        let frame = if self.outgoing.is_some() && self.state == State::Open {
+            CloseFrame { code: Some(CloseCode::INTERNAL_ERROR), reason: "close during fragmented message".to_string() }
+        } else {
+            CloseFrame { code, reason: reason.to_string() }
+        };
+        self.append_close(frame, key, out);
         self.state = self.state.after(Transition::CloseSent);
         Ok(())
     }
