@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +144,31 @@ def test_said_before_closing(setting: Setting, run: Run, caplog: pytest.LogCaptu
     with within(20):
         run(main)
     assert len(errors(caplog)) == 1
+
+
+def test_nothing_keeps_the_connection(setting: Setting, run: Run) -> None:
+    """Of a handler that has failed, without a look for garbage."""
+    known: list[Any] = []
+    logger = logging.Logger("nobody", logging.CRITICAL)
+
+    async def handler(ws: Any) -> None:
+        known.append(weakref.ref(ws))
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with serve(setting, handler, logger=logger) as server:
+            with await Raw.open(server) as raw:
+                assert (await raw.until_close())[1] == Close(1011)
+                await raw.send(masked(CLOSE, b"\x03\xf3"))
+                await soon(lambda: not server._tasks)
+                await soon(lambda: known[0]() is None)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
 
 
 def test_said_although_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -493,6 +493,9 @@ class Server:
         except Exception as exc:
             if exc is not told:
                 raise
+        finally:
+            # Its traceback refers to this frame: no cycle, please.
+            told = None
 
     def _open(self, greeting: Greeting) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
