@@ -278,3 +278,15 @@ def test_broadcast_connections(connections: Any) -> None:
 def test_broadcast_text_of_wrong_bytes() -> None:
     with pytest.raises(UnicodeDecodeError):
         broadcast([], b"\xff", text=True)
+
+
+@pytest.mark.parametrize("credentials", [("a:b", "c"), [("a", "b"), ("c:", "secret")]], ids=["one", "several"])
+def test_basic_auth_with_a_colon(credentials: Any) -> None:
+    """RFC 7617 cannot carry such a name: nobody would ever be let in by it."""
+    from wirespeed import basic_auth
+
+    for function in (basic_auth, sync.basic_auth):
+        with pytest.raises(ValueError, match="a username must not contain a colon") as raised:
+            function("here", credentials=credentials)
+        assert "secret" not in str(raised.value)
+        function("here", credentials=("name", "pass:word"))
