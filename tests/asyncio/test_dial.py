@@ -208,7 +208,8 @@ def test_next_address_at_once_when_one_fails_beside_another(
 
 def test_next_address_after_the_delay(run: Run, resolve: Resolve, silent_port: int, port: int) -> None:
     resolve(("127.0.0.1", silent_port), ("127.0.0.1", port))
-    with within(1.5, at_least=0.1):
+    # A busy kernel may drop a SYN, and the next comes a second later.
+    with within(8, at_least=0.1):
         assert peer_port(run, "example.com", 80, happy_eyeballs_delay=0.1) == port
 
 

@@ -20,6 +20,7 @@ from interop.certificates import Certificates
 from interop.checks import no_leaks, within
 from interop.flood import Flood, flood, raise_descriptors
 from interop.frames import TEXT, Close
+from interop.patience import patience
 from interop.serving import LOGGER, Raw, echo, idle, logged, masked, request, serve
 from interop.subject import IS_WIRESPEED
 
@@ -93,7 +94,7 @@ async def honest_clients(server: Any) -> None:
     for host in ("127.0.0.2", "127.0.0.1"):
         times = [await be_served(server, host) for _ in range(5)]
         print(f"from {host}: median {statistics.median(times) * 1e3:.1f} ms, at most {max(times) * 1e3:.1f} ms")
-        assert max(times) < SOON
+        assert max(times) < patience(SOON)
 
 
 # Floods
@@ -150,7 +151,7 @@ def test_half_open_tls(setting: Setting, run: Run, certificates: Certificates) -
             )
             writer.write(request())
             assert (await reader.readline()).startswith(b"HTTP/1.1 101 ")
-            assert time.monotonic() - since < SOON
+            assert time.monotonic() - since < patience(SOON)
             writer.transport.abort()
             server.close()
 
@@ -273,8 +274,12 @@ def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.
     assert logged(caplog) == []
 
 
-def test_far_more_at_once(setting: Setting, run: Run) -> None:
+def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than there is patience for: what they have sent is read first all the same."""
+    from wirespeed import admission
+
+    # A busy machine may take longer for them than a client may be silent.
+    monkeypatch.setattr(admission, "PATIENCE", patience(admission.PATIENCE))
 
     async def main() -> None:
         async with serve(setting, max_pending=1) as server:

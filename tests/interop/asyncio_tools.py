@@ -13,14 +13,18 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from .patience import patience
 from .subject import IS_WIRESPEED
 
 __all__ = ["LOOPS", "SETTINGS", "Setting", "cancelled", "new_loop", "one_loop", "run", "settled", "soon", "spin"]
 
 T = TypeVar("T")
 
-# Longer than any wait that a test expects, shorter than the watchdog of the suite.
+# Longer than any wait that a test expects.
 DEADLINE = 20.0
+
+# Shorter than the watchdog of the suite, however busy the machine is.
+MOST = 90.0
 
 
 def _loops() -> list[str]:
@@ -138,7 +142,7 @@ def run(
         prepare(running)
     try:
         task = running.create_task(main())
-        limit = _Limit(running, task, timeout)
+        limit = _Limit(running, task, min(patience(timeout), MOST))
         try:
             result = running.run_until_complete(task)
         finally:
@@ -209,7 +213,7 @@ async def spin(turns: int = 5) -> None:
 
 async def soon(condition: Callable[[], Any], timeout: float = 5.0) -> None:
     """Wait until a condition holds that other threads, or the kernel, make true."""
-    deadline = asyncio.get_running_loop().time() + timeout
+    deadline = asyncio.get_running_loop().time() + patience(timeout)
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not come true"
         await asyncio.sleep(0.002)
@@ -221,7 +225,7 @@ async def settled(value: Callable[[], T], seconds: float = 0.1, timeout: float =
     A machine that is busy may let it look settled too early. So the test must hold for any earlier value as well.
     """
     clock = asyncio.get_running_loop().time
-    last, since, deadline = value(), clock(), clock() + timeout
+    last, since, deadline = value(), clock(), clock() + patience(timeout)
     while clock() - since < seconds:
         assert clock() < deadline, f"it still changes: {last}"
         await asyncio.sleep(0.005)
