@@ -502,7 +502,7 @@ def test_wait_for_pong(scripted: Scripted, run: Run, connect: Connect) -> None:
                 return await (await ws.ping("first"))
 
             task = asyncio.ensure_future(wait())
-            await asyncio.sleep(0.02)
+            await spin()
             assert await cancelled(task)
             await (await ws.ping("second"))
 

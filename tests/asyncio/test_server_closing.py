@@ -111,7 +111,7 @@ def test_connections_may_go_on(setting: Setting, run: Run, connect: Connect) -> 
         ws = await connect(uri(server))
         server.close(close_connections=False)
         waiting = asyncio.ensure_future(server.wait_closed())
-        await asyncio.sleep(0.02)
+        await spin()
         assert await refused(server, name)
         await ws.send("still")
         assert await ws.recv() == "still"
@@ -315,7 +315,7 @@ def test_wait_closed_waits(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting) as server:
             tasks = [asyncio.ensure_future(server.wait_closed()) for _ in range(3)]
-            await asyncio.sleep(0.02)
+            await spin()
             assert not any(task.done() for task in tasks)
             # That one gives up does not concern the others.
             assert await cancelled(tasks.pop())

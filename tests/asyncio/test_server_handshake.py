@@ -275,11 +275,10 @@ def test_max_pending(setting: Setting, run: Run) -> None:
 
     async def main() -> None:
         async with serve(setting, max_pending=3, open_timeout=5) as server:
-            silent = []
-            for _ in range(3):
+            silent: list[Raw] = []
+            for number in range(3):
                 silent.append(await Raw.connect(server))
-                await asyncio.sleep(0.03)
-            assert len(server._gate) == 3
+                await soon(lambda number=number: len(server._gate) == number + 1)
             silent.append(await Raw.connect(server))
             with within(3, at_least=0.8):
                 assert await silent[0].rest() == b""

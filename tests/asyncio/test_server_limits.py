@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon
+from interop.asyncio_tools import Setting, settled, soon
 from interop.checks import no_leaks, within
 from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Close, close, deflate
 from interop.serving import Raw, echo, idle, logged, masked, serve, small_sends
@@ -199,11 +199,8 @@ def test_sending_to_whom_does_not_read(setting: Setting, run: Run, limit: Any) -
         async with serve(setting, handler, None, None, sock=small_sends(), **options) as server:
             with await Raw.open(server, receive_buffer=4096) as raw:
                 [ws] = server.connections
-                count = -1
-                while count != len(sent):
-                    count = len(sent)
-                    await asyncio.sleep(0.03)
-                assert 0 < count < 600
+                await soon(lambda: sent)
+                assert await settled(lambda: len(sent)) < 600
                 assert ws.stats()["send_queue_bytes"] <= high + 2**16
                 frames, end = await raw.until_close()
                 assert [int.from_bytes(frame.payload[:2], "big") for frame in frames] == list(range(600))
@@ -230,12 +227,9 @@ def test_handler_that_does_not_receive(setting: Setting, run: Run) -> None:
                 [ws] = server.connections
                 message = masked(BINARY, bytes(50_000))
                 sending = asyncio.ensure_future(_send_all(raw, message, 400))
-                sent = -1
-                while sent != ws.stats()["bytes_received"] or not sent:
-                    sent = ws.stats()["bytes_received"]
-                    await asyncio.sleep(0.03)
+                await soon(lambda: ws.stats()["bytes_received"])
+                assert await settled(lambda: ws.stats()["bytes_received"]) < 4_000_000
                 assert not sending.done()
-                assert sent < 4_000_000
                 assert ws.stats()["receive_queue_bytes"] < 2_000_000
                 go.set()
                 await sending
