@@ -268,6 +268,44 @@ def test_calls_that_do_not_wait_are_refused_between_fragments(scripted: Scripted
     assert [frame.payload for frame in server.result[0] if frame.payload] == [b"one", b"two", b"a", b"b"]
 
 
+@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.parametrize("how", ["send", "send_many", "fragments", "later"])
+def test_what_fragments_come_from_cannot_send(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+    """It would wait for itself. Another task waits for the end of the message."""
+    server = scripted(collect)
+    others: list[asyncio.Future[None]] = []
+
+    async def main() -> None:
+        async def pieces() -> AsyncIterator[str]:
+            yield "one"
+            if how == "send":
+                await ws.send("x")
+            elif how == "send_many":
+                await ws.send_many(["x", "y"])
+            elif how == "fragments":
+                await ws.send(["x", "y"])
+            else:
+                others.append(asyncio.ensure_future(ws.send("x")))
+                await spin()
+            yield "two"
+
+        async with connect(server.uri, compression=None) as ws:
+            if how == "later":
+                await ws.send(pieces())
+                await others[0]
+                return
+            with pytest.raises(exceptions.ConcurrencyError, match="this task is sending a message in fragments"):
+                await ws.send(pieces())
+
+    run(main)
+    frames, on_the_wire = server.result
+    payloads = [frame.payload for frame in frames if frame.payload]
+    if how == "later":
+        assert (payloads, on_the_wire.code) == ([b"one", b"two", b"x"], 1000)
+    else:
+        assert (payloads, on_the_wire.code) == ([b"one"], 1011)
+
+
 @pytest.mark.wirespeed_only("websockets sends an incomplete message")
 def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
     """The message can be neither completed nor taken back: the connection fails, and says so."""

@@ -261,6 +261,12 @@ pub(crate) fn streaming(py: Python<'_>) -> PyErr {
     exception(py, "ConcurrencyError", ("a message is being received by recv_streaming; receive all of it first",))
 }
 
+/// A task would wait for the end of a message that it is sending itself.
+pub(crate) fn fragmenting(py: Python<'_>) -> PyErr {
+    let text = "this task is sending a message in fragments: what they come from cannot send on the same connection";
+    exception(py, "ConcurrencyError", (text,))
+}
+
 /// A second ping with the same payload could not be told from the first.
 pub(crate) fn ping_outstanding(py: Python<'_>) -> PyErr {
     exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))

@@ -219,17 +219,23 @@ impl AsyncConnection {
 
     /// Begins a message of fragments; raises if there is another.
     fn _begin_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let task = super::raw::current_task(slf.get().event_loop.bind(slf.py()))?;
         let mut state = slf.get().lock(slf.py())?;
         if state.fragmenting {
             return Err(PyRuntimeError::new_err("a message of fragments is being sent"));
         }
         state.fragmenting = true;
+        state.fragmenter = task;
         Ok(())
     }
 
     /// Ends it, whatever came of it.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py())?.fragmenting = false;
+        {
+            let mut state = slf.get().lock(slf.py())?;
+            state.fragmenting = false;
+            state.fragmenter = 0;
+        }
         Self::settle(slf)
     }
 

@@ -302,6 +302,24 @@ pub(super) fn adopt(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Boun
     unsafe { Bound::from_owned_ptr_or_err(py, object) }
 }
 
+/// The task of this loop that is running now, as a number that tells it from every other that lives; 0: none.
+pub(super) fn current_task(event_loop: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let py = event_loop.py();
+    let number = |task: &Bound<'_, PyAny>| if task.is_none() { 0 } else { task.as_ptr() as usize };
+    match &asyncio(py)?.current_tasks {
+        Ok(dict) => Ok(dict.bind(py).get_item(event_loop)?.as_ref().map_or(0, number)),
+        Err(functions) => {
+            for function in functions {
+                match number(&function.bind(py).call1((event_loop,))?) {
+                    0 => {}
+                    task => return Ok(task),
+                }
+            }
+            Ok(0)
+        }
+    }
+}
+
 /// Whether a task of this loop is running now, so that no other must be entered.
 #[inline]
 pub(super) fn is_inside_task(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -311,14 +329,7 @@ pub(super) fn is_inside_task(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
             let dict = dict.bind(py);
             Ok(!dict.is_empty() && dict.contains(event_loop)?)
         }
-        Err(functions) => {
-            for function in functions {
-                if !function.bind(py).call1((event_loop,))?.is_none() {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        }
+        Err(_) => Ok(current_task(event_loop)? != 0),
     }
 }
 

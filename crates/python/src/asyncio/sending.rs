@@ -374,6 +374,13 @@ impl AsyncConnection {
     /// `parked`: whose message is not queued yet.
     fn wait_for_room(&self, this: &Bound<'_, Self>, parked: Option<&Operation>) -> PyResult<Step> {
         let py = this.py();
+        if parked.is_some() {
+            // What the fragments come from is a part of their sender: it would wait for itself.
+            let fragmenter = self.lock(py)?.fragmenter;
+            if fragmenter != 0 && fragmenter == super::raw::current_task(self.event_loop.bind(py))? {
+                return Err(errors::fragmenting(py));
+            }
+        }
         // Who only corked may be waited for: the end of the iteration would come too late for nobody but the sender.
         Self::write_out(this)?;
         let ticket = match parked {

@@ -118,6 +118,8 @@ pub(super) struct State {
     pub(super) large: Option<Large>,
     /// A message is being sent in fragments: every other waits.
     pub(super) fragmenting: bool,
+    /// The task that sends it, as [`raw::current_task`](super::raw::current_task) numbers them.
+    pub(super) fragmenter: usize,
     /// A close that waits for the end of a large message.
     pub(super) pending_close: Option<(Option<CloseCode>, String)>,
     /// The iteration of the loop in which something was last written through.
@@ -183,6 +185,7 @@ impl State {
             corked: false,
             large: None,
             fragmenting: false,
+            fragmenter: 0,
             pending_close: None,
             wrote_in: 0,
             looked: Looked::default(),
