@@ -275,7 +275,7 @@ def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.
 
 
 def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than there is patience for, at a server that is busy longer: what they have sent is read first all the same."""
+    """More than there is patience for, at a server that is busy longer: what they have sent is read all the same."""
     from wirespeed import admission
 
     # Longer than a busy machine takes between the two halves of the requests.
