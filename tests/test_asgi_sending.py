@@ -197,7 +197,6 @@ def test_a_send_that_is_given_up(loop: str) -> None:
     assert all(payload[1:] == NOISE for payload in payloads[:-2])
     assert arrived == sorted(set(arrived))
     assert set(app.sent) <= set(arrived)
-    # One was on its way when it was given up; those that had to wait for it were not.
-    late = set(app.given_up) & set(arrived)
-    assert len(late) == 1
-    assert len(app.given_up) > 1
+    # One was on its way when it was given up, or more on a busy machine; those that had to wait for it were not.
+    assert set(app.given_up) & set(arrived)
+    assert set(app.given_up) - set(arrived)
