@@ -82,7 +82,12 @@ pub fn run(data: &[u8]) {
             6 if step & 0x78 == 0x78 => {
                 let code = CloseCode(1000 + u16::from(step >> 7));
                 if allowed(sender.send_close(Some(code), "end", || key, &mut out), Ok(())) {
-                    expected.push(Seen::Close(CloseFrame { code: Some(code), reason: "end".to_owned() }));
+                    // In the middle of a message it says that the message is lost.
+                    let (code, reason) = match open {
+                        Some(_) => (CloseCode::INTERNAL_ERROR, "close during fragmented message"),
+                        None => (code, "end"),
+                    };
+                    expected.push(Seen::Close(CloseFrame { code: Some(code), reason: reason.to_owned() }));
                 }
             }
             _ => {
