@@ -10,6 +10,7 @@ import logging
 import signal as signal_module
 import socket as socket_module
 import ssl as ssl_module
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -448,7 +449,7 @@ class Server:
             async with connection:
                 try:
                     result: Any = handler(connection)
-                    if not inspect.isawaitable(result):
+                    if type(result) is not types.CoroutineType and not inspect.isawaitable(result):
                         raise not_awaitable(result)
                     await result
                 except Exception as exc:
