@@ -179,8 +179,7 @@ impl<B: PayloadBuffer> Evented<B> {
 
     /// Whether bytes of ours have yet to reach the kernel.
     fn is_unwritten(&self) -> bool {
-        let link = &self.peer.link;
-        self.kept || link.queued() > 0 || link.is_mid_frame() && link.failure().is_none()
+        self.kept || self.peer.link.is_unwritten()
     }
 
     /// Begins the closing handshake (RFC 6455 7.1.2), if it was not begun. The caller flushes.

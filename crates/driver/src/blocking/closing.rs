@@ -119,9 +119,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 self.fill_queue(&mut state, host)?;
             }
             // Another thread may be in the middle of a frame, behind which our answer waits.
-            let unwritten =
-                state.peer.link.queued() > 0 || state.peer.link.is_mid_frame() && state.peer.link.failure().is_none();
-            if state.peer.link.is_eof() && !state.peer.has_input() && !unwritten {
+            if state.peer.link.is_eof() && !state.peer.has_input() && !state.peer.link.is_unwritten() {
                 break;
             }
             if !said && !state.sending {

@@ -159,6 +159,11 @@ impl<B: PayloadBuffer> Link<B> {
         self.deferred_close && self.mid_frame && self.failure.is_none()
     }
 
+    /// Whether something has yet to be written that still can be: what is queued, and the rest of a frame.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.queued() > 0 || self.mid_frame && self.failure.is_none()
+    }
+
     /// Queues the response of the opening handshake, which comes before all frames.
     pub fn send_head(&mut self, head: &[u8]) {
         self.encode(|_, out| out.extend_from_slice(head));
