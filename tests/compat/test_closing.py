@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +13,7 @@ from wirespeed.compat import websockets
 
 pytest.importorskip("websockets", minversion="17")
 
-from websockets.server import ServerProtocol
+from compat.pairs import connected, connected_blocking, run, silent_server
 
 
 class OURS:
@@ -24,32 +21,6 @@ class OURS:
 
     asyncio = websockets.asyncio
     sync = websockets.sync
-
-
-def run(main: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 20))
-
-
-@contextlib.asynccontextmanager
-async def connected(client: Any, server: Any, handler: Any, **options: Any) -> AsyncIterator[Any]:
-    async with server.asyncio.server.serve(handler, "127.0.0.1", 0) as running:
-        uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
-        async with client.asyncio.client.connect(uri, **options) as ws:
-            yield ws
-
-
-@contextlib.contextmanager
-def connected_blocking(client: Any, server: Any, handler: Any, **options: Any) -> Iterator[Any]:
-    with server.sync.server.serve(handler, "127.0.0.1", 0) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        try:
-            uri = f"ws://127.0.0.1:{running.socket.getsockname()[1]}"
-            with client.sync.client.connect(uri, **options) as ws:
-                yield ws
-        finally:
-            running.shutdown()
-            thread.join()
 
 
 @pytest.mark.parametrize("code", [1005, 1006, 1004, 999, 5000])
@@ -96,32 +67,6 @@ def test_codes_that_a_server_cannot_send() -> None:
         with pytest.raises(websockets.ProtocolError):
             server.shutdown(code=1005)
         assert server.sockets
-
-
-@contextlib.contextmanager
-def silent_server() -> Iterator[str]:
-    """A server that accepts and then says nothing more, and closes nothing."""
-    done = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
-
-        def serve() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                protocol = ServerProtocol()
-                while not (events := protocol.events_received()):
-                    protocol.receive_data(sock.recv(4096))
-                protocol.send_response(protocol.accept(events[0]))  # type: ignore[arg-type]
-                sock.sendall(b"".join(protocol.data_to_send()))
-                done.wait(20)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"ws://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            done.set()
-            thread.join()
 
 
 def test_a_close_timeout_that_is_changed(package: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from compat.test_closing import connected, connected_blocking, run, silent_server
-
 pytest.importorskip("websockets", minversion="17")
+
+from compat.pairs import connected, connected_blocking, run, silent_server
 
 INCOMPLETE = "close during fragmented message"
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 import pytest
@@ -15,9 +13,8 @@ from wirespeed.compat.websockets.sync import client as ours_blocking
 
 pytest.importorskip("websockets", minversion="17")
 
-
-def run(main: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 10))
+from compat import pairs
+from compat.pairs import run
 
 
 async def numbers(ws: Any) -> None:
@@ -26,30 +23,16 @@ async def numbers(ws: Any) -> None:
     await ws.close(int(ws.request.path[1:] or 1000))
 
 
-@contextlib.asynccontextmanager
-async def connected(package: Any, path: str = "/", **options: Any) -> AsyncIterator[Any]:
-    async with package.asyncio.server.serve(numbers, "127.0.0.1", 0) as server:
-        uri = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}"
-        async with package.asyncio.client.connect(uri, **options) as ws:
-            yield ws
+def connected(package: Any, path: str = "/", **options: Any) -> Any:
+    return pairs.connected(package, package, numbers, path, **options)
 
 
-@contextlib.contextmanager
-def connected_blocking(package: Any, **options: Any) -> Iterator[Any]:
+def connected_blocking(package: Any, **options: Any) -> Any:
     def handler(ws: Any) -> None:
         for number in range(4):
             ws.send(str(number))
 
-    with package.sync.server.serve(handler, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            uri = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-            with package.sync.client.connect(uri, **options) as ws:
-                yield ws
-        finally:
-            server.shutdown()
-            thread.join()
+    return pairs.connected_blocking(package, package, handler, **options)
 
 
 def test_closing_an_iterator_leaves_the_connection_open(package: Any) -> None:
