@@ -82,9 +82,10 @@ class Link:
         aborted: Whether this end has cut the connection.
         closed: Whether this end has begun to close it.
         refused: Why nothing could be received the last time.
+        may_tear: Whether what a signal handler raises may end it: inside an ``ssl.SSLContext``.
     """
 
-    def __init__(self, index: int, ws: Any, peer: Peer) -> None:
+    def __init__(self, index: int, ws: Any, peer: Peer, *, may_tear: bool = False) -> None:
         self.index = index
         self.ws = ws
         self.peer = peer
@@ -95,6 +96,7 @@ class Link:
         self.aborted = False
         self.closed = False
         self.refused = ""
+        self.may_tear = may_tear
 
     @property
     def state(self) -> str:

@@ -147,7 +147,8 @@ class _Run:
 
     def _link(self, ws: Any, peer: Any) -> None:
         self.references.append(weakref.ref(ws))
-        self.record.links.append(Link(len(self.record.links), self.wrap(ws), peer))
+        may_tear = self.plan.setting.tls == "context"
+        self.record.links.append(Link(len(self.record.links), self.wrap(ws), peer, may_tear=may_tear))
 
     # ---- steps ----
 
