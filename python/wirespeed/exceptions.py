@@ -133,6 +133,9 @@ class ConnectionClosed(WebSocketException):
         rcvd_then_sent: Whether the close frame was received first; ``None`` unless both exist.
     """
 
+    # Which connection it tells of, in the words of the native one; 0 if no connection has raised it.
+    _origin = 0
+
     def __init__(self, rcvd: Close | None, sent: Close | None, rcvd_then_sent: bool | None = None) -> None:
         super().__init__(rcvd, sent, rcvd_then_sent)
         self.rcvd = rcvd

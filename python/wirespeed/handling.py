@@ -12,7 +12,6 @@ import types
 from typing import Any
 
 from .exceptions import ConnectionClosed
-from .protocol_state import State
 
 __all__ = ["check_async_handler", "not_awaitable", "tell_end"]
 
@@ -71,23 +70,9 @@ def tell_end(connection: Any, exc: Exception) -> None:
         exc: What it has raised.
     """
     logger = connection.logger
-    if not isinstance(exc, ConnectionClosed) or not _is_end_of(connection, exc):
+    # That of another connection, which the handler uses, is a failure like any other.
+    if not isinstance(exc, ConnectionClosed) or exc._origin != connection._origin:
         logger.error("connection handler failed (%s)", connection._label, exc_info=exc)
     elif logger.isEnabledFor(logging.DEBUG):
         # It ended while the handler used it: its business.
         logger.debug("connection handler ended by the end of its connection (%s)", connection._label, exc_info=exc)
-
-
-def _is_end_of(connection: Any, exc: ConnectionClosed) -> bool:
-    """Return whether an exception tells of the end of this connection, and not of another that the handler uses."""
-    if connection._state == State.OPEN:
-        return False
-    own = connection._closed_error()
-    if not isinstance(own, ConnectionClosed):
-        return False
-    # An exception does not know its connection. Of two that ended with the same words, either may be meant.
-    said = (exc.rcvd, exc.sent, exc.rcvd_then_sent)
-    return said == (own.rcvd, own.sent, own.rcvd_then_sent) or (
-        # It was raised in the middle of the closing handshake.
-        said != (None, None, None) and exc.rcvd in (None, own.rcvd) and exc.sent in (None, own.sent)
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -590,6 +591,33 @@ def test_listener_of_wrong_type(server: WebSocketsServer, run: Run, connect: Con
             await connect(server.uri, listener=listener)
 
     run(main)
+
+
+def test_exception_is_logged_before_closing(
+    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer that does not answer the close frame does not delay it."""
+    logged = threading.Event()
+
+    def reluctant(wire: Wire) -> None:
+        wire.accept(then=text("x"))
+        assert wire.read_until_close() == ([], Close(1011))
+        assert logged.wait(20)
+        wire.send(close(1011))
+
+    server = scripted(reluctant)
+
+    async def main() -> None:
+        ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=30)
+        await soon(lambda: caplog.records)
+        assert ws.state.name == "CLOSING"
+        logged.set()
+        with pytest.raises(ZeroDivisionError):
+            await ws.wait_closed()
+
+    with within(20):
+        run(main)
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("method", ["message", "close"])

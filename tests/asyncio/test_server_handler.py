@@ -76,6 +76,32 @@ def test_upstream_ends(
     assert "secret" not in caplog.text
 
 
+def test_upstream_ends_with_the_same_words(
+    setting: Setting, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told by which connection has raised, and not by what it says."""
+
+    async def main() -> None:
+        async with serve(setting, close) as upstream:
+
+            async def handler(ws: Any) -> None:
+                async with connect(uri(upstream)) as other:
+                    await other.send(await ws.recv())
+                    await ws.wait_closed()
+                    await other.recv()
+
+            async with serve(setting, handler) as server, connect(uri(server)) as ws:
+                await ws.send("x")
+                await ws.close(1001)
+                await soon(lambda: errors(caplog))
+
+    run(main)
+    [record] = [record for record in caplog.records if "connection handler" in record.getMessage()]
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], wirespeed.ConnectionClosedOK)
+    assert (record.exc_info[1].code, record.exc_info[1].reason) == (1001, "")
+
+
 @pytest.mark.parametrize("how", ["recv", "send", "ping", "reset"])
 def test_own_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
     """That of the connection of the handler is nobody's fault."""
@@ -206,7 +232,7 @@ def test_listener_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFi
 
     run(main)
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.getMessage().startswith("connection handler failed (")
+    assert record.getMessage().startswith("listener failed (")
     assert repr(record.exc_info[1]) == "ZeroDivisionError('one')"  # type: ignore[index]
 
 

@@ -55,6 +55,29 @@ def test_upstream_ends(caplog: pytest.LogCaptureFixture, end: Any) -> None:
     assert "secret" not in caplog.text
 
 
+def test_upstream_ends_with_the_same_words(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told by which connection has raised, and not by what it says."""
+    with serving(close) as upstream:
+        # Its selector is not to be taken for a leak of the other server.
+        wait_until(lambda: upstream._greetings is not None)
+
+        def handler(ws: Any) -> None:
+            with connect(uri(upstream)) as other:
+                other.send(ws.recv())
+                with pytest.raises(wirespeed.ConnectionClosed):
+                    ws.recv()
+                other.recv()
+
+        with serving(handler) as server, connect(uri(server)) as ws:
+            ws.send("x")
+            ws.close(1001)
+            wait_until(lambda: logged(caplog, logging.ERROR))
+    [record] = [record for record in caplog.records if "connection handler" in record.getMessage()]
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], wirespeed.ConnectionClosedOK)
+    assert (record.exc_info[1].code, record.exc_info[1].reason) == (1001, "")
+
+
 @pytest.mark.parametrize("how", ["recv", "send", "reset"])
 def test_own_end(caplog: pytest.LogCaptureFixture, how: str) -> None:
     """That of the connection of the handler is nobody's fault."""

@@ -3,6 +3,7 @@
 use std::io;
 
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use wirespeed_driver::blocking::{self, Closing};
@@ -34,15 +35,24 @@ fn close<'py>(py: Python<'py>, frame: Option<&CloseFrame>) -> PyResult<Option<Bo
     CLOSE.import(py, "wirespeed.close_codes", "Close")?.call1((code, frame.reason.as_str())).map(Some)
 }
 
-/// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause.
-pub(crate) fn connection_closed(py: Python<'_>, closing: &Closing, cause: Option<PyErr>) -> PyErr {
+/// What tells a connection from others as long as it lives: where its state lies.
+pub(crate) fn origin<T>(connection: &T) -> usize {
+    std::ptr::from_ref(connection).addr()
+}
+
+/// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause, and which connection it tells of.
+pub(crate) fn connection_closed(py: Python<'_>, closing: &Closing, cause: Option<PyErr>, origin: usize) -> PyErr {
     let name = if closing.is_clean() { "ConnectionClosedOK" } else { "ConnectionClosedError" };
     let arguments = || PyResult::Ok((close(py, closing.received.as_ref())?, close(py, closing.sent.as_ref())?));
     match arguments() {
         Ok((received, sent)) => {
             let error = exception(py, name, (received, sent, closing.received_then_sent));
             error.set_cause(py, cause);
-            error
+            // Only an exception of the wrong class takes no attribute, which a Python without memory may make.
+            match error.value(py).setattr(intern!(py, "_origin"), origin) {
+                Ok(()) => error,
+                Err(failed) => failed,
+            }
         }
         Err(error) => error,
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import functools
 import socket as socket_module
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -331,6 +330,10 @@ class Connection(ConnectionStatus, AsyncConnection):
         if self._listener_error is not None:
             raise self._listener_error
 
+    def _tell_listener_error(self, error: Exception) -> None:
+        """Log that a method of the listener has raised; called when it has, before the connection is closed for it."""
+        self.logger.error("listener failed (%s)", self._label, exc_info=error)
+
     async def _wait_for_end(self) -> None:
         future = self._closed_future()
         if future is not None:
@@ -423,21 +426,7 @@ async def establish(
         opened._discard()
         raise
     await attach(connection, sock, loop)
-    if options.listener is not None:
-        # Nobody need ask how it ended. Until then, the loop has the connection for the sake of the listener anyway.
-        future = connection._closed_future()
-        tell = functools.partial(_tell_listener_error, connection)
-        if future is None:
-            tell()
-        else:
-            future.add_done_callback(tell)
     return connection
-
-
-def _tell_listener_error(connection: ClientConnection, _: object = None) -> None:
-    error = connection._listener_error
-    if error is not None:
-        connection.logger.error("listener failed (%s)", connection._label, exc_info=error)
 
 
 def _marks(limit: int | tuple[int | None, int | None]) -> tuple[int, int]:

@@ -70,7 +70,7 @@ impl AsyncConnection {
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
             return cause.clone_ref(py);
         }
-        errors::connection_closed(py, &closing, cause)
+        errors::connection_closed(py, &closing, cause, errors::origin(self))
     }
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {

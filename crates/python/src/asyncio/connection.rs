@@ -420,6 +420,12 @@ impl AsyncConnection {
         self.closed(py).into_value(py).into_any()
     }
 
+    /// What its exceptions have as `_origin`.
+    #[getter]
+    fn _origin(&self) -> usize {
+        errors::origin(self)
+    }
+
     /// A UUID, for logs.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

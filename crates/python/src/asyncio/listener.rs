@@ -8,6 +8,7 @@ use std::ptr;
 use pyo3::exceptions::{PyBufferError, PyException};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use wirespeed_driver::buffers::ReadBuffer;
@@ -289,7 +290,11 @@ impl AsyncConnection {
                 error.write_unraisable(py, Some(this.as_any())); // one can be raised
                 return Ok(());
             }
-            state.listener_error = Some(error);
+            state.listener_error = Some(error.clone_ref(py));
+        }
+        // Now: closing takes its time, and may be cut short.
+        if let Err(failed) = this.call_method1(intern!(py, "_tell_listener_error"), (error.value(py),)) {
+            failed.write_unraisable(py, Some(this.as_any()));
         }
         Self::begin_close(this, Some(CloseCode::INTERNAL_ERROR), "", false)
     }

@@ -79,7 +79,7 @@ impl BlockingConnection {
         {
             return cause.clone_ref(py);
         }
-        errors::connection_closed(py, &self.inner.closing(&host), cause)
+        errors::connection_closed(py, &self.inner.closing(&host), cause, errors::origin(self))
     }
 
     fn map<T>(&self, py: Python<'_>, result: Result<T>) -> PyResult<T> {
@@ -368,6 +368,12 @@ impl BlockingConnection {
     /// The exception that a call raises now that the connection is closed.
     fn _closed_error(&self, py: Python<'_>) -> Py<PyAny> {
         self.closed(py).into_value(py).into_any()
+    }
+
+    /// What its exceptions have as `_origin`.
+    #[getter]
+    fn _origin(&self) -> usize {
+        errors::origin(self)
     }
 
     /// Seconds that the last ping and pong took; 0 before the first.
