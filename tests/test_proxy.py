@@ -17,7 +17,7 @@ import pytest
 from interop.checks import no_leaks, within
 from interop.proxies import Proxy as RunningProxy
 from wirespeed.exceptions import InvalidProxy, ProxyError
-from wirespeed.proxy import Proxy, basic_authorization, connect_request, connect_socks, get_proxy, parse_proxy
+from wirespeed.proxy import Proxy, basic_authorization, connect_socks, get_proxy, parse_proxy, tunnel_request
 from wirespeed.uri import parse_uri
 
 RunProxy = Callable[..., RunningProxy]
@@ -189,18 +189,15 @@ def test_basic_authorization() -> None:
         basic_authorization("a:b", "c")
 
 
-def test_connect_request() -> None:
-    target, headers = connect_request(
-        parse_proxy("http://a:b@proxy"), parse_uri("wss://[::1]/x"), user_agent_header="Me"
+def test_tunnel_request() -> None:
+    to = parse_uri("wss://[::1]/x")
+    assert tunnel_request(parse_proxy("http://a:b@proxy"), to, "Me") == (
+        "[::1]:443",
+        [("User-Agent", "Me")],
+        "Basic YTpi",
     )
-    assert target == "[::1]:443"
-    assert list(headers.raw_items()) == [
-        ("Host", "[::1]:443"),
-        ("User-Agent", "Me"),
-        ("Proxy-Authorization", "Basic YTpi"),
-    ]
-    _, headers = connect_request(parse_proxy("http://proxy"), parse_uri("ws://example.com:81/"))
-    assert list(headers.raw_items()) == [("Host", "example.com:81")]
+    to = parse_uri("ws://example.com:81/")
+    assert tunnel_request(parse_proxy("http://proxy"), to, None) == ("example.com:81", [], None)
 
 
 # SOCKS

@@ -23,16 +23,15 @@ __all__ = [
     "Answer",
     "AsyncConnection",
     "BlockingConnection",
+    "ClientOpening",
     "ClientTLS",
     "Handshake",
     "NativeSelector",
     "Opened",
-    "Opening",
     "Ping",
     "ServerOpening",
     "ServerSettings",
     "ServerTLS",
-    "Transport",
     "__version__",
     "after_fork",
     "broadcast",
@@ -100,10 +99,7 @@ class ServerSettings:
 class ServerOpening:
     """From an accepted stream to a request for a WebSocket, without I/O of its own: bytes in, bytes out."""
 
-    def __new__(cls, settings: ServerSettings) -> ServerOpening: ...
-    def start_tls(self, config: ServerTLS | ssl.SSLContext) -> None:
-        """Begin a TLS handshake, before anything else."""
-
+    def __new__(cls, settings: ServerSettings, tls: ServerTLS | ssl.SSLContext | None = None) -> ServerOpening: ...
     @property
     def is_tls_handshaking(self) -> bool:
         """Whether the TLS handshake goes on."""
@@ -126,25 +122,6 @@ class ServerOpening:
 
     def finish(self) -> Opened:
         """Return what a connection is made of, which then answers the request."""
-
-@final
-class Transport:
-    """A connected socket on its way to a WebSocket. A method that raises has closed it."""
-
-    def __new__(cls, fd: int) -> Transport: ...
-    def start_tls(self, config: ClientTLS | ssl.SSLContext, server_hostname: str | None, timeout: float | None) -> None:
-        """Make a TLS handshake as a client; a second one goes inside the first."""
-
-    def connect_tunnel(
-        self, authority: str, headers: Sequence[tuple[str, str]], authorization: str | None, timeout: float | None
-    ) -> None:
-        """Ask an HTTP proxy for a tunnel: RFC 9110, section 9.3.6."""
-
-    def open(self, options: ConnectOptions, timeout: float | None) -> Opened:
-        """Make the opening handshake as a client: RFC 6455, section 4.1."""
-
-    def close(self) -> None:
-        """Close the socket, unless a connection has taken it over."""
 
 @final
 class Handshake:
@@ -171,35 +148,42 @@ class Opened:
     def _discard(self) -> None: ...
 
 @final
-class Opening:
-    """From a connected stream to a WebSocket: bytes in, bytes out, without I/O of its own.
+class ClientOpening:
+    """From a connected stream to a WebSocket.
 
-    A step is begun by :meth:`start_tls`, :meth:`connect_tunnel` or :meth:`open`; then bytes are moved until
-    :attr:`done`.
+    In this order: TLS with a proxy, the request for a tunnel (RFC 9110, section 9.3.6), TLS with the server, the
+    opening handshake (RFC 6455, section 4.1). A method that raises has ended it.
     """
 
-    def __new__(cls) -> Opening: ...
-    def start_tls(self, config: ClientTLS | ssl.SSLContext, server_hostname: str | None) -> None:
-        """Begin a TLS handshake as a client; a second one goes inside the first."""
-
-    def connect_tunnel(self, authority: str, headers: Sequence[tuple[str, str]], authorization: str | None) -> None:
-        """Begin to ask an HTTP proxy for a tunnel: RFC 9110, section 9.3.6."""
-
-    def open(self, options: ConnectOptions) -> None:
-        """Begin the opening handshake as a client: RFC 6455, section 4.1."""
-
+    def __new__(
+        cls,
+        options: ConnectOptions,
+        *,
+        proxy_tls: tuple[ClientTLS | ssl.SSLContext, str | None] | None = None,
+        tunnel: tuple[str, Sequence[tuple[str, str]], str | None] | None = None,
+        tls: tuple[ClientTLS | ssl.SSLContext, str | None] | None = None,
+    ) -> ClientOpening: ...
     @property
     def done(self) -> bool:
-        """Whether the step that was begun last is complete."""
+        """Whether the server has agreed."""
+
+    @property
+    def is_tls_handshaking(self) -> bool:
+        """Whether TLS is what is waited for."""
+
+    def proceed(self, fd: int) -> int:
+        """Move what can be moved over a non-blocking socket.
+
+        Returns:
+            What the socket must be ready for then: 0 for nothing, it is done; 1 to be read from, 3 to be read from or
+            written to.
+        """
+
+    def run(self, fd: int, timeout: float | None) -> Opened:
+        """Open the WebSocket over a blocking socket, which is taken over."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that were received. It raises what the step raises."""
-
-    def feed_eof(self) -> None:
-        """Take the end of the stream."""
-
-    def feed_error(self, error: BaseException) -> None:
-        """Take an error of the socket: raise what the peer said before, if that explains it, else the error."""
+        """Take bytes that were received."""
 
     def take_output(self) -> bytes:
         """Return what is to be sent now; after an exception too."""

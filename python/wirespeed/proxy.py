@@ -14,7 +14,6 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from .datastructures import Headers
 from .exceptions import InvalidProxy, ProxyError
 from .uri import WebSocketURI, split, split_authority
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Proxy",
     "basic_authorization",
-    "connect_request",
     "connect_socks",
     "get_proxy",
     "parse_proxy",
@@ -33,6 +31,7 @@ __all__ = [
     "socks_missing",
     "socks_timeout",
     "socks_type",
+    "tunnel_request",
 ]
 
 # RFC 6455 leaves the ports to the schemes: IANA assigns 1080 to SOCKS, and HTTP proxies without a port listen where
@@ -183,22 +182,20 @@ def basic_authorization(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(user_pass).decode()
 
 
-def connect_request(proxy: Proxy, uri: WebSocketURI, *, user_agent_header: str | None = None) -> tuple[str, Headers]:
-    """Return the target and the headers of the CONNECT request for a connection through an HTTP proxy.
+def tunnel_request(
+    proxy: Proxy, uri: WebSocketURI, user_agent_header: str | None
+) -> tuple[str, list[tuple[str, str]], str | None]:
+    """Return the target, the headers and the credentials of the CONNECT request to an HTTP proxy.
 
     Args:
         proxy: The proxy.
         uri: Where to connect to.
         user_agent_header: Value of the User-Agent header, ``None`` to leave it out.
     """
-    headers = Headers()
+    headers = [] if user_agent_header is None else [("User-Agent", user_agent_header)]
+    authorization = None if proxy.user_info is None else basic_authorization(*proxy.user_info)
     # RFC 9110, section 9.3.6: the target consists of host and port only, the port included.
-    headers["Host"] = uri.authority
-    if user_agent_header is not None:
-        headers["User-Agent"] = user_agent_header
-    if proxy.user_info is not None:
-        headers["Proxy-Authorization"] = basic_authorization(*proxy.user_info)
-    return uri.authority, headers
+    return uri.authority, headers, authorization
 
 
 def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int, *, deadline: float | None) -> socket.socket:

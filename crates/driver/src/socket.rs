@@ -5,8 +5,8 @@
 #![allow(unsafe_code)] // uninitialised buffers and poll(2)
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,13 @@ impl Socket {
         // Its previous owner may have left a timeout.
         let wait = inner.read_timeout().ok().flatten().map_or(0, |wait| wait.as_nanos() as u64);
         Self { inner, receive_wait: AtomicU64::new(wait) }
+    }
+
+    /// Lends `f` a socket that is somebody else's, who keeps it open meanwhile.
+    pub fn lent<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
+        // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
+        let inner = unsafe { socket2::Socket::from_raw_fd(descriptor.as_raw_fd()) };
+        f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(0) }))
     }
 
     /// The options of the socket.

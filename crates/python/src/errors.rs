@@ -133,15 +133,21 @@ fn tls_ref(py: Python<'_>, error: &tls::Error) -> PyErr {
     make().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// An exception for what went wrong before the WebSocket began.
-pub(crate) fn opening(py: Python<'_>, error: opening::Error<PyErr>) -> PyErr {
+/// An exception for a client's opening that has failed.
+pub(crate) fn opening(py: Python<'_>, error: opening::Error) -> PyErr {
     match error {
-        opening::Error::Interrupted(error) => error,
-        opening::Error::TimedOut => {
-            PyTimeoutError::new_err("timed out during the opening handshake; raise open_timeout to wait longer")
-        }
         opening::Error::Io(error) => io_error(&error),
         opening::Error::Tls(error) => tls_error(py, error),
+        opening::Error::Tunnel(error) => tunnel(py, &error),
+        opening::Error::Handshake(error) => handshake(py, &error),
+    }
+}
+
+/// An exception for a server's.
+pub(crate) fn server_opening(py: Python<'_>, error: opening::Error) -> PyErr {
+    match error {
+        opening::Error::Handshake(error) => server_handshake(py, &error),
+        error => opening(py, error),
     }
 }
 

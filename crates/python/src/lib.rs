@@ -8,7 +8,6 @@ mod handshake;
 mod headers;
 mod opening;
 mod payload;
-mod serving;
 mod source;
 mod ssl_layer;
 mod tls;
@@ -24,23 +23,21 @@ mod _native {
     use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
     use crate::asyncio::connection::AsyncConnection;
-    #[pymodule_export]
-    use crate::asyncio::opening::Opening;
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::asyncio::selector::NativeSelector;
     #[pymodule_export]
     use crate::blocking::connection::BlockingConnection;
     #[pymodule_export]
-    use crate::blocking::opening::Transport;
-    #[pymodule_export]
     use crate::blocking::ping::Ping;
     #[pymodule_export]
     use crate::handshake::{Answer, Handshake};
     #[pymodule_export]
-    use crate::opening::{Opened, check_request};
+    use crate::opening::client::ClientOpening;
     #[pymodule_export]
-    use crate::serving::{ServerOpening, ServerSettings};
+    use crate::opening::server::{ServerOpening, ServerSettings};
+    #[pymodule_export]
+    use crate::opening::{Opened, check_request};
     #[pymodule_export]
     use crate::tls::{ClientTLS, ServerTLS};
 

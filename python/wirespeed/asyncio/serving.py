@@ -50,9 +50,7 @@ async def receive_request(
     sock, data, opening = greeting.sock, greeting.data, greeting.opening
     first = opening is None
     if opening is None:
-        opening = ServerOpening(settings)
-        if tls is not None:
-            opening.start_tls(tls)
+        opening = ServerOpening(settings, tls)
     while not opening.done:
         if data is None:
             data = await receive(sock, READ_SIZE)

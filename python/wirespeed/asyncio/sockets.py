@@ -7,11 +7,11 @@ descriptor registered, which ends the process when its number is used again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
 from typing import Any
 
-__all__ = ["receive", "send_all", "watches_descriptors"]
+__all__ = ["ready", "receive", "send_all", "watches_descriptors"]
 
 # Only Windows has it.
 _Proactor: type | tuple[()] = getattr(asyncio, "ProactorEventLoop", ())
@@ -39,16 +39,15 @@ async def receive(sock: socket.socket, size: int) -> bytes:
     Raises:
         OSError: The socket failed.
     """
-    loop = asyncio.get_running_loop()
     while True:
         try:
             return sock.recv(size)
         except (BlockingIOError, InterruptedError):
             pass
         try:
-            await _ready(loop, sock, loop.add_reader, loop.remove_reader)
+            await ready(sock)
         except NotImplementedError:
-            return await loop.sock_recv(sock, size)
+            return await asyncio.get_running_loop().sock_recv(sock, size)
 
 
 async def send_all(sock: socket.socket, data: bytes) -> None:
@@ -61,31 +60,46 @@ async def send_all(sock: socket.socket, data: bytes) -> None:
     Raises:
         OSError: The socket failed.
     """
-    loop = asyncio.get_running_loop()
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[sock.send(rest) :]
         except (BlockingIOError, InterruptedError):
             try:
-                await _ready(loop, sock, loop.add_writer, loop.remove_writer)
+                await ready(sock, to_read=False, to_write=True)
             except NotImplementedError:
-                return await loop.sock_sendall(sock, rest)
+                return await asyncio.get_running_loop().sock_sendall(sock, rest)
     return None
 
 
-async def _ready(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, add: Callable[..., None], remove: Callable[[int], bool]
-) -> None:
-    ready: asyncio.Future[None] = loop.create_future()
+async def ready(sock: socket.socket, *, to_read: bool = True, to_write: bool = False) -> None:
+    """Return when a socket can be read from or, if this is asked for, written to.
+
+    Args:
+        sock: A connected non-blocking socket.
+        to_read: Whether to wait until it can be read from.
+        to_write: Whether to wait until it can be written to.
+
+    Raises:
+        NotImplementedError: The loop watches no descriptors.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
     descriptor = sock.fileno()
-    add(descriptor, _set, ready)
     try:
-        await ready
+        if to_read:
+            loop.add_reader(descriptor, _set, future)
+        if to_write:
+            loop.add_writer(descriptor, _set, future)
+        await future
     finally:
         # Closed by somebody else, its number may be another socket's already.
         if sock.fileno() >= 0:
-            remove(descriptor)
+            with contextlib.suppress(NotImplementedError):
+                if to_read:
+                    loop.remove_reader(descriptor)
+                if to_write:
+                    loop.remove_writer(descriptor)
 
 
 def _set(ready: asyncio.Future[Any]) -> None:

@@ -7,22 +7,21 @@ import socket as socket_module
 import ssl as ssl_module
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from .._native import Transport
 from ..addresses import HAPPY_EYEBALLS_DELAY
-from ..client_options import ClientOptions, Network, check_headers, checked_network, checked_options, native_tls
+from ..client_options import ClientOptions, Network, check_headers, checked_network, checked_options
 from ..compression import Deflate
 from ..connection_status import Heads
 from ..construction import construct
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
 from ..hints import hinting
-from ..proxy import Proxy, connect_request, connect_socks, get_proxy
+from ..opening_plan import OpeningPlan, plan_opening
+from ..proxy import connect_socks
 from ..redirects import RedirectChain
-from ..tls import TLS, choose_ssl
+from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
-from ..uri import WebSocketURI
 from ..version import USER_AGENT
 from .connection import ClientConnection
 from .dial import dial, dial_unix
@@ -216,20 +215,19 @@ def _open(
 ) -> ClientConnection:
     logger = options.effective_logger
     while True:
-        tls, name = choose_ssl(chain.parsed.secure, network.ssl, network.server_hostname, chain.parsed.host)
+        plan = plan_opening(chain.parsed, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
-        transport, local_address, remote_address = _open_transport(chain, network, options, deadline)
+        sock = _reach(chain, network, plan, deadline)
         try:
-            if tls is not None:
-                _start_tls(transport, tls, name, deadline)
-            opened = transport.open(request, _remaining(deadline))
+            addresses = _addresses(sock)
+            opening = plan.begin(request, chain.parsed, options.user_agent_header)
+            opened = opening.run(sock.detach(), _remaining(deadline))
         except InvalidStatus as exc:
             chain.follow(exc)
             logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
             continue
         finally:
-            transport.close()
-        addresses = {"local_address": local_address, "remote_address": remote_address}
+            sock.close()
         try:
             connection = construct(
                 create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
@@ -242,86 +240,31 @@ def _open(
         return connection
 
 
-class _Path(NamedTuple):
-    """A connected socket, in the hands of the core, and the addresses of its ends."""
-
-    transport: Transport
-    local_address: Any
-    remote_address: Any
-
-    @classmethod
-    def over(cls, sock: socket_module.socket) -> _Path:
-        remote = None
-        try:
-            local = sock.getsockname()
-            # The server may be gone already: the opening handshake will tell.
-            with contextlib.suppress(OSError):
-                remote = sock.getpeername()
-            return cls(Transport(sock.detach()), local, remote)
-        except BaseException:
-            sock.close()
-            raise
-
-
-def _open_transport(chain: RedirectChain, network: Network, options: ClientOptions, deadline: float | None) -> _Path:
+def _reach(chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None) -> socket_module.socket:
     if network.sock is not None:
-        return _take_over(network.sock)
+        network.sock.setblocking(True)
+        return network.sock
     if network.path is not None:
-        return _Path.over(dial_unix(network.path, deadline=deadline))
-    proxy = get_proxy(chain.parsed, network.proxy)
-    if proxy is not None and proxy.scheme == "http" and network.proxy_ssl is not None:
-        raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
-    to = (network.host or chain.parsed.host, network.port or chain.parsed.port)
+        return dial_unix(network.path, deadline=deadline)
+    host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
     sock = dial(
-        *(to if proxy is None else (proxy.host, proxy.port)),
+        *((host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)),
         deadline=deadline,
         local_addr=network.local_addr,
         family=network.family,
         happy_eyeballs_delay=network.happy_eyeballs_delay,
     )
-    if proxy is None:
-        return _Path.over(sock)
-    if proxy.is_socks:
-        return _Path.over(connect_socks(sock, proxy, *to, deadline=deadline))
-    path = _Path.over(sock)
-    _open_tunnel(path.transport, proxy, chain.parsed, network, options, deadline)
-    return path
+    if plan.proxy is not None and plan.proxy.is_socks:
+        return connect_socks(sock, plan.proxy, host, port, deadline=deadline)
+    return sock
 
 
-def _take_over(sock: socket_module.socket) -> _Path:
-    if sock.fileno() < 0:
-        raise ValueError("sock is closed")
-    sock.setblocking(True)
-    return _Path.over(sock)
-
-
-def _start_tls(
-    transport: Transport, tls: TLS | ssl_module.SSLContext, server_hostname: str | None, deadline: float | None
-) -> None:
-    native = native_tls(tls) if isinstance(tls, TLS) else tls
-    transport.start_tls(native, server_hostname, _remaining(deadline))
-
-
-def _open_tunnel(
-    transport: Transport,
-    proxy: Proxy,
-    uri: WebSocketURI,
-    network: Network,
-    options: ClientOptions,
-    deadline: float | None,
-) -> None:
-    try:
-        if proxy.scheme == "https":
-            tls, name = choose_ssl(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
-            if tls is not None:
-                _start_tls(transport, tls, name, deadline)
-        authority, headers = connect_request(proxy, uri, user_agent_header=options.user_agent_header)
-        headers.pop("Host", None)  # the native core writes it
-        authorization = headers.pop("Proxy-Authorization", None)
-        transport.connect_tunnel(authority, list(headers.raw_items()), authorization, _remaining(deadline))
-    except BaseException:
-        transport.close()
-        raise
+def _addresses(sock: socket_module.socket) -> dict[str, Any]:
+    remote = None
+    # The server may be gone already: the opening handshake will tell.
+    with contextlib.suppress(OSError):
+        remote = sock.getpeername()
+    return {"local_address": sock.getsockname(), "remote_address": remote}
 
 
 def _remaining(deadline: float | None) -> float | None:

@@ -51,9 +51,7 @@ def receive_request(
     sock, deadline, data, opening = greeting.sock, greeting.deadline, greeting.data, greeting.opening
     first = opening is None
     if opening is None:
-        opening = ServerOpening(settings)
-        if tls is not None:
-            opening.start_tls(tls)
+        opening = ServerOpening(settings, tls)
     while not opening.done:
         if data is None:
             _limit(sock, deadline)

@@ -39,9 +39,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, layer: Option<Box<dyn Layer>>, settings: Arc<Settings>) -> Self {
-        let phase = Phase::Opening(Box::new(Opening::new(layer, &settings)));
-        Self { socket, settings, phase }
+    pub(crate) fn new(socket: Socket, layer: Option<Box<dyn Layer>>, settings: Arc<Settings>) -> io::Result<Self> {
+        let phase = Phase::Opening(Box::new(Opening::new(layer, &settings).map_err(io::Error::other)?));
+        Ok(Self { socket, settings, phase })
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -55,8 +55,6 @@ impl Connection {
             match opening.proceed(&self.socket, &self.settings) {
                 Opened::NotYet => return Outcome::Waiting,
                 Opened::Over => return Outcome::Over,
-                // A response of two hundred bytes always fits an empty socket buffer.
-                Opened::Open(..) if opening.has_output() => return Outcome::Over,
                 Opened::Open(mut peer, role) => {
                     if let Role::Close(code) = &role {
                         let _ = peer.link.send_close(Some(*code), ""); // it is open, and the code was checked

@@ -112,7 +112,7 @@ impl Worker {
                 token,
                 Interest::READABLE | Interest::WRITABLE,
             )?;
-            self.connections.insert(token, Connection::new(socket, layer, Arc::clone(&self.settings)));
+            self.connections.insert(token, Connection::new(socket, layer, Arc::clone(&self.settings))?);
         }
     }
 }

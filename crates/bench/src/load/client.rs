@@ -5,10 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use wirespeed_driver::opening::Early;
+use wirespeed_driver::opening::{self, Carrier, Moved, Opening};
 use wirespeed_driver::peer::{Failure, Link, PeerEvent};
-use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits, Progress};
-use wirespeed_driver::protocol::{CloseCode, Config, Connection, Limits, MessageKind, Payload, Side};
+use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
+use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind, Payload};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::{Keepalive, Peer, buffers, entropy};
 
@@ -41,7 +41,7 @@ pub(crate) struct Client {
 
 enum Phase {
     /// The request is on its way, or the response.
-    Opening(Early, Box<ClientHandshake>),
+    Opening(Box<(opening::Client, Carrier)>),
     Open(Box<Peer>),
 }
 
@@ -105,11 +105,11 @@ impl Client {
         };
         let socket = Socket::new(make().map_err(|error| cannot_connect(&error))?.into());
         let handshake = ClientHandshake::new(request, entropy::draw_nonce(), HeadLimits::default()).map_err(text)?;
-        let mut early = Early::default();
-        early.send(&handshake.request_bytes()).map_err(text)?;
+        let plan = opening::Plan { proxy_tls: None, tunnel: None, tls: None, handshake };
+        let mut opening = opening::Client::new(plan).map_err(text)?;
         // On loopback it mostly is connected already.
-        early.output().flush(&socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
-        let phase = Phase::Opening(early, Box::new(handshake));
+        opening.output().flush(&socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
+        let phase = Phase::Opening(Box::new((opening, Carrier::default())));
         Ok(Self { socket, phase, exchange: Exchange::default(), greeting_due })
     }
 
@@ -182,35 +182,19 @@ impl Client {
 
     /// Goes on with the opening handshake; how many bytes were read last if it is over.
     fn open(&mut self) -> Result<Option<usize>, String> {
-        let Phase::Opening(early, handshake) = &mut self.phase else { return Ok(None) };
-        early.output().flush(&self.socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
-        if !early.output().is_empty() {
-            return Ok(None);
-        }
-        let mut buffer = buffers::take_read();
-        let received = match self.socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
-            Ok(0) => return Err(handshake.receive_eof().to_string()),
-            Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        let Phase::Opening(opening) = &mut self.phase else { return Ok(None) };
+        let (opening, carrier) = &mut **opening;
+        match carrier.proceed(opening, &self.socket) {
+            Ok(Moved::Done) => {}
+            Ok(_) => return Ok(None),
+            Err(opening::Error::Io(error)) if carrier.received() == 0 => return Err(cannot_connect(&error)),
             Err(error) => return Err(format!("the opening handshake failed: {error}")),
-        };
-        early.receive(&buffer).map_err(text)?;
-        let plain = early.plain().map_err(text)?.unwrap_or_default();
-        let deflate = match handshake.receive(plain).map_err(text)? {
-            Progress::Incomplete => {
-                let length = plain.len();
-                early.consume(length);
-                return Ok(None);
-            }
-            Progress::Complete { consumed, output } => {
-                early.consume(consumed);
-                output.deflate
-            }
-        };
+        }
+        let received = carrier.received();
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
-        let connection = Connection::new(Config { side: Side::Client, limits, deflate });
-        let keepalive = Keepalive::new(None, None, Instant::now());
-        self.phase = Phase::Open(Box::new(std::mem::take(early).into_peer(connection, keepalive)));
+        let opened = opening.finish(limits, Keepalive::new(None, None, Instant::now()));
+        let (peer, ..) = opened.ok_or("the opening handshake is not complete")?;
+        self.phase = Phase::Open(Box::new(peer));
         Ok(Some(received))
     }
 

@@ -1,140 +1,92 @@
-//! Bytes before the WebSocket begins: the words with a proxy, TLS handshakes, the opening handshake.
+//! From a connected socket to an open WebSocket: tunnel, TLS, the opening handshake.
 //!
-//! [`Early`] keeps and transforms them and does no I/O; [`Pipe`] moves them over a socket, blocking, with a deadline.
+//! [`Client`] and [`Server`] are the whole of it as state, bytes in and bytes out; what came early, and what has yet to leave, goes on to the
+//! [`Peer`](crate::Peer). [`Carrier`] moves the bytes over a socket without waiting, for whoever is told of readiness, and [`complete`] for threads that wait.
 
-mod pipe;
+mod carrier;
+mod client;
+mod early;
+mod server;
 
-use std::sync::Arc;
+use std::fmt;
+use std::io;
 
-use wirespeed_protocol::{Connection, PayloadBuffer};
+use wirespeed_protocol::handshake::HandshakeError;
 
-use crate::keepalive::Keepalive;
-use crate::peer::{Failure, Peer};
-use crate::tls::{self, Layer, Stacked};
+use crate::tls;
 use crate::write_queue::WriteQueue;
 
-pub use pipe::{Error, Pipe};
+pub use carrier::{Carrier, Moved, Stop, complete};
+pub use client::{Client, Plan};
+pub use server::Server;
 
-/// The bytes of a stream, plain or under one or two layers of TLS, before the WebSocket begins.
-#[derive(Default)]
-pub struct Early {
-    layer: Option<Box<dyn Layer>>,
-    cipher_tail: Vec<u8>,
-    plain: Vec<u8>,
-    output: WriteQueue,
-    eof: bool,
-    /// Why nothing more comes, told once everything that came before it was taken.
-    failure: Option<tls::Error>,
+/// How far an opening is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// TLS with a proxy.
+    ProxyTls,
+    /// The request for a tunnel, to a proxy.
+    Tunnel,
+    /// TLS with the other end.
+    Tls,
+    /// The opening handshake (RFC 6455 4): a client has sent its request, a server waits for one.
+    Handshake,
+    /// A client has its answer; a server has a request, which is to be answered.
+    Done,
+    /// It has failed.
+    Failed,
 }
 
-impl Early {
-    /// The layer in use.
-    #[must_use]
-    pub fn layer(&self) -> Option<&dyn Layer> {
-        self.layer.as_deref()
-    }
+/// Why an opening has failed.
+#[derive(Debug)]
+pub enum Error {
+    /// The socket has.
+    Io(io::Error),
+    /// TLS has.
+    Tls(tls::Error),
+    /// The proxy did not make the tunnel.
+    Tunnel(HandshakeError),
+    /// The other end did not do its part of the opening handshake.
+    Handshake(HandshakeError),
+}
 
-    /// Puts a layer on top, whose handshake begins. What it has to say is in the output.
-    pub fn start_layer(&mut self, layer: Box<dyn Layer>) -> Result<(), tls::Error> {
-        self.layer = Some(match self.layer.take() {
-            Some(outer) => Box::new(Stacked::new(outer, layer)),
-            None => layer,
-        });
-        self.cipher_tail = std::mem::take(&mut self.plain);
-        self.decrypt()
-    }
-
-    /// Whether the handshake of a layer goes on; an error if it can never end.
-    pub fn is_handshaking(&self) -> Result<bool, tls::Error> {
-        let handshaking = self.layer.as_ref().is_some_and(|layer| layer.is_handshaking());
-        if handshaking && self.eof {
-            return Err(tls::Error::Protocol("the peer closed the connection during the TLS handshake".into()));
-        }
-        Ok(handshaking)
-    }
-
-    /// Queues bytes.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), tls::Error> {
-        match &mut self.layer {
-            Some(layer) => layer.send(&mut self.cipher_tail, bytes, self.output.tail()),
-            None => {
-                self.output.tail().extend_from_slice(bytes);
-                Ok(())
-            }
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Tls(error) => error.fmt(f),
+            Self::Tunnel(error) => write!(f, "the proxy made no tunnel: {error}"),
+            Self::Handshake(error) => error.fmt(f),
         }
     }
+}
 
-    /// Takes bytes that were read; after an error, what the output holds should be written nevertheless: an alert.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), tls::Error> {
-        if self.layer.is_some() {
-            self.cipher_tail.extend_from_slice(bytes);
-            self.decrypt()
-        } else {
-            self.plain.extend_from_slice(bytes);
-            Ok(())
-        }
-    }
+impl std::error::Error for Error {}
 
-    /// The stream has ended.
-    pub fn receive_eof(&mut self) {
-        self.eof = true;
+impl From<tls::Error> for Error {
+    fn from(error: tls::Error) -> Self {
+        Self::Tls(error)
     }
+}
 
-    /// Plain bytes that came; none are left and none will come: `None`. An error that came after them, once they are taken.
-    pub fn plain(&mut self) -> Result<Option<&[u8]>, tls::Error> {
-        if self.plain.is_empty() {
-            if let Some(error) = self.failure.take() {
-                return Err(error);
-            }
-            if self.eof {
-                return Ok(None);
-            }
-        }
-        Ok(Some(&self.plain))
-    }
+/// Either end: what whoever moves its bytes has to know.
+pub trait Opening {
+    /// How far it is.
+    fn stage(&self) -> Stage;
 
-    /// Forgets the first `count` plain bytes.
-    pub fn consume(&mut self, count: usize) {
-        self.plain.drain(..count);
-    }
+    /// What is to be written. After an error too: an alert, or a response, may say why.
+    fn output(&mut self) -> &mut WriteQueue;
 
-    /// What is to be written.
-    pub fn output(&mut self) -> &mut WriteQueue {
-        &mut self.output
-    }
+    /// Takes bytes that were read, as many as came: what belongs to the WebSocket is kept for it.
+    ///
+    /// # Errors
+    /// It has failed, and takes no more.
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), Error>;
 
-    /// What a WebSocket connection goes on with: a peer that has what arrived early.
-    #[must_use]
-    pub fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> Peer<B> {
-        let mut peer = Peer::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
-        if let Some(error) = self.failure {
-            peer.fail_after_input(Failure::Tls(Arc::new(error)));
-        } else if self.eof {
-            peer.receive_eof();
-        }
-        peer
-    }
+    /// Nothing more will come, before it is done: the stream has ended or, with an error, the socket has failed; why the opening has. What the other end said
+    /// before explains more than an error of the socket.
+    fn receive_end(&mut self, error: Option<io::Error>) -> Error;
 
-    fn decrypt(&mut self) -> Result<(), tls::Error> {
-        let Some(layer) = &mut self.layer else { return Ok(()) };
-        let mut cipher = std::mem::take(&mut self.cipher_tail);
-        let consumed = match layer.receive(&mut cipher, &mut self.plain, self.output.tail()) {
-            Ok(consumed) => consumed,
-            // What was decrypted before the error is valid and comes first.
-            Err(error) if !self.plain.is_empty() => {
-                self.failure = Some(error);
-                cipher.len()
-            }
-            Err(error) => return Err(error),
-        };
-        if self.output.is_empty() {
-            self.output.clear();
-        }
-        if layer.is_peer_closed() {
-            self.eof = true;
-        }
-        // A vector of its size: this may stay for the life of the connection.
-        self.cipher_tail = cipher[consumed..].to_vec();
-        Ok(())
-    }
+    /// Nobody waits any longer: it is over. What the other end has said so far, if that explains why no more comes: a refusal whose body does not end.
+    fn give_up(&mut self) -> Option<Error>;
 }

@@ -164,6 +164,11 @@ impl<B: PayloadBuffer> Link<B> {
         self.queued() > 0 || self.mid_frame && self.failure.is_none()
     }
 
+    /// Goes on with what an opening has queued and not written.
+    pub(crate) fn adopt_output(&mut self, output: WriteQueue) {
+        self.output = output;
+    }
+
     /// Queues the response of the opening handshake, which comes before all frames.
     pub fn send_head(&mut self, head: &[u8]) {
         self.encode(|_, out| out.extend_from_slice(head));

@@ -6,7 +6,6 @@
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
 //! - `broadcast` is one message for many connections.
 //! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how Python code is called from callbacks of the loop.
-//! - `opening` comes before all this.
 
 mod access;
 pub(crate) mod broadcast;
@@ -18,7 +17,6 @@ mod guarded;
 mod invoke;
 pub(crate) mod listener;
 pub(crate) mod loop_state;
-pub(crate) mod opening;
 mod operation;
 pub(crate) mod port;
 mod raw;

@@ -8,10 +8,10 @@ use crate::handover;
 use crate::payload::{self, PyPayload};
 
 /// An attached thread, and how it wants its messages.
-pub(super) struct PythonHost<'py> {
-    pub(super) py: Python<'py>,
+pub(crate) struct PythonHost<'py> {
+    pub(crate) py: Python<'py>,
     /// As in `recv(decode=...)`.
-    pub(super) decode: Option<bool>,
+    pub(crate) decode: Option<bool>,
 }
 
 impl Host for PythonHost<'_> {

@@ -1,8 +1,7 @@
 //! The blocking client's native objects.
 
 pub(crate) mod connection;
-mod host;
-pub(crate) mod opening;
+pub(crate) mod host;
 pub(crate) mod ping;
 
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The moment `seconds` from now; none for ever.
-fn deadline(seconds: Option<f64>) -> PyResult<Option<Instant>> {
+pub(crate) fn deadline(seconds: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(seconds) = seconds else { return Ok(None) };
     if seconds.is_nan() {
         return Err(PyValueError::new_err("timeout must not be NaN"));

@@ -1,6 +1,9 @@
-//! What every kind of opening shares: options, layers, and what comes out of it.
+//! From a connected socket to a WebSocket: options and settings of Python's in, exceptions and connections out. The work is `driver::opening`.
 
 #![allow(unsafe_code)] // taking over a file descriptor
+
+pub(crate) mod client;
+pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +18,8 @@ use wirespeed_driver::protocol::handshake;
 use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
 use wirespeed_driver::socket::Socket;
-use wirespeed_driver::tls::{Layer, RustlsLayer, client};
+use wirespeed_driver::tls::client::server_name;
+use wirespeed_driver::tls::{Layer, RustlsLayer};
 use wirespeed_driver::{Peer, entropy};
 
 use crate::handshake::Handshake;
@@ -91,7 +95,7 @@ struct Options {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct DeflateOptions {
+struct DeflateOptions {
     level: u8,
     memory_level: u8,
     threshold: usize,
@@ -129,16 +133,16 @@ impl Options {
 }
 
 /// How the connection is to behave, while the opening handshake is made.
-pub(crate) struct Plan {
-    pub(crate) limits: Limits,
-    pub(crate) settings: Settings,
-    pub(crate) ping_interval: Option<Duration>,
-    pub(crate) ping_timeout: Option<Duration>,
+struct Plan {
+    limits: Limits,
+    settings: Settings,
+    ping_interval: Option<Duration>,
+    ping_timeout: Option<Duration>,
 }
 
 impl Plan {
     /// The handshake that `options` ask for, and the plan for afterwards.
-    pub(crate) fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<(ClientHandshake, Self)> {
+    fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<(ClientHandshake, Self)> {
         let mut options: Options = options.extract()?;
         let deflate = options.deflate.take().map(negotiate::Config::from);
         let plan = Self {
@@ -162,7 +166,7 @@ impl Plan {
 }
 
 /// A duration that an option gives in seconds; none switches it off.
-pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
         Some(seconds) if seconds.is_nan() || seconds < 0.0 => {
@@ -173,14 +177,10 @@ pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Dura
 }
 
 /// The client's end of TLS under a `ClientTLS` or an `ssl.SSLContext`.
-pub(crate) fn client_layer(
-    py: Python<'_>,
-    config: &Bound<'_, PyAny>,
-    server_hostname: Option<&str>,
-) -> PyResult<Box<dyn Layer>> {
+fn client_layer(py: Python<'_>, config: &Bound<'_, PyAny>, server_hostname: Option<&str>) -> PyResult<Box<dyn Layer>> {
     if let Ok(native) = config.cast::<ClientTLS>() {
         let name = server_hostname.ok_or_else(|| PyTypeError::new_err("TLS needs a server_hostname"))?;
-        let name = client::server_name(name).map_err(|error| errors::tls_error(py, error))?;
+        let name = server_name(name).map_err(|error| errors::tls_error(py, error))?;
         let layer = RustlsLayer::client(native.get().config.clone(), name);
         let layer = layer.map_err(|error| errors::tls_error(py, error))?;
         Ok(Box::new(if native.get().insecure { layer.unverified() } else { layer }))
@@ -190,7 +190,7 @@ pub(crate) fn client_layer(
 }
 
 /// The words for an HTTP proxy that is to make a tunnel to `authority` (host:port).
-pub(crate) fn tunnel(
+fn tunnel(
     py: Python<'_>,
     authority: &str,
     headers: Vec<(String, String)>,
@@ -203,7 +203,7 @@ pub(crate) fn tunnel(
     handshake.map_err(|error| errors::tunnel(py, &error))
 }
 
-/// Raises what `Transport.open` would raise for options that are wrong in themselves, before anything is dialled.
+/// Raises what a `ClientOpening` would raise for options that are wrong in themselves, before anything is dialled.
 #[pyfunction]
 pub(crate) fn check_request(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<()> {
     let mut options: Options = options.extract()?;

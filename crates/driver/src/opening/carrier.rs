@@ -1,0 +1,142 @@
+//! The bytes of an opening over a socket.
+
+use std::io;
+use std::time::Instant;
+
+use super::{Error, Opening, Stage};
+use crate::blocking::Host;
+use crate::buffers;
+use crate::socket::{Mode, Readiness, Socket};
+use crate::write_queue::Flushed;
+
+/// What a call has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// It is done. What is left of the output goes on with what the opening becomes.
+    Done,
+    /// It has said all that there was to say, which was a refusal, and the other end has read it, or will not.
+    Over,
+    /// The socket must be ready for one of these first.
+    Waits(Readiness),
+}
+
+/// Moves the bytes of an opening over a socket, without waiting.
+#[derive(Default)]
+pub struct Carrier {
+    /// Why nothing more can be written. The other end may have said why before it went.
+    unsent: Option<io::Error>,
+    /// Our direction of TCP was ended.
+    shut: bool,
+    received: usize,
+}
+
+impl Carrier {
+    /// Bytes that the last read brought, for whoever is told of edges: the rest of what is there has yet to be read.
+    #[must_use]
+    pub fn received(&self) -> usize {
+        self.received
+    }
+
+    /// Moves what can be moved without waiting. For an opening that has failed with a response, until the other end has read that.
+    ///
+    /// # Errors
+    /// The opening has failed. What the output holds may say why: it was written as far as the socket took it.
+    pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
+        loop {
+            let blocked = self.write(opening, socket)?;
+            let stage = opening.stage();
+            if stage == Stage::Done {
+                return Ok(Moved::Done);
+            }
+            if stage == Stage::Failed && !blocked {
+                if self.unsent.is_some() {
+                    return Ok(Moved::Over);
+                }
+                // With bytes unread, closing would reset the connection before the other end has read why.
+                if !std::mem::replace(&mut self.shut, true) {
+                    socket.shutdown_write();
+                }
+            }
+            let mut buffer = buffers::take_read();
+            match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
+                Ok(0) if stage == Stage::Failed => return Ok(Moved::Over),
+                Ok(0) => return Err(opening.receive_end(self.unsent.take())),
+                Ok(received) => {
+                    self.received = received;
+                    if let Err(error) = opening.receive(&buffer) {
+                        let _ = self.write(opening, socket); // an alert, as far as it goes
+                        return Err(error);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if stage == Stage::Failed => return Ok(Moved::Over),
+                Err(error) => return Err(opening.receive_end(Some(self.unsent.take().unwrap_or(error)))),
+            }
+        }
+    }
+
+    /// Writes what there is; whether the socket has no room for all of it.
+    fn write<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<bool, Error> {
+        if self.unsent.is_some() {
+            opening.output().clear();
+            return Ok(false);
+        }
+        match opening.output().flush(socket, Mode::NonBlocking) {
+            Ok(flushed) => Ok(flushed == Flushed::Blocked),
+            // A server or proxy that refuses may answer before it has read everything, and close: its answer can still be read.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                opening.output().clear();
+                self.unsent = Some(error);
+                Ok(false)
+            }
+            Err(error) => Err(opening.receive_end(Some(error))),
+        }
+    }
+}
+
+/// Why an opening that a thread waits for did not come to its end.
+#[derive(Debug)]
+pub enum Stop<I> {
+    /// The host wants to stop.
+    Interrupted(I),
+    /// The deadline has passed, in this stage.
+    TimedOut(Stage),
+    /// It has failed.
+    Failed(Error),
+}
+
+/// Moves the bytes of an opening over a socket until it is done, waiting until `deadline` at most.
+///
+/// # Errors
+/// It is not done; nothing can be done with it any more.
+pub fn complete<H: Host, O: Opening>(
+    opening: &mut O,
+    socket: &Socket,
+    host: &H,
+    deadline: Option<Instant>,
+) -> Result<(), Stop<H::Interrupt>> {
+    let mut carrier = Carrier::default();
+    loop {
+        let interest = match carrier.proceed(opening, socket).map_err(Stop::Failed)? {
+            Moved::Done => return Ok(()),
+            Moved::Over => return Err(Stop::Failed(Error::Io(io::ErrorKind::UnexpectedEof.into()))),
+            Moved::Waits(interest) => interest,
+        };
+        match host.wait(|| socket.wait(interest, deadline)) {
+            Ok(Readiness { readable: false, writable: false }) => {
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    let stage = opening.stage();
+                    return Err(opening.give_up().map_or(Stop::TimedOut(stage), Stop::Failed));
+                }
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                host.check_interrupt().map_err(Stop::Interrupted)?;
+            }
+            Err(error) => return Err(Stop::Failed(opening.receive_end(Some(error)))),
+        }
+    }
+}

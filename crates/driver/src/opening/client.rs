@@ -1,0 +1,218 @@
+//! The opening of a client.
+
+use std::io;
+
+use wirespeed_protocol::handshake::client::ClientHandshake;
+use wirespeed_protocol::handshake::connect::ConnectHandshake;
+use wirespeed_protocol::handshake::{Accepted, HandshakeError, Progress};
+use wirespeed_protocol::{Config, Connection, Limits, PayloadBuffer, Side};
+
+use super::early::Early;
+use super::{Error, Opening, Stage};
+use crate::keepalive::Keepalive;
+use crate::peer::Peer;
+use crate::tls::Layer;
+use crate::write_queue::WriteQueue;
+
+/// What lies between a connected socket and the WebSocket, in this order.
+pub struct Plan {
+    /// TLS with a proxy.
+    pub proxy_tls: Option<Box<dyn Layer>>,
+    /// The words for a proxy that is to make a tunnel.
+    pub tunnel: Option<ConnectHandshake>,
+    /// TLS with the server.
+    pub tls: Option<Box<dyn Layer>>,
+    /// The opening handshake.
+    pub handshake: ClientHandshake,
+}
+
+/// What is waited for.
+enum Step {
+    ProxyTls,
+    Tunnel(Box<ConnectHandshake>),
+    Tls,
+    Handshake,
+    Done(Box<Accepted>),
+    Failed,
+}
+
+/// See the module.
+pub struct Client {
+    early: Early,
+    step: Step,
+    tunnel: Option<Box<ConnectHandshake>>,
+    tls: Option<Box<dyn Layer>>,
+    handshake: Box<ClientHandshake>,
+}
+
+impl Client {
+    /// Begins: what is to be said first is in the output.
+    ///
+    /// # Errors
+    /// A layer cannot begin.
+    pub fn new(plan: Plan) -> Result<Self, Error> {
+        let mut client = Self {
+            early: Early::default(),
+            step: Step::ProxyTls,
+            tunnel: plan.tunnel.map(Box::new),
+            tls: plan.tls,
+            handshake: Box::new(plan.handshake),
+        };
+        match plan.proxy_tls {
+            Some(layer) => client.early.start_layer(layer)?,
+            None => client.begin_tunnel()?,
+        }
+        client.advance(false)?;
+        Ok(client)
+    }
+
+    /// The WebSocket that was opened, the handshake whose request did it, and the answer to that; `None` if it was not.
+    pub fn finish<B: PayloadBuffer>(
+        &mut self,
+        limits: Limits,
+        keepalive: Keepalive,
+    ) -> Option<(Peer<B>, &ClientHandshake, Accepted)> {
+        if !matches!(self.step, Step::Done(_)) {
+            return None;
+        }
+        let Step::Done(accepted) = std::mem::replace(&mut self.step, Step::Failed) else { return None };
+        let connection = Connection::new(Config { side: Side::Client, limits, deflate: accepted.deflate });
+        let early = std::mem::take(&mut self.early);
+        Some((early.into_peer(connection, keepalive), &self.handshake, *accepted))
+    }
+
+    fn begin_tunnel(&mut self) -> Result<(), Error> {
+        let Some(tunnel) = self.tunnel.take() else { return self.begin_tls() };
+        self.early.send(&tunnel.request_bytes())?;
+        self.step = Step::Tunnel(tunnel);
+        Ok(())
+    }
+
+    fn begin_tls(&mut self) -> Result<(), Error> {
+        let Some(layer) = self.tls.take() else { return self.begin_handshake() };
+        self.step = Step::Tls;
+        Ok(self.early.start_layer(layer)?)
+    }
+
+    fn begin_handshake(&mut self) -> Result<(), Error> {
+        self.step = Step::Handshake;
+        Ok(self.early.send(&self.handshake.request_bytes())?)
+    }
+
+    /// Goes as far as the bytes that are there allow. `eof`: nothing more will come.
+    fn advance(&mut self, eof: bool) -> Result<(), Error> {
+        let result = self.try_advance(eof);
+        if result.is_err() {
+            self.step = Step::Failed;
+        }
+        result
+    }
+
+    fn try_advance(&mut self, eof: bool) -> Result<(), Error> {
+        loop {
+            match &mut self.step {
+                Step::ProxyTls | Step::Tls if self.early.is_handshaking()? => return Ok(()),
+                Step::ProxyTls => self.begin_tunnel()?,
+                Step::Tls => self.begin_handshake()?,
+                Step::Tunnel(tunnel) => {
+                    let made = feed(&mut self.early, eof, Error::Tunnel, |input| match input {
+                        Some(input) => tunnel.receive(input),
+                        None => Err(tunnel.receive_eof()),
+                    })?;
+                    if made.is_none() {
+                        return Ok(());
+                    }
+                    self.begin_tls()?;
+                }
+                Step::Handshake => {
+                    let handshake = &mut self.handshake;
+                    let accepted = feed(&mut self.early, eof, Error::Handshake, |input| match input {
+                        Some(input) => handshake.receive(input),
+                        None => Err(handshake.receive_eof()),
+                    })?;
+                    let Some(accepted) = accepted else { return Ok(()) };
+                    self.step = Step::Done(Box::new(accepted));
+                }
+                Step::Done(_) | Step::Failed => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Opening for Client {
+    fn stage(&self) -> Stage {
+        match self.step {
+            Step::ProxyTls => Stage::ProxyTls,
+            Step::Tunnel(_) => Stage::Tunnel,
+            Step::Tls => Stage::Tls,
+            Step::Handshake => Stage::Handshake,
+            Step::Done(_) => Stage::Done,
+            Step::Failed => Stage::Failed,
+        }
+    }
+
+    fn output(&mut self) -> &mut WriteQueue {
+        self.early.output()
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let received = self.early.receive(bytes);
+        // What came before an error explains it.
+        self.advance(false)?;
+        received.map_err(|error| {
+            self.step = Step::Failed;
+            Error::Tls(error)
+        })
+    }
+
+    fn receive_end(&mut self, error: Option<io::Error>) -> Error {
+        if let Some(error) = error {
+            return self.give_up().unwrap_or(Error::Io(error));
+        }
+        self.early.receive_eof();
+        match self.advance(true) {
+            Err(error) => error,
+            Ok(()) => Error::Io(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn give_up(&mut self) -> Option<Error> {
+        let said = match std::mem::replace(&mut self.step, Step::Failed) {
+            Step::Tunnel(mut tunnel) => Error::Tunnel(tunnel.receive_eof()),
+            Step::Handshake => Error::Handshake(self.handshake.receive_eof()),
+            _ => return None,
+        };
+        matches!(said, Error::Tunnel(HandshakeError::Rejected(_)) | Error::Handshake(HandshakeError::Rejected(_)))
+            .then_some(said)
+    }
+}
+
+/// Feeds a handshake what is there; its outcome, once there is one.
+fn feed<T>(
+    early: &mut Early,
+    eof: bool,
+    failed: fn(HandshakeError) -> Error,
+    mut handshake: impl FnMut(Option<&[u8]>) -> Result<Progress<T>, HandshakeError>,
+) -> Result<Option<T>, Error> {
+    let ended = |end: Result<Progress<T>, HandshakeError>| end.err().map_or(Ok(None), |error| Err(failed(error)));
+    let (taken, output) = match early.plain() {
+        Ok(Some([])) if !eof => return Ok(None),
+        Ok(Some(input @ [_, ..])) => match handshake(Some(input)).map_err(failed)? {
+            Progress::Incomplete => (input.len(), None),
+            Progress::Complete { consumed, output } => (consumed, Some(output)),
+        },
+        Ok(_) => return ended(handshake(None)),
+        // A refusal whose body ends in an error of TLS is a refusal all the same.
+        Err(error) => {
+            return match handshake(None) {
+                Err(refused @ HandshakeError::Rejected(_)) => Err(failed(refused)),
+                _ => Err(Error::Tls(error)),
+            };
+        }
+    };
+    early.consume(taken);
+    if output.is_none() && (eof || early.plain().is_ok_and(|plain| plain.is_none())) {
+        return ended(handshake(None));
+    }
+    Ok(output)
+}

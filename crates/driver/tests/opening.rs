@@ -1,0 +1,336 @@
+//! Openings: both ends over bytes in pieces of any size, tunnels, TLS, refusals, ends of every kind.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+mod support;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use support::{NativeHost, layers, sockets};
+use wirespeed_driver::Keepalive;
+use wirespeed_driver::opening::{Carrier, Client, Error, Moved, Opening, Plan, Server, Stage, Stop, complete};
+use wirespeed_driver::peer::PeerEvent;
+use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
+use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
+use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderList, Limits as HeadLimits, ServerConfig};
+use wirespeed_driver::protocol::{Limits, MessageKind, Payload};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::tls::Layer;
+
+type Layers = (Box<dyn Layer>, Box<dyn Layer>);
+
+fn keepalive() -> Keepalive {
+    Keepalive::new(None, None, Instant::now())
+}
+
+fn handshake() -> ClientHandshake {
+    let request = ClientRequest::new("example.com", "/chat");
+    ClientHandshake::new(&request, [7; 16], HeadLimits::default()).unwrap()
+}
+
+fn client(tls: Option<Box<dyn Layer>>) -> Client {
+    Client::new(Plan { proxy_tls: None, tunnel: None, tls, handshake: handshake() }).unwrap()
+}
+
+fn server(tls: Option<Box<dyn Layer>>) -> Server {
+    Server::new(ServerConfig::default(), HeadLimits::default(), tls).unwrap()
+}
+
+fn pair(layers: Option<Layers>) -> (Client, Server) {
+    let (ours, theirs) = layers.map_or((None, None), |(ours, theirs)| (Some(ours), Some(theirs)));
+    (client(ours), server(theirs))
+}
+
+/// Moves bytes both ways, `step` at a time, until neither end has any.
+fn converse(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
+    loop {
+        let (there, back) = (client.output().take(), server.output().take());
+        if there.is_empty() && back.is_empty() {
+            return;
+        }
+        there.chunks(step).for_each(|piece| server.receive(piece).unwrap());
+        back.chunks(step).for_each(|piece| client.receive(piece).unwrap());
+    }
+}
+
+/// The answer of a server, and the first message behind it, as bytes.
+fn answer(server: Server) -> Vec<u8> {
+    let (mut peer, handshake) = server.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
+    let accepted = handshake.accept(None, &HeaderList::default()).unwrap();
+    peer.link.send_head(&accepted.response.to_bytes());
+    peer.link.send_message(MessageKind::Text, b"welcome", None).unwrap();
+    peer.link.take_output()
+}
+
+/// What a client's connection has as its first message.
+fn first_message(client: &mut Client) -> Vec<u8> {
+    let (mut peer, handshake, accepted) = client.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
+    assert_eq!(handshake.request().target, "/chat");
+    assert_eq!(accepted.response.status, 101);
+    match peer.poll_event() {
+        Some(PeerEvent::Message { payload: Payload::Slice(slice), .. }) => slice.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn pieces_of_every_size() {
+    for step in [1, 2, 3, 7, 100, 100_000] {
+        for tls in [false, true] {
+            let (mut client, mut server) = pair(tls.then(|| layers(&[])));
+            assert_eq!(client.stage(), if tls { Stage::Tls } else { Stage::Handshake });
+            assert_eq!(server.stage(), if tls { Stage::Tls } else { Stage::Handshake });
+            converse(&mut client, &mut server, step);
+            assert_eq!((client.stage(), server.stage()), (Stage::Handshake, Stage::Done));
+            assert_eq!(server.handshake().request().unwrap().target, "/chat");
+            answer(server).chunks(step).for_each(|piece| client.receive(piece).unwrap());
+            assert_eq!(client.stage(), Stage::Done);
+            assert_eq!(first_message(&mut client), b"welcome");
+            assert!(client.finish::<Vec<u8>>(Limits::default(), keepalive()).is_none(), "once");
+        }
+    }
+}
+
+#[test]
+fn what_tls_has_yet_to_say_leaves_with_the_answer() {
+    // The tickets of TLS 1.3, for example, which nobody took out of the opening.
+    let (mut client, mut server) = pair(Some(layers(&[])));
+    while server.stage() != Stage::Done {
+        server.receive(&client.output().take()).unwrap();
+        if server.stage() != Stage::Done {
+            client.receive(&server.output().take()).unwrap();
+        }
+    }
+    client.receive(&answer(server)).unwrap();
+    assert_eq!(first_message(&mut client), b"welcome");
+}
+
+fn tunnelled(proxy_tls: Option<Box<dyn Layer>>, tls: Option<Box<dyn Layer>>) -> Client {
+    let tunnel = ConnectHandshake::new(&ConnectRequest::new("example.com:443"), HeadLimits::default()).unwrap();
+    Client::new(Plan { proxy_tls, tunnel: Some(tunnel), tls, handshake: handshake() }).unwrap()
+}
+
+#[test]
+fn through_a_tunnel() {
+    for step in [1, 1000] {
+        let (ours, theirs) = layers(&[]);
+        let (mut client, mut server) = (tunnelled(None, Some(ours)), server(Some(theirs)));
+        assert_eq!(client.stage(), Stage::Tunnel);
+        let request = String::from_utf8(client.output().take()).unwrap();
+        assert!(request.starts_with("CONNECT example.com:443 HTTP/1.1\r\n"), "{request}");
+        let response = b"HTTP/1.1 200 OK\r\n\r\n";
+        response.chunks(step).for_each(|piece| client.receive(piece).unwrap());
+        assert_eq!(client.stage(), Stage::Tls);
+        converse(&mut client, &mut server, step);
+        client.receive(&answer(server)).unwrap();
+        assert_eq!(first_message(&mut client), b"welcome");
+    }
+}
+
+#[test]
+fn tls_in_tls() {
+    let (outer, theirs) = layers(&[]);
+    let (inner, innermost) = layers(&[]);
+    let mut client = tunnelled(Some(outer), Some(inner));
+    assert_eq!(client.stage(), Stage::ProxyTls);
+    // The proxy's end of the outer layer, by hand; behind it the server.
+    let mut proxy = support::End::new(theirs);
+    let mut server = server(Some(innermost));
+    let mut asked = false;
+    for _ in 0..20 {
+        let mut back = proxy.receive(&client.output().take(), 5);
+        let plain = std::mem::take(&mut proxy.plain);
+        let reply = if !asked && plain.ends_with(b"\r\n\r\n") {
+            asked = true;
+            b"HTTP/1.1 200 OK\r\n\r\n".to_vec()
+        } else if plain.is_empty() {
+            Vec::new()
+        } else {
+            server.receive(&plain).unwrap();
+            server.output().take()
+        };
+        if !reply.is_empty() {
+            proxy.layer.send(&mut proxy.incoming, &reply, &mut back).unwrap();
+        }
+        if !back.is_empty() {
+            client.receive(&back).unwrap();
+        }
+        if server.stage() == Stage::Done {
+            let mut wire = Vec::new();
+            proxy.layer.send(&mut proxy.incoming, &answer(server), &mut wire).unwrap();
+            client.receive(&wire).unwrap();
+            assert_eq!(first_message(&mut client), b"welcome");
+            return;
+        }
+    }
+    panic!("it is stuck in {:?}", client.stage());
+}
+
+#[test]
+fn refusals() {
+    let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno";
+    // Its body comes in time, or an end of any kind comes first.
+    let ends: [fn(&mut Client) -> Error; 4] = [
+        |client| client.receive(b"pe").unwrap_err(),
+        |client| client.receive_end(None),
+        |client| client.receive_end(Some(io::ErrorKind::ConnectionReset.into())),
+        |client| client.give_up().unwrap(),
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        let mut client = client(None);
+        client.receive(refused).unwrap();
+        let Error::Handshake(HandshakeError::Rejected(response)) = end(&mut client) else { panic!("{number}") };
+        assert_eq!((response.status, &response.body[..2]), (403, &b"no"[..]));
+    }
+    let mut client = tunnelled(None, None);
+    let error = client.receive(b"HTTP/1.1 407 Authenticate\r\nContent-Length: 0\r\n\r\n").unwrap_err();
+    assert!(matches!(error, Error::Tunnel(HandshakeError::Rejected(_))), "{error}");
+    assert_eq!(client.stage(), Stage::Failed);
+}
+
+#[test]
+fn ends_of_clients() {
+    for sent in [&b""[..], b"HTTP/1.1 101 Swi"] {
+        let mut client = client(None);
+        client.receive(sent).unwrap();
+        let error = client.receive_end(None);
+        assert!(matches!(error, Error::Handshake(HandshakeError::ConnectionClosed { .. })), "{error}");
+    }
+    let mut client = client(Some(layers(&[]).0));
+    assert!(matches!(client.receive_end(None), Error::Tls(_)));
+    let mut client = self::client(None);
+    client.receive(b"HTTP/1.1 101 Swi").unwrap();
+    assert!(client.give_up().is_none());
+    assert_eq!(client.stage(), Stage::Failed);
+    let mut client = self::client(None);
+    let error = client.receive_end(Some(io::ErrorKind::ConnectionReset.into()));
+    assert!(matches!(error, Error::Io(_)), "{error}");
+    assert!(client.finish::<Vec<u8>>(Limits::default(), keepalive()).is_none());
+}
+
+#[test]
+fn an_alert_is_told() {
+    // A client that trusts nobody who is here.
+    let ((ours, _), (_, theirs)) = (layers(&[]), layers(&[]));
+    let (mut client, mut server) = pair(Some((ours, theirs)));
+    server.receive(&client.output().take()).unwrap();
+    let error = client.receive(&server.output().take()).unwrap_err();
+    assert!(matches!(error, Error::Tls(_)), "{error}");
+    let alert = client.output().take();
+    assert!(!alert.is_empty());
+    assert!(matches!(server.receive(&alert).unwrap_err(), Error::Tls(_)));
+    assert_eq!((client.stage(), server.stage()), (Stage::Failed, Stage::Failed));
+}
+
+#[test]
+fn what_is_no_request() {
+    let mut server = server(None);
+    let error = server.receive(b"\x16\x03\x01 what?\r\n\r\n").unwrap_err();
+    assert!(matches!(error, Error::Handshake(_)), "{error}");
+    let response = server.handshake().reject_error(server.fault().unwrap());
+    assert_eq!(response.status, 400);
+    server.refuse(&response);
+    assert!(server.fault().is_none(), "it is told once");
+    assert!(server.output().take().starts_with(b"HTTP/1.1 400"));
+    server.receive(b"and more").unwrap();
+    assert!(server.output().is_empty());
+    assert!(server.finish::<Vec<u8>>(Limits::default(), keepalive()).is_none());
+    // Nobody is left to be told.
+    for sent in [&b""[..], b"GET / HT"] {
+        let mut server = self::server(None);
+        server.receive(sent).unwrap();
+        assert!(matches!(server.receive_end(None), Error::Handshake(HandshakeError::ConnectionClosed { .. })));
+        assert!(server.fault().is_none());
+    }
+}
+
+// Over sockets
+
+/// Goes on with both ends in turn, as a loop does that is told of readiness.
+fn carry(client: &mut Client, server: &mut Server, sockets: &(Socket, Socket)) -> (Carrier, Carrier) {
+    let (mut ours, mut theirs) = (Carrier::default(), Carrier::default());
+    loop {
+        let waits = ours.proceed(client, &sockets.0).unwrap();
+        assert!(matches!(waits, Moved::Waits(_)), "{waits:?}");
+        if theirs.proceed(server, &sockets.1).unwrap() == Moved::Done {
+            return (ours, theirs);
+        }
+    }
+}
+
+#[test]
+fn without_waiting() {
+    for tls in [false, true] {
+        let sockets = sockets(None);
+        let (mut client, mut server) = pair(tls.then(|| layers(&[])));
+        let (mut carrier, theirs) = carry(&mut client, &mut server, &sockets);
+        assert!(theirs.received() > 100);
+        let bytes = answer(server);
+        assert_eq!(sockets.1.send(&bytes, Mode::NonBlocking).unwrap(), bytes.len());
+        assert_eq!(carrier.proceed(&mut client, &sockets.0).unwrap(), Moved::Done);
+        assert!(carrier.received() >= bytes.len() && (tls || carrier.received() == bytes.len()));
+        assert_eq!(first_message(&mut client), b"welcome");
+    }
+}
+
+#[test]
+fn a_refusal_is_read_before_the_end() {
+    let sockets = sockets(None);
+    let (mut client, mut server) = pair(None);
+    let (mut ours, mut theirs) = carry(&mut client, &mut server, &sockets);
+    let response = server.handshake().reject(404, &HeaderList::default(), b"not here").unwrap();
+    server.refuse(&response);
+    sockets.0.send(b"what the client sends meanwhile", Mode::NonBlocking).unwrap();
+    assert!(matches!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Waits(_)), "it waits for the other end");
+    let error = ours.proceed(&mut client, &sockets.0).unwrap_err();
+    assert!(matches!(error, Error::Handshake(HandshakeError::Rejected(_))), "{error}");
+    drop(sockets.0);
+    assert_eq!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Over);
+}
+
+#[test]
+fn an_answer_before_everything_was_read() {
+    // A proxy that refuses and goes; what was written meets nobody.
+    let (ours, theirs) = sockets(None);
+    theirs.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Mode::NonBlocking).unwrap();
+    drop(theirs);
+    let error = Carrier::default().proceed(&mut tunnelled(None, None), &ours).unwrap_err();
+    assert!(matches!(error, Error::Tunnel(HandshakeError::Rejected(_))), "{error}");
+    // One that only goes: the error of writing is what there is to say.
+    let (ours, theirs) = sockets(None);
+    drop(theirs);
+    let error = Carrier::default().proceed(&mut client(None), &ours).unwrap_err();
+    assert!(matches!(&error, Error::Io(error) if error.kind() == io::ErrorKind::BrokenPipe), "{error:?}");
+}
+
+#[test]
+fn threads_wait() {
+    let (ours, theirs) = sockets(None);
+    let (mut client, mut server) = pair(Some(layers(&[])));
+    let host = NativeHost::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = Some(Instant::now() + Duration::from_secs(20));
+            complete(&mut server, &theirs, &NativeHost::default(), deadline).unwrap();
+            theirs.send(&answer(server), Mode::Blocking).unwrap();
+        });
+        complete(&mut client, &ours, &host, Some(Instant::now() + Duration::from_secs(20))).unwrap();
+    });
+    assert_eq!(first_message(&mut client), b"welcome");
+}
+
+#[test]
+fn time_runs_out() {
+    let (ours, theirs) = sockets(None);
+    let host = NativeHost::default();
+    let soon = || Some(Instant::now() + Duration::from_millis(20));
+    let stop = complete(&mut client(Some(layers(&[]).0)), &ours, &host, soon()).unwrap_err();
+    assert!(matches!(stop, Stop::TimedOut(Stage::Tls)), "{stop:?}");
+    let stop = complete(&mut client(None), &ours, &host, soon()).unwrap_err();
+    assert!(matches!(stop, Stop::TimedOut(Stage::Handshake)), "{stop:?}");
+    // A refusal whose body does not end is a refusal all the same.
+    theirs.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 10\r\n\r\nno", Mode::NonBlocking).unwrap();
+    let stop = complete(&mut client(None), &ours, &host, soon()).unwrap_err();
+    assert!(matches!(stop, Stop::Failed(Error::Handshake(HandshakeError::Rejected(_)))), "{stop:?}");
+}

@@ -1,0 +1,154 @@
+//! The opening of a client.
+
+#![allow(unsafe_code)] // descriptors, taken over and lent
+
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use wirespeed_driver::Keepalive;
+use wirespeed_driver::opening::{self, Carrier, Client, Moved, Opening, Stage, Stop};
+use wirespeed_driver::socket::Socket;
+
+use super::{Opened, Parts, Plan, client_layer, tunnel};
+use crate::blocking::deadline;
+use crate::blocking::host::PythonHost;
+use crate::errors;
+use crate::handshake::Handshake;
+
+/// Settings of TLS, and the name that the certificate must have.
+type Tls<'py> = (Bound<'py, PyAny>, Option<String>);
+
+/// Authority, headers, and Proxy-Authorization.
+type Tunnel = (String, Vec<(String, String)>, Option<String>);
+
+/// See the module.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct ClientOpening {
+    plan: Plan,
+    inner: Mutex<Option<Inner>>,
+}
+
+struct Inner {
+    client: Client,
+    carrier: Carrier,
+}
+
+impl ClientOpening {
+    fn lock(&self) -> MutexGuard<'_, Option<Inner>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Inner) -> PyResult<R>) -> PyResult<R> {
+        match &mut *self.lock() {
+            Some(inner) => f(inner),
+            None => Err(PyRuntimeError::new_err("this opening is over")),
+        }
+    }
+
+    fn opened(&self, client: &mut Client, socket: Option<Socket>) -> PyResult<Opened> {
+        let keepalive = Keepalive::new(self.plan.ping_interval, self.plan.ping_timeout, Instant::now());
+        let (peer, handshake, accepted) = client
+            .finish(self.plan.limits, keepalive)
+            .ok_or_else(|| PyRuntimeError::new_err("the opening handshake is not complete"))?;
+        let handshake = Handshake::client(handshake.request(), accepted);
+        Ok(Opened::new(Parts { peer, socket, settings: self.plan.settings, handshake }))
+    }
+}
+
+#[pymethods]
+impl ClientOpening {
+    /// Begins: in this order TLS with a proxy, the request for a tunnel, TLS with the server, the opening handshake.
+    #[new]
+    #[pyo3(signature = (options, *, proxy_tls = None, tunnel = None, tls = None))]
+    fn new(
+        py: Python<'_>,
+        options: &Bound<'_, PyAny>,
+        proxy_tls: Option<Tls<'_>>,
+        tunnel: Option<Tunnel>,
+        tls: Option<Tls<'_>>,
+    ) -> PyResult<Self> {
+        let (handshake, plan) = Plan::new(py, options)?;
+        let layer =
+            |tls: Option<Tls<'_>>| tls.map(|(config, name)| client_layer(py, &config, name.as_deref())).transpose();
+        let plan_of_bytes = opening::Plan {
+            proxy_tls: layer(proxy_tls)?,
+            tunnel: tunnel
+                .map(|(authority, headers, authorization)| self::tunnel(py, &authority, headers, authorization))
+                .transpose()?,
+            tls: layer(tls)?,
+            handshake,
+        };
+        let client = Client::new(plan_of_bytes).map_err(|error| errors::opening(py, error))?;
+        Ok(Self { plan, inner: Mutex::new(Some(Inner { client, carrier: Carrier::default() })) })
+    }
+
+    /// Whether the server has agreed to the WebSocket.
+    #[getter]
+    fn done(&self) -> bool {
+        self.lock().as_ref().is_some_and(|inner| inner.client.stage() == Stage::Done)
+    }
+
+    /// Whether TLS is what is waited for.
+    #[getter]
+    fn is_tls_handshaking(&self) -> bool {
+        self.lock().as_ref().is_some_and(|inner| is_tls(inner.client.stage()))
+    }
+
+    /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is done; 1 to be read, 3 to be read or
+    /// written.
+    fn proceed(&self, py: Python<'_>, fd: RawFd) -> PyResult<u8> {
+        // SAFETY: the caller has the socket open during this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        self.with(|Inner { client, carrier }| match Socket::lent(fd, |socket| carrier.proceed(client, socket)) {
+            Ok(Moved::Done | Moved::Over) => Ok(0),
+            Ok(Moved::Waits(interest)) => Ok(1 + 2 * u8::from(interest.writable)),
+            Err(error) => Err(errors::opening(py, error)),
+        })
+    }
+
+    /// Takes bytes that were received.
+    fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        self.with(|inner| inner.client.receive(data).map_err(|error| errors::opening(py, error)))
+    }
+
+    /// Bytes to send now.
+    fn take_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.with(|inner| Ok(PyBytes::new(py, &inner.client.output().take())))
+    }
+
+    /// The WebSocket that was opened.
+    fn finish(&self) -> PyResult<Opened> {
+        self.with(|inner| self.opened(&mut inner.client, None))
+    }
+
+    /// Opens the WebSocket over the connected, blocking stream socket `fd`, which is taken over: if this raises, it is closed.
+    #[pyo3(signature = (fd, timeout))]
+    fn run(&self, py: Python<'_>, fd: RawFd, timeout: Option<f64>) -> PyResult<Opened> {
+        // SAFETY: the caller detached the descriptor from its socket object, so nobody else closes it.
+        let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let deadline = deadline(timeout)?;
+        // Out of its lock: other threads run meanwhile, and signal handlers.
+        let inner = self.lock().take();
+        let mut client = inner.ok_or_else(|| PyRuntimeError::new_err("this opening is over"))?.client;
+        let host = PythonHost { py, decode: None };
+        match opening::complete(&mut client, &socket, &host, deadline) {
+            Ok(()) => self.opened(&mut client, Some(socket)),
+            Err(Stop::Interrupted(error)) => Err(error),
+            Err(Stop::TimedOut(stage)) => Err(timed_out(stage)),
+            Err(Stop::Failed(error)) => Err(errors::opening(py, error)),
+        }
+    }
+}
+
+fn is_tls(stage: Stage) -> bool {
+    matches!(stage, Stage::ProxyTls | Stage::Tls)
+}
+
+fn timed_out(stage: Stage) -> PyErr {
+    let what = if is_tls(stage) { "TLS" } else { "opening" };
+    PyTimeoutError::new_err(format!("timed out during the {what} handshake; raise open_timeout to wait longer"))
+}

@@ -1,0 +1,156 @@
+//! The opening of a server: up to a request. The connection made of it answers.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use wirespeed_driver::Keepalive;
+use wirespeed_driver::blocking::Settings;
+use wirespeed_driver::opening::{Opening, Server, Stage};
+use wirespeed_driver::protocol::Limits;
+use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake::{self, ServerConfig};
+use wirespeed_driver::tls::{Layer, RustlsLayer};
+
+use super::{DeflateOptions, Opened, Parts, duration};
+use crate::handshake::{Handshake, reject};
+use crate::ssl_layer::SslLayer;
+use crate::tls::ServerTLS;
+use crate::{errors, headers};
+
+/// What all connections of a server share: the keyword arguments of `serve`, checked by Python.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct ServerSettings {
+    config: ServerConfig,
+    limits: Limits,
+    settings: Settings,
+    ping_interval: Option<Duration>,
+    ping_timeout: Option<Duration>,
+}
+
+#[pymethods]
+impl ServerSettings {
+    #[new]
+    #[pyo3(signature = (*, subprotocols, deflate, max_size, max_fragment_size, max_fragments, queue_messages, queue_bytes, ping_interval, ping_timeout, close_timeout))]
+    #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
+    fn new(
+        subprotocols: Vec<String>,
+        deflate: Option<DeflateOptions>,
+        max_size: Option<usize>,
+        max_fragment_size: Option<usize>,
+        max_fragments: Option<u32>,
+        queue_messages: usize,
+        queue_bytes: usize,
+        ping_interval: Option<f64>,
+        ping_timeout: Option<f64>,
+        close_timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            config: ServerConfig { deflate: deflate.map(negotiate::Config::from), subprotocols },
+            limits: Limits { message_size: max_size, fragment_size: max_fragment_size, fragments: max_fragments },
+            settings: Settings {
+                close_timeout: duration("close_timeout", close_timeout)?,
+                queue_messages,
+                queue_bytes,
+            },
+            ping_interval: duration("ping_interval", ping_interval)?,
+            ping_timeout: duration("ping_timeout", ping_timeout)?,
+        })
+    }
+}
+
+/// See the module.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct ServerOpening {
+    settings: Py<ServerSettings>,
+    inner: Mutex<Option<Server>>,
+}
+
+impl ServerOpening {
+    fn lock(&self) -> MutexGuard<'_, Option<Server>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Server) -> PyResult<R>) -> PyResult<R> {
+        match &mut *self.lock() {
+            Some(server) => f(server),
+            None => Err(incomplete()),
+        }
+    }
+}
+
+#[pymethods]
+impl ServerOpening {
+    /// Begins; with TLS, under a `ServerTLS` or an `ssl.SSLContext`, by its handshake.
+    #[new]
+    #[pyo3(signature = (settings, tls = None))]
+    fn new(py: Python<'_>, settings: Py<ServerSettings>, tls: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let layer = |config: &Bound<'_, PyAny>| -> PyResult<Box<dyn Layer>> {
+            let Ok(native) = config.cast::<ServerTLS>() else { return Ok(Box::new(SslLayer::server(config)?)) };
+            let layer = RustlsLayer::server(native.get().config.clone());
+            Ok(Box::new(layer.map_err(|error| errors::tls_error(py, error))?))
+        };
+        let layer = tls.map(layer).transpose()?;
+        let server = Server::new(settings.get().config.clone(), handshake::Limits::default(), layer);
+        let server = server.map_err(|error| errors::server_opening(py, error))?;
+        Ok(Self { settings, inner: Mutex::new(Some(server)) })
+    }
+
+    /// Whether the TLS handshake goes on.
+    #[getter]
+    fn is_tls_handshaking(&self) -> bool {
+        self.lock().as_ref().is_some_and(|server| server.stage() == Stage::Tls)
+    }
+
+    /// Whether the request is complete.
+    #[getter]
+    fn done(&self) -> bool {
+        self.lock().as_ref().is_some_and(|server| server.stage() == Stage::Done)
+    }
+
+    /// Takes bytes that were received. After an error, what the client can be told is in the output, or made by `reject`.
+    fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        self.with(|server| server.receive(data).map_err(|error| errors::server_opening(py, error)))
+    }
+
+    /// Puts the response to what is no request into the output, with further fields; nothing if there is nobody to read it.
+    fn reject(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<()> {
+        let additional = headers::from_python(py, fields)?;
+        self.with(|server| {
+            let response = server.fault().map(|fault| reject(server.handshake(), fault, &additional));
+            if let Some(response) = response {
+                server.refuse(&response);
+            }
+            Ok(())
+        })
+    }
+
+    /// The stream has ended.
+    fn feed_eof(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(|server| Err(errors::server_opening(py, server.receive_end(None))))
+    }
+
+    /// Bytes to send now.
+    fn take_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.with(|server| Ok(PyBytes::new(py, &server.output().take())))
+    }
+
+    /// What a connection is made of, which then answers the request.
+    fn finish(&self) -> PyResult<Opened> {
+        if !self.done() {
+            return Err(incomplete());
+        }
+        let server = self.lock().take().ok_or_else(incomplete)?;
+        let plan = self.settings.get();
+        let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
+        let (peer, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
+        let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
+        Ok(Opened::new(Parts { peer, socket: None, settings: plan.settings, handshake }))
+    }
+}
+
+fn incomplete() -> PyErr {
+    PyRuntimeError::new_err("the request is not complete")
+}
