@@ -146,8 +146,8 @@ UNSAFE = {
     "crates/python/src/asyncio/selector.rs": None,
     "crates/python/src/asyncio/waiter/mod.rs": None,
     "crates/python/src/asyncio/waiter/slots.rs": None,
-    "crates/python/src/blocking/opening.rs": "from_raw_fd",
-    "crates/python/src/opening.rs": "from_raw_fd",
+    "crates/python/src/opening/client.rs": None,
+    "crates/python/src/opening/mod.rs": "from_raw_fd",
 }
 """Where unsafe code is, and the only function that it is for, if there is one."""
 

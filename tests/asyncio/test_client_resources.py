@@ -149,6 +149,23 @@ def test_cancelled_while_connecting(run: Run, connect: Connect) -> None:
         run(lambda: main(server.uri))
 
 
+def test_collections_while_connections_are_made(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """An object that is half made can be looked at: CPython makes its dict before the native part of it."""
+
+    async def main() -> None:
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            for _ in range(20):
+                async with connect(server.uri) as ws:
+                    await ws.send("x")
+                    assert await ws.recv() == "x"
+        finally:
+            gc.set_threshold(*threshold)
+
+    run(main)
+
+
 # References
 
 

@@ -4,16 +4,16 @@
 //! Python, event loops, topics or more than one peer. It reads no clock on the hot path: [`Keepalive`] is given the time.
 //!
 //! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
-//! - [`blocking`] drives a peer from threads that wait: the sockets calls happen outside its lock.
-//! - [`evented`] drives a peer from an event loop.
+//! - [`drive`] is what moves, closes and keeps alive a connection, whoever waits for it and how.
+//! - [`blocking`] is how threads wait: the calls of the socket happen outside its lock.
 //! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
 //! - [`tls`] are the layers between the two.
 
 pub mod blocking;
 pub mod buffers;
 pub mod contexts;
+pub mod drive;
 pub mod entropy;
-pub mod evented;
 pub mod keepalive;
 pub mod opening;
 pub mod peer;
@@ -22,7 +22,7 @@ pub mod thread;
 pub mod tls;
 pub mod write_queue;
 
-pub use evented::Evented;
+pub use drive::Drive;
 pub use keepalive::Keepalive;
 pub use peer::{Peer, PeerEvent, ReadOperation};
 pub use wirespeed_protocol as protocol;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use support::{peer, sockets};
 use wirespeed_driver::buffers;
-use wirespeed_driver::evented::{Evented, Progress};
+use wirespeed_driver::drive::{Drive, Progress};
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side};
 use wirespeed_driver::socket::{Mode, Socket};
@@ -17,7 +17,7 @@ use wirespeed_driver::write_queue::Flushed;
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 const RESPONSE: &[u8] = b"HTTP/1.1 404 Not Found\r\n\r\n";
 
-fn refuse(conn: &mut Evented<Vec<u8>>) {
+fn refuse(conn: &mut Drive<Vec<u8>>) {
     conn.peer.link.send_head(RESPONSE);
     conn.peer.refuse();
 }
@@ -37,7 +37,7 @@ fn read(socket: &Socket, into: &mut Vec<u8>) -> bool {
 #[test]
 fn a_refusal_is_read_before_tcp_ends() {
     let (client, server) = sockets(None);
-    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
     refuse(&mut conn);
     assert!(conn.is_closing());
     assert_eq!(conn.peer.link.send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
@@ -62,7 +62,7 @@ fn a_refusal_is_read_before_tcp_ends() {
 #[test]
 fn a_refusal_does_not_wait_for_ever() {
     let (_client, server) = sockets(None);
-    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
     refuse(&mut conn);
     let now = Instant::now();
     assert_eq!(conn.advance(|| now), Progress::Closing);
@@ -72,7 +72,7 @@ fn a_refusal_does_not_wait_for_ever() {
 
 #[test]
 fn who_writes_for_us_ends_the_stream_once() {
-    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), None, TIMEOUT);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), None, TIMEOUT);
     assert!(!conn.take_shut());
     refuse(&mut conn);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
@@ -88,8 +88,8 @@ fn who_writes_for_us_ends_the_stream_once() {
 #[test]
 fn a_clean_close_ends_tcp_at_the_server() {
     let (client, server) = sockets(None);
-    let mut conn: Evented<Vec<u8>> = Evented::new(peer(Side::Server, None), Some(server), TIMEOUT);
-    let mut other: Evented<Vec<u8>> = Evented::new(peer(Side::Client, None), Some(client), TIMEOUT);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
     other.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).unwrap();
     other.flush();
     assert!(conn.read(false, usize::MAX));
@@ -110,8 +110,8 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
     for side in [Side::Client, Side::Server] {
         let other_side = if side == Side::Client { Side::Server } else { Side::Client };
         let (ours, theirs) = sockets(Some(4096));
-        let mut conn: Evented<Vec<u8>> = Evented::new(peer(side, None), Some(ours), TIMEOUT);
-        let mut other: Evented<Vec<u8>> = Evented::new(peer(other_side, None), None, TIMEOUT);
+        let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), Some(ours), TIMEOUT);
+        let mut other: Drive<Vec<u8>> = Drive::new(peer(other_side, None), None, TIMEOUT);
         let message = vec![b'x'; 2 * buffers::WRITE_SIZE];
         let mut large = conn.peer.link.begin_large(MessageKind::Binary, message.len()).unwrap();
         assert!(!conn.peer.link.append_large(&mut large, &message[..buffers::WRITE_SIZE]));

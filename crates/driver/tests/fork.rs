@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use support::{End, NativeHost, layers, peer, shake_hands, sockets};
 use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
+use wirespeed_driver::drive::{Drive, Progress};
 use wirespeed_driver::entropy;
-use wirespeed_driver::evented::{Evented, Progress};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::{Mode, Socket};
@@ -29,7 +29,7 @@ fn a_child_says_nothing() {
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
     let (there, here) = sockets(None);
-    let mut evented: Evented<Vec<u8>> = Evented::new(peer(Side::Client, Some(client.layer)), Some(here), None);
+    let mut evented: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), Some(here), None);
     let (blocking_there, blocking_here) = sockets(None);
     let blocking: Blocking<Vec<u8>, Vec<u8>> =
         Blocking::new(peer(Side::Client, None), blocking_here, Settings::default());

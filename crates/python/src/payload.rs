@@ -205,6 +205,15 @@ pub(crate) fn message(
     }
 }
 
+/// One message of the fragments that it came in, which are `bytes`.
+pub(crate) fn join(py: Python<'_>, kind: MessageKind, fragments: &[Py<PyAny>]) -> PyResult<Py<PyAny>> {
+    let mut joined = Vec::new();
+    for fragment in fragments {
+        joined.extend_from_slice(fragment.bind(py).cast::<pyo3::types::PyBytes>()?.as_bytes());
+    }
+    message(py, kind, Payload::Slice(&joined), None)
+}
+
 #[inline]
 fn copy_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     // SAFETY: attached; the pointer and length are those of a slice. Null means that an exception is set.

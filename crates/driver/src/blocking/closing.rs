@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use wirespeed_protocol::{CloseCode, PayloadBuffer, Side, State as ProtocolState};
+use wirespeed_protocol::{CloseCode, PayloadBuffer, State as ProtocolState};
 
 use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host, earliest};
+use crate::drive::{Progress, Wanted};
 use crate::peer::Failure;
 use crate::socket::Mode;
 
@@ -21,7 +22,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let deadline = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock(host);
         // Whoever has the turn may be in the middle of a frame.
-        while state.sending && state.socket.is_some() {
+        while state.sending && !state.drive.is_over() {
             state = match self.wait_for_change(state, host, deadline) {
                 Ok(state) => state,
                 Err(Error::TimedOut) => {
@@ -31,13 +32,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Err(error) => return Err(error),
             };
         }
-        if state.socket.is_none() {
+        if state.drive.is_over() {
             return Ok(());
         }
-        if state.peer.link.state() == ProtocolState::Open {
-            state.peer.link.send_close(code, reason).map_err(Error::Refused)?;
+        if state.drive.peer.link.state() == ProtocolState::Open {
+            state.drive.peer.link.send_close(code, reason).map_err(Error::Refused)?;
         }
-        state.finish_by.get_or_insert(deadline);
+        state.drive.limit_closing_to(deadline);
         self.see_to_the_end(state, host)
     }
 
@@ -48,14 +49,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
         // The application does not receive any more: it gives up what does not fit the queue.
-        state.dropping = true;
+        state.inbox.limit_wanted(false);
         loop {
             self.fill_queue(&mut state, host)?;
             if self.is_over(&state) {
                 return self.finish(state, host, None);
             }
             let now = Instant::now();
-            let deadline = self.finish_by(&mut state, now);
+            let deadline = state.drive.limit_closing(now);
             if deadline.is_some_and(|deadline| deadline <= now) {
                 self.end(&mut state, Failure::CloseTimeout);
                 return Ok(());
@@ -79,13 +80,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.lock(host);
         // We began the closing handshake and it goes on. With a thread in close(), this one waits as that does, and learns how it ends; without one
         // there may be messages to receive first.
-        if state.peer.link.state() == ProtocolState::CloseSent && state.peer.link.failure().is_none() {
-            return if state.dropping { self.see_to_the_end(state, host) } else { Ok(()) };
+        if state.drive.peer.link.state() == ProtocolState::CloseSent && state.drive.peer.link.failure().is_none() {
+            return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
         }
         // The socket is broken for writing: look at what can be read without waiting.
-        while state.peer.link.failure().is_some() && state.socket.is_some() && !state.reading {
+        while state.drive.peer.link.failure().is_some() && !state.drive.is_over() && !state.reading {
             self.fill_queue(&mut state, host)?;
-            if state.peer.link.is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
+            if state.drive.peer.link.is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
                 self.end(&mut state, Failure::Aborted);
                 return Ok(());
             }
@@ -107,53 +108,33 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         patience: Option<Instant>,
     ) -> Result<(), Error<H::Interrupt>> {
-        let by = self.finish_by(&mut state, Instant::now());
-        let deadline = earliest(by, patience);
         // Nothing is received any more, so nothing is lost: what still arrives must only be read.
-        state.dropping = true;
-        let mut said = false;
+        state.inbox.limit_wanted(false);
         loop {
-            let Some(socket) = state.socket.clone() else { return Ok(()) };
             // Poll to discard what still arrives, and to notice the end of the stream.
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
-            // Another thread may be in the middle of a frame, behind which our answer waits.
-            if state.peer.link.is_eof() && !state.peer.has_input() && !state.peer.link.is_unwritten() {
-                break;
-            }
-            if !said && !state.sending {
-                said = true;
-                state.peer.link.send_close_notify();
-                if state.peer.link.flush(&socket, Mode::NonBlocking).is_err() {
-                    break;
-                }
-            }
-            if !state.sending && state.peer.link.queued() == 0 {
-                match state.peer.link.failure() {
-                    // The closing handshake is complete: a client lets the server end TCP, so that the server need not
-                    // remember the connection (TIME_WAIT); a server does it.
-                    None if state.peer.side() == Side::Client => {}
-                    None => break,
-                    // The close frame that names a fault must not be lost to a reset, which the kernel sends when a socket is closed
-                    // with bytes unread: end our direction, and read on until the peer has ended its own.
-                    Some(Failure::Fault(_) | Failure::Refused | Failure::KeepaliveTimeout) => socket.shutdown_write(),
-                    Some(_) => break,
-                }
-                if matches!(state.peer.link.failure(), Some(Failure::KeepaliveTimeout)) {
-                    break; // a peer that is silent is not waited for
-                }
-            }
             let now = Instant::now();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                if patience.is_some_and(|patience| patience <= now) && by.is_none_or(|by| by > now) {
-                    return Ok(()); // a later call goes on
+            if state.drive.advance(|| now) == Progress::Over {
+                self.ended(&mut state);
+                return Ok(());
+            }
+            // The last word of TLS.
+            if state.drive.peer.link.queued() > 0 && !state.sending {
+                self.flush_some(&mut state);
+                if state.drive.peer.link.queued() == 0 {
+                    continue;
                 }
-                break;
+            }
+            let by = state.drive.limit_closing(now);
+            let deadline = earliest(by, patience);
+            if patience.is_some_and(|patience| patience <= now) {
+                return Ok(()); // a later call goes on
             }
             let step = if state.reading || state.sending {
                 self.wait_for_change(state, host, deadline)
-            } else if state.peer.link.queued() > 0 {
+            } else if state.drive.peer.link.queued() > 0 {
                 match self.drain_slowly(state, host, deadline) {
                     Ok(state) => Ok(state),
                     Err(Stop::Error(error)) => Err(error),
@@ -169,14 +150,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(state) => state,
                 Err(Error::Interrupted(interrupt)) => return Err(Error::Interrupted(interrupt)),
                 Err(Error::Closed) => {
-                    state = self.lock(host);
-                    break;
+                    let mut state = self.lock(host);
+                    self.end(&mut state, Failure::Aborted);
+                    return Ok(());
                 }
                 Err(_) => self.lock(host),
             };
         }
-        self.end(&mut state, Failure::Aborted);
-        Ok(())
     }
 
     fn read_rest<'a, H: Host<Buffer = B, Message = M>>(

@@ -22,6 +22,9 @@ pub trait Host {
         whole: bool,
     ) -> Result<Self::Message, Self::Interrupt>;
 
+    /// Makes a message of the fragments that were made of it; likewise.
+    fn join(&self, kind: MessageKind, fragments: Vec<Self::Message>) -> Result<Self::Message, Self::Interrupt>;
+
     /// Runs `f`, which may sleep, without the host's own lock.
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;
 

@@ -14,20 +14,21 @@ mod host;
 mod receiving;
 mod sending;
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{CloseFrame, Delivery, MessageKind, PayloadBuffer, Side, State as ProtocolState};
+use wirespeed_protocol::{CloseFrame, PayloadBuffer, Side, State as ProtocolState};
 
+use crate::drive::{Drive, Inbox, Marks};
 use crate::entropy;
 use crate::peer::{Failure, Peer, Stats};
 use crate::socket::Socket;
 use crate::thread::this_thread;
 
+pub use crate::drive::Item;
 pub use host::{Host, Source};
 pub use receiving::Patience;
 pub use sending::PingTicket;
@@ -68,19 +69,6 @@ impl Default for Settings {
     }
 }
 
-/// A message or fragment, as the host keeps it.
-#[derive(Debug)]
-pub struct Item<M> {
-    /// Text or binary.
-    pub kind: MessageKind,
-    /// The host's own form.
-    pub message: M,
-    /// The end of its message; whole messages are their own end.
-    pub fin: bool,
-    /// Payload bytes.
-    pub len: usize,
-}
-
 /// How a connection ended, or is ending.
 #[derive(Debug)]
 pub struct Closing {
@@ -104,19 +92,9 @@ impl Closing {
 }
 
 struct State<B, M> {
-    peer: Peer<B>,
-    /// `None` once TCP is over. Threads in a system call hold it too, so its number is not reused under them.
-    socket: Option<Arc<Socket>>,
-    /// What arrived while nobody received.
-    queue: VecDeque<Item<M>>,
-    queued_bytes: usize,
-    delivery: Delivery,
-    /// A message is being received in fragments: the last one taken was not its end.
-    streaming: bool,
-    /// The rest of the message that is arriving is not wanted.
-    discarding: bool,
-    /// Messages for which the queue has no room are not wanted.
-    dropping: bool,
+    /// Threads in a system call hold its socket too, so that the number is not reused under them.
+    drive: Drive<B, Arc<Socket>>,
+    inbox: Inbox<M>,
     reading: bool,
     sending: bool,
     /// Threads in [`Blocking::wait_for_change`].
@@ -129,22 +107,14 @@ struct State<B, M> {
     only_sends: bool,
     /// When a sender last looked whether anything came.
     looked: Instant,
-    /// Until when the end of TCP may be waited for.
-    finish_by: Option<Option<Instant>>,
     tickets: Vec<Arc<PingTicket>>,
 }
 
 impl<B: PayloadBuffer, M> State<B, M> {
-    fn new(peer: Peer<B>, socket: Option<Socket>) -> Self {
+    fn new(drive: Drive<B, Arc<Socket>>, settings: &Settings) -> Self {
         Self {
-            peer,
-            socket: socket.map(Arc::new),
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            delivery: Delivery::Messages,
-            streaming: false,
-            discarding: false,
-            dropping: false,
+            drive,
+            inbox: Inbox::new(Marks::at(settings.queue_messages), Marks::at(settings.queue_bytes)),
             reading: false,
             sending: false,
             waiting: 0,
@@ -152,7 +122,6 @@ impl<B: PayloadBuffer, M> State<B, M> {
             attended: Instant::now(),
             only_sends: false,
             looked: Instant::now(),
-            finish_by: None,
             tickets: Vec::new(),
         }
     }
@@ -209,9 +178,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Joins a peer to its socket, which is in blocking mode.
     #[must_use]
     pub fn new(peer: Peer<B>, socket: Socket, settings: Settings) -> Self {
+        let side = peer.side();
+        let drive = Drive::new(peer, Some(Arc::new(socket)), settings.close_timeout);
         Self {
-            side: peer.side(),
-            state: Arc::new(Mutex::new(State::new(peer, Some(socket)))),
+            side,
+            state: Arc::new(Mutex::new(State::new(drive, &settings))),
             changed: Condvar::new(),
             settings,
             holder: AtomicUsize::new(0),
@@ -228,7 +199,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             match self.current().try_lock() {
                 Ok(state) => {
                     let mut state = self.hold(state);
-                    if state.peer.link.is_forked() && state.socket.is_some() {
+                    if state.drive.peer.link.is_forked() && !state.drive.is_over() {
                         self.forget(&mut state, Failure::Forked);
                     }
                     return state;
@@ -241,7 +212,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
                 Err(std::sync::TryLockError::WouldBlock) if self.forks != entropy::forks() => {
                     // Of a thread that there is not, perhaps in the middle of a change: what it has is never looked at.
-                    self.disowned.get_or_init(|| Mutex::new(State::new(Peer::disowned(self.side), None)));
+                    self.disowned.get_or_init(|| Mutex::new(State::new(Drive::disowned(self.side), &self.settings)));
                 }
                 Err(std::sync::TryLockError::WouldBlock) => {
                     host.wait(|| drop(self.current().lock().unwrap_or_else(PoisonError::into_inner)));
@@ -327,23 +298,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Ends the connection here and now.
     fn end(&self, state: &mut State<B, M>, failure: Failure) {
-        if let Some(socket) = state.socket.take() {
-            // After a fork the socket is shared with the parent, whose connection goes on.
-            if !state.peer.link.is_forked() {
-                socket.shutdown();
-            }
-            if state.peer.link.state() != ProtocolState::Closed {
-                state.peer.fail(failure);
-            }
-        }
-        PingTicket::fail_all(&mut state.tickets);
-        self.changed_always(state);
+        state.drive.end(failure);
+        self.ended(state);
     }
 
-    /// Until when the rest of the closing may take; from now on, if it was not begun.
-    fn finish_by(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
-        let by = self.settings.close_timeout.and_then(|timeout| now.checked_add(timeout));
-        *state.finish_by.get_or_insert(by)
+    /// It is over: tells all who wait.
+    fn ended(&self, state: &mut State<B, M>) {
+        drop(state.drive.take_ended());
+        PingTicket::fail_all(&mut state.tickets);
+        self.changed_always(state);
     }
 
     fn changed_always(&self, state: &mut State<B, M>) {
@@ -355,19 +318,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Runs `f` with the peer.
     pub fn with_peer<H: Host<Buffer = B, Message = M>, R>(&self, host: &H, f: impl FnOnce(&mut Peer<B>) -> R) -> R {
-        f(&mut self.lock(host).peer)
+        f(&mut self.lock(host).drive.peer)
     }
 
     /// Where the connection is: the protocol's state, and whether TCP is over.
     pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
         let state = self.lock(host);
-        (state.peer.link.state(), state.socket.is_none())
+        (state.drive.peer.link.state(), state.drive.is_over())
     }
 
     /// How the connection ended, or is ending.
     pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
         let state = self.lock(host);
-        let link = &state.peer.link;
+        let link = &state.drive.peer.link;
         Closing {
             received: link.close_received().cloned(),
             sent: link.close_sent().cloned(),
@@ -378,13 +341,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be written.
     pub fn stats<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (Stats, usize, usize, usize) {
         let state = self.lock(host);
-        let waiting: usize = state.queue.iter().map(|item| item.len).sum();
-        (state.peer.link.stats(), state.queue.len(), waiting, state.peer.link.queued())
+        let link = &state.drive.peer.link;
+        (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
     }
 
     /// The socket, unless TCP is over.
     pub fn socket<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Option<Arc<Socket>> {
-        self.lock(host).socket.clone()
+        self.lock(host).drive.socket().cloned()
     }
 }
 

@@ -4,16 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{CloseCode, Delivery, Payload, PayloadBuffer};
+use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
-use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, Item, Settings, State, earliest, is_transient};
-use crate::keepalive::Due;
-use crate::peer::{Failure, PeerEvent, ReadOperation};
+use super::{Blocking, Error, Guard, Host, Item, PingTicket, State, earliest, is_transient};
+use crate::drive::{Reading, Receiver, Wanted};
+use crate::peer::{Failure, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
-
-/// What a queued message costs beside its bytes, roughly: an object of the host and its place in the queue.
-const ITEM_COST: usize = 64;
 
 /// How long to poll the socket without sleeping before signals are looked for.
 const SPIN_SLICE: Duration = Duration::from_millis(10);
@@ -47,17 +44,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.lock(host);
         let mut waited = false;
         loop {
-            if state.streaming && delivery == Delivery::Messages {
+            if state.inbox.is_streaming() && delivery == Delivery::Messages {
                 return Err(Error::Streaming);
             }
-            if let Some(item) = self.pop(&mut state) {
-                self.notify(&mut state);
-                return Ok(item);
-            }
-            self.set_delivery(&mut state, delivery);
-            if let Some(item) = self.poll(&mut state, host)? {
-                state.peer.release_parsed();
-                state.streaming = !item.fin;
+            let queued = !state.inbox.is_empty();
+            if let Some(item) = self.take(&mut state, host, delivery)? {
+                state.drive.peer.release_parsed();
+                if queued {
+                    self.notify(&mut state);
+                }
                 return Ok(item);
             }
             // A message that arrives in many pieces, or pings without end, must not hold up the deadline.
@@ -78,19 +73,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Vec<Item<M>>, Error<H::Interrupt>> {
         let mut items = vec![self.receive(host, patience, Delivery::Messages)?];
         let mut state = self.lock(host);
-        while items.len() < limit && !state.streaming {
-            if let Some(item) = self.pop(&mut state) {
-                items.push(item);
-                continue;
-            }
-            self.set_delivery(&mut state, Delivery::Messages);
-            match self.poll(&mut state, host) {
+        while items.len() < limit && !state.inbox.is_streaming() {
+            match self.take(&mut state, host, Delivery::Messages) {
                 Ok(Some(item)) => items.push(item),
                 // What ended it, if anything did, is for the next call: these messages come first.
                 Ok(None) | Err(_) => break,
             }
         }
-        state.peer.release_parsed();
+        state.drive.peer.release_parsed();
         self.flush_some(&mut state);
         self.notify(&mut state);
         Ok(items)
@@ -103,98 +93,43 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         items: impl DoubleEndedIterator<Item = Item<M>>,
     ) {
         let mut state = self.lock(host);
-        for item in items.rev() {
-            state.queued_bytes += item.len + ITEM_COST;
-            state.queue.push_front(item);
-        }
+        state.inbox.put_back(items);
         self.notify(&mut state);
     }
 
     /// Drops the rest of the message whose fragments were being received.
     pub fn discard_message<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
         let mut state = self.lock(host);
-        while state.streaming {
-            if self.pop(&mut state).is_none() {
-                state.discarding = true;
-                state.streaming = false;
-            }
+        if state.inbox.is_streaming() {
+            state.inbox.discard_message();
         }
         self.notify(&mut state);
     }
 
-    /// The next item that was queued.
+    /// The next item that is there. What else is found on the way is answered at once: the caller may return, and nobody else would.
     #[inline]
-    fn pop(&self, state: &mut State<B, M>) -> Option<Item<M>> {
-        let item = state.queue.pop_front()?;
-        state.queued_bytes -= item.len + ITEM_COST;
-        state.streaming = !item.fin;
-        Some(item)
-    }
-
-    #[inline]
-    fn set_delivery(&self, state: &mut State<B, M>, delivery: Delivery) {
-        if state.delivery != delivery {
-            state.delivery = delivery;
-            state.peer.set_delivery(delivery);
-        }
-    }
-
-    /// The next item in what was read. Handles everything else that is found on the way, and sends what answers it: the caller may return at once, and
-    /// nobody else would.
-    #[inline]
-    fn poll<H: Host<Buffer = B, Message = M>>(
+    fn take<H: Host<Buffer = B, Message = M>>(
         &self,
         state: &mut State<B, M>,
         host: &H,
+        delivery: Delivery,
     ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
-        let result = self.poll_unanswered(state, host);
-        self.flush_some(state);
-        result
+        let State { inbox, drive, tickets, .. } = state;
+        let mut hosted = Hosted { host, tickets, answered: false };
+        let result = inbox.take(&mut drive.peer, delivery, &mut hosted);
+        let answered = hosted.answered;
+        self.parsed(state, answered);
+        result.map_err(Error::Interrupted)
     }
 
+    /// After anything was parsed.
     #[inline]
-    fn poll_unanswered<H: Host<Buffer = B, Message = M>>(
-        &self,
-        state: &mut State<B, M>,
-        host: &H,
-    ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
-        loop {
-            let (kind, payload, fin) = match state.peer.poll_event() {
-                None => break,
-                Some(PeerEvent::Message { kind, payload }) => (kind, payload, true),
-                Some(PeerEvent::Fragment { kind, payload, fin }) => (kind, payload, fin),
-                Some(PeerEvent::Ping(_)) => continue,
-                Some(PeerEvent::Pong(payload)) => {
-                    self.handle_pong(state, payload.as_slice());
-                    continue;
-                }
-                // What is left of the input is discarded by polling on.
-                Some(PeerEvent::Closing) => continue,
-            };
-            if state.discarding {
-                state.discarding = !fin;
-                continue;
-            }
-            if state.dropping && is_full(&self.settings, state.queue.len(), state.queued_bytes) {
-                continue;
-            }
-            let len = match &payload {
-                Payload::Slice(slice) => slice.len(),
-                Payload::Buffer(buffer) => buffer.as_slice().len(),
-            };
-            let whole = fin && !state.streaming && state.delivery == Delivery::Messages;
-            let message = host.message(kind, payload, whole).map_err(Error::Interrupted)?;
-            return Ok(Some(Item { kind, message, fin, len }));
-        }
-        state.peer.poll_eof();
-        Ok(None)
-    }
-
-    fn handle_pong(&self, state: &mut State<B, M>, payload: &[u8]) {
-        if let Some((answered, latency)) = state.peer.link.keepalive.handle_pong(payload, Instant::now()) {
-            state.tickets.retain(|ticket| !ticket.settle(&answered, latency));
+    fn parsed(&self, state: &mut State<B, M>, answered: bool) {
+        if answered {
             self.changed_always(state);
         }
+        self.flush_some(state);
+        state.drive.peer.poll_eof();
     }
 
     /// Everything that was read is parsed: makes the next thing happen, by waiting if need be. Returns `Closed` once TCP is over.
@@ -236,39 +171,34 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state: &mut State<B, M>,
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
-        // The fragments of a message that somebody receives in fragments stay fragments.
-        if !state.streaming {
-            self.set_delivery(state, Delivery::Messages);
-        }
-        while state.dropping || !self.is_queue_full(state) {
-            let Some(item) = self.poll(state, host)? else { break };
-            state.queued_bytes += item.len + ITEM_COST;
-            state.queue.push_back(item);
+        let queued = state.inbox.len();
+        let State { inbox, drive, tickets, .. } = state;
+        let mut hosted = Hosted { host, tickets, answered: false };
+        let result = inbox.fill(&mut drive.peer, false, &mut hosted);
+        let answered = hosted.answered;
+        if state.inbox.len() != queued {
             self.notify(state);
         }
-        state.peer.release_parsed();
-        Ok(())
+        self.parsed(state, answered);
+        result.map(drop).map_err(Error::Interrupted)
     }
 
     /// Whether nothing more may be read for an application that does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
-        !state.dropping && is_full(&self.settings, state.queue.len(), state.queued_bytes + state.peer.unparsed())
+        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(&state.drive.peer)
     }
 
     /// Whether nothing will be received any more.
     pub(super) fn is_over(&self, state: &State<B, M>) -> bool {
-        state.socket.is_none() || (!state.peer.link.state().can_receive() && !state.peer.has_input())
+        state.drive.is_over() || (!state.drive.peer.link.state().can_receive() && !state.drive.peer.has_input())
     }
 
     /// Hands the kernel what is queued, as far as it has room.
     #[inline]
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
-        if state.peer.link.queued() > 0
-            && !state.sending
-            && let Some(socket) = &state.socket
-        {
+        if state.drive.peer.link.queued() > 0 && !state.sending {
             // A failure is kept by the peer, and told when its last bytes have been read.
-            let _ = state.peer.link.flush(socket, Mode::NonBlocking);
+            state.drive.flush();
         }
     }
 
@@ -281,14 +211,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         let now = Instant::now();
         // In the closing handshake the peer has limited time.
-        let mut wake = if state.finish_by.is_some() { self.finish_by(&mut state, now) } else { None };
+        let mut wake = if state.drive.is_closing_limited() { state.drive.limit_closing(now) } else { None };
         if wake.is_some_and(|wake| wake <= now) {
             self.end(&mut state, Failure::CloseTimeout);
             return Err(Error::Closed);
         }
         if state.reading {
             wake = earliest(wake, patience.deadline());
-            if state.peer.link.queued() == 0 || state.sending {
+            if state.drive.peer.link.queued() == 0 || state.sending {
                 return self.wait_for_change(state, host, wake).or_else(|error| match error {
                     // The caller's deadline, or not yet.
                     Error::TimedOut if patience.deadline() != wake => Ok(self.lock(host)),
@@ -312,8 +242,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             Patience::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
             _ => None,
         };
-        let interest =
-            Readiness { readable: true, writable: spin.is_none() && state.peer.link.queued() > 0 && !state.sending };
+        let interest = Readiness {
+            readable: true,
+            writable: spin.is_none() && state.drive.peer.link.queued() > 0 && !state.sending,
+        };
         let (mut state, result) =
             self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
         match result {
@@ -344,9 +276,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         read: impl FnOnce(&Socket, &mut ReadOperation<B>) -> io::Result<usize> + Send,
     ) -> (Guard<'a, B, M>, io::Result<()>) {
-        let Some(socket) = state.socket.as_ref().map(Arc::clone) else { return (state, Ok(())) };
-        let room = self.settings.queue_bytes.saturating_sub(state.queued_bytes);
-        let mut operation = state.peer.begin_read(room);
+        let Some(socket) = state.drive.socket().cloned() else { return (state, Ok(())) };
+        let room = state.inbox.room();
+        let mut operation = state.drive.peer.begin_read(room);
         state.reading = true;
         state.only_sends = false;
         drop(state);
@@ -357,8 +289,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             Err(error) if is_transient(error) => Err(io::Error::from(error.kind())),
             _ => Ok(()),
         };
-        if state.socket.is_some() {
-            state.peer.complete_read(operation, result);
+        if !state.drive.is_over() {
+            state.drive.peer.complete_read(operation, result);
         }
         self.notify(&mut state);
         (state, told)
@@ -366,46 +298,56 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Sees to the keepalive; when it has to be seen to again.
     pub(super) fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
-        let absent = now.saturating_duration_since(state.attended);
-        state.attended = now;
-        for _ in 0..2 {
-            match state.peer.link.keepalive.poll(now) {
-                Due::Nothing(next) => return next,
-                Due::Ping => {
-                    state.peer.link.release_idle();
-                    state.peer.link.send_keepalive(now);
-                    self.flush_some(state);
-                    if state.peer.link.is_mid_frame() {
-                        return Some(now + INTERRUPT_CHECK); // when the frame is out
-                    }
-                }
-                Due::TimedOut => {
-                    let timeout = state.peer.link.keepalive.timeout().unwrap_or(Duration::MAX);
-                    // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
-                    if absent > timeout / 2 && state.peer.link.keepalive.handle_resumed(now) {
-                        continue;
-                    }
-                    if let Some(socket) = &state.socket {
-                        if matches!(socket.wait(Readiness { readable: true, writable: false }, Some(now)), Ok(ready) if ready.readable)
-                        {
-                            return Some(now); // something is there: it is read first
-                        }
-                        state.peer.fail_with_code(
-                            Failure::KeepaliveTimeout,
-                            CloseCode::INTERNAL_ERROR,
-                            "keepalive ping timeout",
-                        );
-                        return Some(now);
-                    }
-                }
-            }
-        }
-        None
+        let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
+        // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
+        let was_absent = state.drive.peer.link.keepalive.timeout().is_some_and(|timeout| absent > timeout / 2);
+        let reading = if was_absent { Reading::Resumed } else { Reading::Going };
+        let retry = state.drive.handle_deadline(now, reading);
+        self.flush_some(state);
+        let next = state.drive.deadline(now);
+        // It has failed: the caller sees to that at once.
+        let failed = state.drive.peer.link.failure().is_some().then_some(now);
+        failed.or(match (retry, next) {
+            (Some(retry), Some(next)) => Some(next.max(retry)),
+            (retry, next) => retry.or(next),
+        })
     }
 }
 
-fn is_full(settings: &Settings, messages: usize, bytes: usize) -> bool {
-    messages >= settings.queue_messages && bytes >= settings.queue_bytes
+/// The host as the maker of messages.
+struct Hosted<'a, H> {
+    host: &'a H,
+    tickets: &'a mut Vec<Arc<PingTicket>>,
+    /// A pong has answered somebody.
+    answered: bool,
+}
+
+impl<H: Host> Receiver<H::Buffer> for Hosted<'_, H> {
+    type Message = H::Message;
+    type Error = H::Interrupt;
+
+    #[inline]
+    fn message(
+        &mut self,
+        kind: MessageKind,
+        payload: Payload<'_, H::Buffer>,
+        whole: bool,
+    ) -> Result<H::Message, H::Interrupt> {
+        self.host.message(kind, payload, whole)
+    }
+
+    fn join(&mut self, kind: MessageKind, fragments: Vec<H::Message>) -> Result<H::Message, H::Interrupt> {
+        self.host.join(kind, fragments)
+    }
+
+    fn ping(&mut self, _: &[u8]) {}
+
+    fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
+        if let Some((answered, latency)) = answered {
+            self.tickets.retain(|ticket| !ticket.settle(&answered, latency));
+            self.answered = true;
+        }
+    }
 }
 
 /// Reads once, sleeping until `wake` at most; `WouldBlock` means that it woke for another reason, possibly early.

@@ -79,15 +79,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if !state.peer.link.is_large(source.len(), compress) {
-            state.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if !state.drive.peer.link.is_large(source.len(), compress) {
+            state.drive.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
             return self.drain_all(state, host);
         }
-        let mut large = state.peer.link.begin_large(kind, source.len()).map_err(refused)?;
+        let mut large = state.drive.peer.link.begin_large(kind, source.len()).map_err(refused)?;
         let mut start = 0;
         loop {
             let end = (start + buffers::WRITE_SIZE).min(source.len());
-            let last = state.peer.link.append_large(&mut large, source.piece(start..end));
+            let last = state.drive.peer.link.append_large(&mut large, source.piece(start..end));
             start = end;
             if last {
                 return self.drain_all(state, host);
@@ -98,12 +98,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     // The frame must not stay open: what is left of it is queued, unless nothing can leave any more. The turn was
                     // kept until here, so that nobody else's frame came between.
                     let mut state = self.lock(host);
-                    if state.peer.link.failure().is_some() || state.socket.is_none() {
-                        state.peer.link.abandon_large();
+                    if state.drive.peer.link.failure().is_some() || state.drive.is_over() {
+                        state.drive.peer.link.abandon_large();
                     }
-                    while state.peer.link.is_mid_frame() {
+                    while state.drive.peer.link.is_mid_frame() {
                         let end = (start + buffers::WRITE_SIZE).min(source.len());
-                        state.peer.link.append_large(&mut large, source.piece(start..end));
+                        state.drive.peer.link.append_large(&mut large, source.piece(start..end));
                         start = end;
                     }
                     self.give_turn(&mut state);
@@ -124,12 +124,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if state.peer.link.is_large(source.len(), compress) {
+        if state.drive.peer.link.is_large(source.len(), compress) {
             drop(state);
             return self.send(host, kind, source, compress);
         }
-        state.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
-        if state.peer.link.queued() >= buffers::WRITE_SIZE {
+        state.drive.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if state.drive.peer.link.queued() >= buffers::WRITE_SIZE {
             return self.drain_all(state, host);
         }
         Ok(())
@@ -153,8 +153,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.take_turn(host)?;
         let payload = source.piece(0..source.len());
         match kind {
-            Some(kind) => state.peer.link.send_first_fragment(kind, payload, compress),
-            None => state.peer.link.send_fragment(payload, fin),
+            Some(kind) => state.drive.peer.link.send_first_fragment(kind, payload, compress),
+            None => state.drive.peer.link.send_fragment(payload, fin),
         }
         .map_err(refused)?;
         self.drain_all(state, host)
@@ -167,11 +167,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         payload: &[u8],
     ) -> Result<Arc<PingTicket>, Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if state.peer.link.keepalive.is_outstanding(payload) {
+        if state.drive.peer.link.keepalive.is_outstanding(payload) {
             return Err(Error::PingOutstanding);
         }
-        state.peer.link.send_ping(payload).map_err(refused)?;
-        let id = state.peer.link.keepalive.handle_ping_sent(payload, false, Instant::now());
+        state.drive.peer.link.send_ping(payload).map_err(refused)?;
+        let id = state.drive.peer.link.keepalive.handle_ping_sent(payload, false, Instant::now());
         let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
         self.drain_all(state, host).map(|()| ticket)
@@ -208,7 +208,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Sends a pong that nobody asked for.
     pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        state.peer.link.send_pong(payload).map_err(refused)?;
+        state.drive.peer.link.send_pong(payload).map_err(refused)?;
         self.drain_all(state, host)
     }
 
@@ -226,7 +226,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
             state = self.look(state, host)?;
         }
-        if state.peer.link.state().can_send() && state.peer.link.failure().is_none() {
+        if state.drive.peer.link.state().can_send() && state.drive.peer.link.failure().is_none() {
             Ok(state)
         } else {
             drop(state);
@@ -244,7 +244,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         state.looked = Instant::now();
-        if !state.reading && !state.peer.has_input() && !self.is_queue_full(&state) {
+        if !state.reading && !state.drive.peer.has_input() && !self.is_queue_full(&state) {
             state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
         }
         if !state.reading {
@@ -297,13 +297,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         mut state: Guard<'a, B, M>,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let State { peer, socket, .. } = &mut *state;
-        let Some(socket) = socket else { return Err(Error::Closed.into()) };
-        let flushed = if peer.link.queued() < MUCH {
-            peer.link.flush(socket, Mode::NonBlocking)
-        } else {
-            host.moving_much(|| peer.link.flush(socket, Mode::NonBlocking))
-        };
+        let drive = &mut state.drive;
+        if drive.is_over() {
+            return Err(Error::Closed.into());
+        }
+        let flushed =
+            if drive.peer.link.queued() < MUCH { drive.try_flush() } else { host.moving_much(|| drive.try_flush()) };
         match flushed {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
@@ -332,7 +331,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             Err(error) => {
                 let mut state = self.lock(host);
-                if !state.peer.link.is_mid_frame() {
+                if !state.drive.peer.link.is_mid_frame() {
                     self.give_turn(&mut state);
                 }
                 Err(error)
@@ -351,11 +350,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let patience = state.peer.link.keepalive.patience();
-        let (mut written, mut since) = (state.peer.link.written(), Instant::now());
+        let patience = state.drive.peer.link.keepalive.patience();
+        let (mut written, mut since) = (state.drive.peer.link.written(), Instant::now());
         loop {
-            let Some(socket) = state.socket.clone() else { return Err(Error::Closed.into()) };
-            match state.peer.link.flush(&socket, Mode::NonBlocking) {
+            let Some(socket) = state.drive.socket().cloned() else { return Err(Error::Closed.into()) };
+            match state.drive.peer.link.flush(&socket, Mode::NonBlocking) {
                 Ok(Flushed::All) => return Ok(state),
                 Ok(Flushed::Blocked) => {}
                 Err(_) => return Err(Error::Closed.into()),
@@ -364,21 +363,21 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
-            if state.peer.link.failure().is_some() {
+            if state.drive.peer.link.failure().is_some() {
                 return Err(Error::Closed.into());
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(Error::TimedOut.into());
             }
-            if state.peer.link.written() != written {
-                (written, since) = (state.peer.link.written(), now);
+            if state.drive.peer.link.written() != written {
+                (written, since) = (state.drive.peer.link.written(), now);
             }
             // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may take is as
             // silent as one that does not answer.
             let mut wake = patience.and_then(|patience| since.checked_add(patience));
             if wake.is_some_and(|wake| wake <= now) {
-                state.peer.fail_with_code(
+                state.drive.peer.fail_with_code(
                     Failure::KeepaliveTimeout,
                     CloseCode::INTERNAL_ERROR,
                     "keepalive ping timeout",
@@ -386,8 +385,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Err(Error::Closed.into());
             }
             // A peer that has closed need not read any more.
-            if !state.peer.link.state().can_receive() {
-                let by = self.finish_by(&mut state, now);
+            if !state.drive.peer.link.state().can_receive() {
+                let by = state.drive.limit_closing(now);
                 if by.is_some_and(|by| by <= now) {
                     return Err(Error::Closed.into());
                 }
@@ -395,8 +394,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let readable = !state.reading
                 && !self.is_queue_full(&state)
-                && !state.peer.has_input()
-                && state.peer.link.state().can_receive();
+                && !state.drive.peer.has_input()
+                && state.drive.peer.link.state().can_receive();
             if state.reading {
                 // When the reader stops reading, this thread has to go on with it; nobody interrupts its sleep to say so.
                 wake = earliest(wake, Some(now + INTERRUPT_CHECK));
@@ -408,7 +407,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(ready) => {
                     let state = self.lock(host);
                     // Another thread may have read, or begun to, meanwhile.
-                    if !ready.readable || state.reading || state.peer.has_input() || self.is_queue_full(&state) {
+                    if !ready.readable || state.reading || state.drive.peer.has_input() || self.is_queue_full(&state) {
                         state
                     } else {
                         self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0

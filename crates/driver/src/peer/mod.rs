@@ -445,7 +445,8 @@ impl<B: PayloadBuffer> Peer<B> {
     }
 }
 
-fn payload_len<B: PayloadBuffer>(payload: &Payload<'_, B>) -> usize {
+/// How long a payload is.
+pub fn payload_len<B: PayloadBuffer>(payload: &Payload<'_, B>) -> usize {
     match payload {
         Payload::Slice(slice) => slice.len(),
         Payload::Buffer(buffer) => buffer.as_slice().len(),

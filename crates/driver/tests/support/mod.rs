@@ -123,6 +123,10 @@ impl Host for NativeHost {
         })
     }
 
+    fn join(&self, _: MessageKind, fragments: Vec<Vec<u8>>) -> Result<Vec<u8>, &'static str> {
+        Ok(fragments.concat())
+    }
+
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         f()
     }

@@ -10,8 +10,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wirespeed_driver::Evented;
-use wirespeed_driver::blocking::Item;
+use wirespeed_driver::Drive;
+use wirespeed_driver::drive::{Item, Marks};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 
@@ -23,8 +23,8 @@ use super::listener::Listener;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation};
 use super::port::Port;
-use super::raw::adopt;
-use super::state::{End, Limits, Marks, State};
+use super::raw::{adopt, is_filled};
+use super::state::{End, Limits, State};
 use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::{errors, source, view};
@@ -76,7 +76,7 @@ struct About {
 
 /// `max_queue` and `write_limit` as the Python side has checked them.
 fn marks(pair: (usize, usize)) -> Marks {
-    Marks { high: pair.0, low: pair.1.min(pair.0) }
+    Marks::new(pair.0, pair.1)
 }
 
 #[pymethods]
@@ -106,7 +106,7 @@ impl AsyncConnection {
             write: marks(write_limit),
             yield_after: yield_after.max(1),
         };
-        let conn = Evented::new(parts.peer, parts.socket, parts.settings.close_timeout);
+        let conn = Drive::new(parts.peer, parts.socket, parts.settings.close_timeout);
         super::raw::asyncio(py)?; // now, and not when a task is to be woken
         let listener = listener.map(|listener| Listener::new(&listener, zero_copy)).transpose()?;
         let mut state = State::new(conn, limits);
@@ -173,7 +173,7 @@ impl AsyncConnection {
 
     /// Drops the rest of a message whose fragments were being received.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py())?.discard_message();
+        slf.get().lock(slf.py())?.inbox.discard_message();
         Self::serve(slf)
     }
 
@@ -518,12 +518,15 @@ impl AsyncConnection {
         let (stats, messages, bytes, unsent) = {
             let state = self.lock(py)?;
             let link = &state.conn.peer.link;
-            (link.stats(), state.queue.len(), state.queued_payload(), link.queued())
+            (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
         };
         view::stats(py, stats, messages, bytes, unsent + self.kept_by_transport(py)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if !is_filled(&raw const self.event_loop) {
+            return Ok(());
+        }
         visit.call(&self.event_loop)?;
         visit.call(&self.loop_state)?;
         visit.call(&self.handshake)?;

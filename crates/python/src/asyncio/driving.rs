@@ -8,7 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wirespeed_driver::evented::Progress;
+use wirespeed_driver::drive::{self, Marks, Progress, Unparsed};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::socket::Mode;
 
@@ -17,7 +17,7 @@ use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
-use super::state::{End, Marks, Unparsed};
+use super::state::End;
 
 /// What the state of a connection asks of its loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,12 +97,12 @@ impl AsyncConnection {
         conn.loop_state.get().begin_turn(py);
         let ended = {
             let mut state = conn.lock(py)?;
-            let postponed = state.unparsed == Unparsed::Postponed;
+            let postponed = state.inbox.unparsed() == Unparsed::Postponed;
             if postponed && !asked {
                 return Ok(()); // in its turn: both would ask for another, and so have ever more in each iteration
             }
             if postponed {
-                state.unparsed = Unparsed::Due;
+                state.inbox.set_unparsed(Unparsed::Due);
             }
             let left = state.conn.peer.has_input();
             if left && state.turn_pending {
@@ -110,14 +110,14 @@ impl AsyncConnection {
             }
             // What was read before is parsed before anything else is read.
             if !postponed && (!left || !state.conn.peer.link.state().can_receive()) {
-                state.unparsed = Unparsed::New;
+                state.inbox.set_unparsed(Unparsed::New);
                 let wanted = conn.listens() || !state.receivers.is_empty();
-                let most = state.readable_bytes();
+                let most = state.inbox.room();
                 let came = state.conn.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
                     conn.loop_state.get().moving(py, much, || operation.read(socket, Mode::NonBlocking))
                 });
-                if !came && state.queue.is_empty() {
+                if !came && state.inbox.is_empty() {
                     return Ok(());
                 }
             }
@@ -160,7 +160,7 @@ impl AsyncConnection {
         {
             let mut state = conn.lock(this.py())?;
             state.conn.receive(bytes);
-            state.unparsed = Unparsed::New;
+            state.inbox.set_unparsed(Unparsed::New);
             if !state.begun {
                 return Ok(());
             }
@@ -232,8 +232,8 @@ impl AsyncConnection {
         let retry = {
             let mut state = conn.lock(py)?;
             state.timer = None;
-            let paused = state.paused;
-            state.conn.handle_deadline(now, paused)
+            let reading = if state.paused { drive::Reading::Paused } else { drive::Reading::Going };
+            state.conn.handle_deadline(now, reading)
         };
         let mut steps = Steps::new();
         steps.note(Self::write_out(this));
@@ -422,7 +422,7 @@ impl AsyncConnection {
                 state.conn.peer.shrink_input();
                 state.conn.note_paused();
                 Reading::Pause
-            } else if state.paused && !state.conn.is_over() && (!may_pause || state.is_queue_low()) {
+            } else if state.paused && !state.conn.is_over() && (!may_pause || state.inbox.is_low(&state.conn.peer)) {
                 state.paused = false;
                 state.conn.note_paused();
                 Reading::Resume

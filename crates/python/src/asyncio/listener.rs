@@ -12,12 +12,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use wirespeed_driver::buffers::ReadBuffer;
+use wirespeed_driver::drive::Unparsed;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
 use super::invoke;
-use super::state::{Arrival, Notes, Unparsed};
+use super::state::{Arrival, Notes};
 
 /// The methods of a listener, looked up once.
 pub(super) struct Listener {
@@ -142,7 +143,7 @@ impl AsyncConnection {
                     return Ok(()); // it was aborted: nothing more is for the listener
                 }
                 if state.is_receive_turn_due(iteration) {
-                    state.unparsed = Unparsed::Postponed;
+                    state.inbox.set_unparsed(Unparsed::Postponed);
                     drop(state);
                     return conn.serve_soon(py);
                 }

@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use wirespeed_driver::blocking::Item;
+use wirespeed_driver::drive::Item;
 use wirespeed_driver::protocol::Delivery;
 
 use super::access::set_result;
@@ -45,7 +45,7 @@ impl AsyncConnection {
         if self.listens() {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv cannot be used"));
         }
-        if state.streaming && delivery == Delivery::Messages {
+        if state.inbox.is_streaming() && delivery == Delivery::Messages {
             return Err(errors::streaming(py));
         }
         if std::mem::take(&mut state.turn_pending) {
@@ -54,7 +54,7 @@ impl AsyncConnection {
             state = self.lock(py)?;
         }
         // The next fragment of a message is for whoever receives the message, however many wait for the next message.
-        let continues = state.streaming && delivery == Delivery::Fragments;
+        let continues = state.inbox.is_streaming() && delivery == Delivery::Fragments;
         let taken = if !continues && state.has_receivers(py) {
             None
         } else if state.is_receive_turn_due(self.loop_state.get().iteration()) {
@@ -69,7 +69,9 @@ impl AsyncConnection {
             Some(item) => {
                 state.conn.peer.release_parsed();
                 // The application receives again; a pong goes out before it may be busy for a while.
-                let due = state.paused && state.is_queue_low() || state.is_write_due(false) || !notes.is_empty();
+                let due = state.paused && state.inbox.is_low(&state.conn.peer)
+                    || state.is_write_due(false)
+                    || !notes.is_empty();
                 // Those who wait for the message after this one.
                 let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
                 drop(state);
@@ -84,8 +86,7 @@ impl AsyncConnection {
                 if let Err(error) = steps.end() {
                     // A signal handler has raised: what was taken is still to be received.
                     let mut state = self.lock(py)?;
-                    state.streaming = continues;
-                    state.put_back(std::iter::once(item));
+                    state.inbox.untake(item, continues);
                     return Err(error);
                 }
                 self.received(this, operation, item)
@@ -169,7 +170,7 @@ impl AsyncConnection {
         {
             let mut state = self.lock(py)?;
             // Those who wait already come first.
-            while items.len() < operation.limit && !state.streaming && !state.has_receivers(py) {
+            while items.len() < operation.limit && !state.inbox.is_streaming() && !state.has_receivers(py) {
                 match state.take(py, operation.option, Delivery::Messages, &mut notes) {
                     Ok(Some(item)) => items.push(item),
                     // What ended it, if anything did, is for the next call: these messages come first.
@@ -192,11 +193,11 @@ impl AsyncConnection {
                 Ok(message) => list.append(message)?,
                 // What cannot be decoded is raised by a call of its own, after what came before it.
                 Err(error) if list.is_empty() => {
-                    self.lock(py)?.put_back(items);
+                    self.lock(py)?.inbox.put_back(items);
                     return Err(error);
                 }
                 Err(_) => {
-                    self.lock(py)?.put_back(std::iter::once(item).chain(items));
+                    self.lock(py)?.inbox.put_back(std::iter::once(item).chain(items));
                     break;
                 }
             }
@@ -215,12 +216,12 @@ impl AsyncConnection {
         let mut notes = Notes::default();
         let taken = {
             let mut state = conn.lock(py)?;
-            if state.streaming {
+            if state.inbox.is_streaming() {
                 return Err(errors::streaming(py));
             }
             let waiting = state.has_receivers(py);
             let taken = if waiting { None } else { state.take(py, decode, Delivery::Messages, &mut notes)? };
-            state.polled = taken.is_none() && !waiting;
+            state.inbox.set_polled(taken.is_none() && !waiting);
             taken
         };
         Self::tell_notes(this, notes)?;
@@ -353,8 +354,7 @@ impl AsyncConnection {
             let mut state = self.lock(py)?;
             state.receivers.retain(|other| other.as_ptr() != waiter.as_ptr());
             if let Some(item) = item {
-                state.streaming = false;
-                state.put_back(std::iter::once(item));
+                state.inbox.untake(item, false);
             }
         }
         match (given, kind) {

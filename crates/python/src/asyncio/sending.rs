@@ -14,7 +14,7 @@ use super::exclusive::Guard;
 use super::invoke::Steps;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
-use super::state::{Output, State, TellWritable, Wanted};
+use super::state::{Output, State, TellWritable};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
@@ -505,11 +505,7 @@ impl AsyncConnection {
                 return Self::settle(this);
             }
             // If the application does not receive any more, it gives up what does not fit the queue.
-            if !keep {
-                state.wanted = Wanted::WithRoom;
-            } else if state.wanted == Wanted::All {
-                state.wanted = Wanted::WhileClosing;
-            }
+            state.inbox.limit_wanted(keep);
             if state.connecting {
                 // Nobody was told that there is a connection.
                 state.conn.end(Failure::Aborted);

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffers;
+use wirespeed_driver::drive::Marks;
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::write_queue::Flushed;
@@ -14,7 +15,7 @@ use super::connection::{AsyncConnection, Backend};
 use super::driving::limit_transport;
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation};
-use super::state::{Large, Marks, TellWritable};
+use super::state::{Large, TellWritable};
 use crate::{errors, source};
 
 /// The next piece of a large message is queued when less than this is: it fits the buffer with it.
@@ -195,7 +196,7 @@ impl AsyncConnection {
         if !std::mem::replace(&mut self.lock(py)?.draining, true)
             && let Some(transport) = self.transport(py)
         {
-            limit_transport(transport.bind(py), Marks { high: 0, low: 0 })?;
+            limit_transport(transport.bind(py), Marks::at(0))?;
         }
         Ok(())
     }

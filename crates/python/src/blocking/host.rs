@@ -26,6 +26,10 @@ impl Host for PythonHost<'_> {
         payload::message(self.py, kind, payload, if whole { self.decode } else { Some(false) })
     }
 
+    fn join(&self, kind: MessageKind, fragments: Vec<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        payload::join(self.py, kind, &fragments)
+    }
+
     #[inline]
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         handover::detached(self.py, f)

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::Keepalive;
@@ -101,6 +101,7 @@ impl ClientOpening {
     /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is done; 1 to be read, 3 to be read or
     /// written.
     fn proceed(&self, py: Python<'_>, fd: RawFd) -> PyResult<u8> {
+        check_open(fd)?;
         // SAFETY: the caller has the socket open during this call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         self.with(|Inner { client, carrier }| match Socket::lent(fd, |socket| carrier.proceed(client, socket)) {
@@ -128,6 +129,7 @@ impl ClientOpening {
     /// Opens the WebSocket over the connected, blocking stream socket `fd`, which is taken over: if this raises, it is closed.
     #[pyo3(signature = (fd, timeout))]
     fn run(&self, py: Python<'_>, fd: RawFd, timeout: Option<f64>) -> PyResult<Opened> {
+        check_open(fd)?;
         // SAFETY: the caller detached the descriptor from its socket object, so nobody else closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
         let deadline = deadline(timeout)?;
@@ -142,6 +144,11 @@ impl ClientOpening {
             Err(Stop::Failed(error)) => Err(errors::opening(py, error)),
         }
     }
+}
+
+/// A socket object that is closed has the number -1.
+fn check_open(fd: RawFd) -> PyResult<()> {
+    if fd >= 0 { Ok(()) } else { Err(PyOSError::new_err((libc::EBADF, "the socket is closed"))) }
 }
 
 fn is_tls(stage: Stage) -> bool {

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Item;
-use wirespeed_driver::evented::{Evented, Progress};
-use wirespeed_driver::protocol::{CloseCode, Delivery, Side};
+use wirespeed_driver::drive::{Drive, Progress};
+use wirespeed_driver::drive::{Inbox, Marks};
+use wirespeed_driver::protocol::{CloseCode, Side};
 
 pub(super) use self::inbox::{Arrival, Notes};
 use self::outbox::Looked;
@@ -21,45 +21,16 @@ use crate::payload::PyPayload;
 /// Bytes sent, or received, without a suspension after which the loop has a turn.
 const YIELD_BYTES: usize = 256 * 1024;
 
-/// High and low marks of a queue.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    pub(super) high: usize,
-    pub(super) low: usize,
-}
-
 /// How much may wait, and how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Messages received and not taken: above, reading pauses, if the bytes are above their mark too.
+    /// Messages received and not taken, and their bytes: see [`Inbox`].
     pub(super) messages: Marks,
-    /// Their bytes.
     pub(super) bytes: Marks,
     /// Bytes to be written.
     pub(super) write: Marks,
     /// Messages sent without a suspension after which the loop has a turn.
     pub(super) yield_after: usize,
-}
-
-/// Which messages the application will receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    All,
-    /// It closes, and receives what still arrives.
-    WhileClosing,
-    /// It closes: those for which the queue has room.
-    WithRoom,
-}
-
-/// What becomes of bytes that were read while nobody receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unparsed {
-    /// They may be left for the next turn of the loop, once.
-    New,
-    /// They are: parsed then, as far as nobody asks for them before. Nothing is read meanwhile.
-    Postponed,
-    /// They were.
-    Due,
 }
 
 /// How far the end has come.
@@ -72,33 +43,18 @@ pub(super) enum End {
 }
 
 pub(super) struct State {
-    pub(super) conn: Evented<PyPayload>,
+    pub(super) conn: Drive<PyPayload>,
     pub(super) limits: Limits,
     // ---- receiving ----
-    /// What arrived while nobody received.
-    pub(super) queue: VecDeque<Item<Py<PyAny>>>,
-    queued_bytes: usize,
+    pub(super) inbox: Inbox<Py<PyAny>>,
     /// Tasks that wait for a message, first come first served. If there are any, the queue has nothing for the first and all input is parsed.
     pub(super) receivers: VecDeque<WaiterRef>,
-    delivery: Delivery,
-    /// A message is being received in fragments: the last one taken was not its end.
-    pub(super) streaming: bool,
-    /// What was parsed last was not the end of its message.
-    partial: bool,
-    /// The rest of a message that was dropped for want of room is dropped too.
-    drop_rest: bool,
-    /// The rest of the message that is arriving is not wanted.
-    discarding: bool,
-    pub(super) wanted: Wanted,
-    pub(super) unparsed: Unparsed,
-    /// Received since a task was last suspended: in the iteration of this number.
-    received: (u64, usize),
+    /// The iteration of the loop for which the inbox counts what was received without a suspension.
+    received_in: u64,
     /// A task that receives has given the loop a turn and comes back for the rest of what was read.
     pub(super) turn_pending: bool,
     /// Nothing is read, because the application does not receive.
     pub(super) paused: bool,
-    /// It has asked for a message, without waiting, of which only the beginning is here.
-    pub(super) polled: bool,
     // ---- sending ----
     /// Tasks that wait for room, first come first served.
     pub(super) senders: VecDeque<WaiterRef>,
@@ -157,24 +113,15 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(conn: Evented<PyPayload>, limits: Limits) -> Self {
+    pub(super) fn new(conn: Drive<PyPayload>, limits: Limits) -> Self {
         Self {
+            inbox: Inbox::new(limits.messages, limits.bytes),
             conn,
             limits,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
             receivers: VecDeque::new(),
-            delivery: Delivery::Messages,
-            streaming: false,
-            partial: false,
-            drop_rest: false,
-            discarding: false,
-            wanted: Wanted::All,
-            unparsed: Unparsed::New,
-            received: (0, 0),
+            received_in: 0,
             turn_pending: false,
             paused: false,
-            polled: false,
             senders: VecDeque::new(),
             drainers: VecDeque::new(),
             turns: BTreeSet::new(),
@@ -209,9 +156,9 @@ impl State {
 
     /// That of a connection of the parent process, which is over.
     pub(super) fn disowned() -> Self {
-        let none = Marks { high: 0, low: 0 };
+        let none = Marks::at(0);
         let limits = Limits { messages: none, bytes: none, write: none, yield_after: 1 };
-        let mut state = Self::new(Evented::disowned(Side::Client), limits);
+        let mut state = Self::new(Drive::disowned(Side::Client), limits);
         state.end = End::Complete;
         state
     }

@@ -21,7 +21,7 @@ use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Item;
+use wirespeed_driver::drive::Item;
 use wirespeed_driver::protocol::Delivery;
 
 use self::slots::called;

@@ -1,9 +1,6 @@
-//! A connection for event loops: driven by readiness, or by bytes that somebody else reads and writes, and by time. It never waits.
-//!
-//! The order of calls: after bytes came ([`Evented::read`], or [`Evented::receive`] and its kin), take events from
-//! [`Evented::poll_event`] until there are none, then call [`Evented::advance`]. After anything was queued, call [`Evented::flush`], or hand on
-//! what [`Evented::take_output`] returns, and end the stream if [`Evented::take_shut`] says so. At [`Evented::deadline`], call [`Evented::handle_deadline`].
+//! Bytes, the ending and time: what moves, closes and keeps alive a connection. It never waits.
 
+use std::borrow::Borrow;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +16,8 @@ use crate::write_queue::Flushed;
 const PING_RETRY: Duration = Duration::from_millis(50);
 
 /// Where the bytes come from and go to.
-enum Stream {
-    Socket(Socket),
+enum Stream<S> {
+    Socket(S),
     /// Somebody else's: a transport.
     Elsewhere,
     /// TCP is over.
@@ -38,11 +35,26 @@ pub enum Progress {
     Over,
 }
 
-/// One connection on an event loop.
-pub struct Evented<B> {
+/// Whether somebody reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Yes.
+    Going,
+    /// Nothing is read at present, by the application's choice.
+    Paused,
+    /// Nobody did until now: the application was busy elsewhere.
+    Resumed,
+}
+
+/// One connection, on its socket or on bytes that somebody else reads and writes. `S` is how the socket is held.
+///
+/// The order of calls: after bytes came ([`Drive::read`], or [`Drive::receive`] and its kin), take events from [`Drive::poll_event`] until there are
+/// none, then call [`Drive::advance`]. After anything was queued, call [`Drive::flush`], or hand on what [`Drive::take_output`] returns, and end the
+/// stream if [`Drive::take_shut`] says so. At [`Drive::deadline`], call [`Drive::handle_deadline`].
+pub struct Drive<B, S = Socket> {
     /// The connection itself.
     pub peer: Peer<B>,
-    stream: Stream,
+    stream: Stream<S>,
     close_timeout: Option<Duration>,
     /// Until when the end of TCP may be waited for; `None`: the closing has not begun.
     finish_by: Option<Option<Instant>>,
@@ -57,13 +69,13 @@ pub struct Evented<B> {
     /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault of the peer.
     was_paused: bool,
     /// The socket of a connection that is over, until whoever watches its number has forgotten it.
-    ended: Option<Socket>,
+    ended: Option<S>,
 }
 
-impl<B: PayloadBuffer> Evented<B> {
+impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// Joins a peer to its socket, or to bytes that somebody else reads and writes. The socket may be in either mode.
     #[must_use]
-    pub fn new(peer: Peer<B>, socket: Option<Socket>, close_timeout: Option<Duration>) -> Self {
+    pub fn new(peer: Peer<B>, socket: Option<S>, close_timeout: Option<Duration>) -> Self {
         Self {
             peer,
             stream: socket.map_or(Stream::Elsewhere, Stream::Socket),
@@ -89,7 +101,7 @@ impl<B: PayloadBuffer> Evented<B> {
     /// The socket, if bytes come from one and TCP is not over.
     #[must_use]
     #[inline]
-    pub fn socket(&self) -> Option<&Socket> {
+    pub fn socket(&self) -> Option<&S> {
         match &self.stream {
             Stream::Socket(socket) => Some(socket),
             _ => None,
@@ -121,7 +133,7 @@ impl<B: PayloadBuffer> Evented<B> {
     ) -> bool {
         let Stream::Socket(socket) = &self.stream else { return false };
         let mut operation = if wanted { self.peer.begin_large_read(most) } else { self.peer.begin_read(most) };
-        let result = read(&mut operation, socket);
+        let result = read(&mut operation, socket.borrow());
         let came = !matches!(&result, Err(error) if is_transient(error));
         self.peer.complete_read(operation, result);
         came
@@ -154,8 +166,14 @@ impl<B: PayloadBuffer> Evented<B> {
     /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
     #[inline]
     pub fn flush(&mut self) -> Flushed {
-        let Stream::Socket(socket) = &self.stream else { return Flushed::All };
-        self.peer.link.flush(socket, Mode::NonBlocking).unwrap_or(Flushed::All)
+        self.try_flush().unwrap_or(Flushed::All)
+    }
+
+    /// The same, with the error.
+    #[inline]
+    pub fn try_flush(&mut self) -> io::Result<Flushed> {
+        let Stream::Socket(socket) = &self.stream else { return Ok(Flushed::All) };
+        self.peer.link.flush(socket.borrow(), Mode::NonBlocking)
     }
 
     /// What is queued, for somebody else to write.
@@ -194,9 +212,20 @@ impl<B: PayloadBuffer> Evented<B> {
         Ok(())
     }
 
-    /// Begins the time that closing may take, before it can begin itself.
-    pub fn limit_closing(&mut self, now: Instant) {
-        self.begin_finish(now);
+    /// Begins the time that closing may take, before it can begin itself; when it ends.
+    pub fn limit_closing(&mut self, now: Instant) -> Option<Instant> {
+        self.begin_finish(now)
+    }
+
+    /// Begins that time, which was determined before, unless it runs.
+    pub fn limit_closing_to(&mut self, by: Option<Instant>) {
+        self.finish_by.get_or_insert(by);
+    }
+
+    /// Whether that time runs.
+    #[must_use]
+    pub fn is_closing_limited(&self) -> bool {
+        self.finish_by.is_some()
     }
 
     fn begin_finish(&mut self, now: Instant) -> Option<Instant> {
@@ -268,7 +297,7 @@ impl<B: PayloadBuffer> Evented<B> {
     fn shut_once(&mut self) {
         if !std::mem::replace(&mut self.shut, true) {
             match &self.stream {
-                Stream::Socket(socket) => socket.shutdown_write(),
+                Stream::Socket(socket) => socket.borrow().shutdown_write(),
                 Stream::Elsewhere => self.shut_due = true,
                 Stream::Over => {}
             }
@@ -294,7 +323,7 @@ impl<B: PayloadBuffer> Evented<B> {
         if let Stream::Socket(socket) = &self.stream {
             // After a fork the socket is shared with the parent, whose connection goes on.
             if !self.peer.link.is_forked() {
-                socket.shutdown();
+                socket.borrow().shutdown();
             }
         }
         if !self.is_over() {
@@ -311,7 +340,7 @@ impl<B: PayloadBuffer> Evented<B> {
 
     /// The socket of a connection that is over: to be dropped once nobody watches it any more.
     #[must_use]
-    pub fn take_ended(&mut self) -> Option<Socket> {
+    pub fn take_ended(&mut self) -> Option<S> {
         self.ended.take()
     }
 
@@ -337,9 +366,10 @@ impl<B: PayloadBuffer> Evented<B> {
         }
     }
 
-    /// Sees to what is due at `now`. `paused`: nothing is read at present, by the application's choice. The caller flushes, advances, and asks for the
-    /// next deadline; this is the earliest moment at which to do so if it is later than that.
-    pub fn handle_deadline(&mut self, now: Instant, paused: bool) -> Option<Instant> {
+    /// Sees to what is due at `now`. The caller flushes, advances, and asks for the next deadline; this is the earliest moment at which to do so if it
+    /// is later than that.
+    pub fn handle_deadline(&mut self, now: Instant, reading: Reading) -> Option<Instant> {
+        let paused = reading == Reading::Paused;
         self.was_paused |= paused;
         if self.is_over() || self.is_closing() {
             return None;
@@ -360,7 +390,9 @@ impl<B: PayloadBuffer> Evented<B> {
                     self.was_paused = paused;
                     self.peer.link.keepalive.restart(now);
                 }
-                Due::TimedOut if self.has_unread() && self.peer.link.keepalive.handle_resumed(now) => {}
+                Due::TimedOut
+                    if (reading == Reading::Resumed || self.has_unread())
+                        && self.peer.link.keepalive.handle_resumed(now) => {}
                 Due::TimedOut => {
                     let code = CloseCode::INTERNAL_ERROR;
                     self.peer.fail_with_code(Failure::KeepaliveTimeout, code, "keepalive ping timeout");
@@ -380,7 +412,7 @@ impl<B: PayloadBuffer> Evented<B> {
     fn has_unread(&self) -> bool {
         let Stream::Socket(socket) = &self.stream else { return false };
         let interest = Readiness { readable: true, writable: false };
-        matches!(socket.wait(interest, Some(Instant::now())), Ok(ready) if ready.readable)
+        matches!(socket.borrow().wait(interest, Some(Instant::now())), Ok(ready) if ready.readable)
     }
 }
 
