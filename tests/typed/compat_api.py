@@ -41,6 +41,13 @@ async def asyncio_serving() -> None:
 
 
 def sync_connecting(either: bool) -> None:
+    assert_type(sync_client.connect("ws://localhost"), sync_client.ClientConnection)
+    assert_type(sync_client.connect("ws://localhost", legacy=True), sync_client.ClientConnection)
+    assert_type(sync_client.connect("ws://localhost", legacy=False), sync_client.reconnect)
+    assert_type(sync_client.unix_connect("/run/feed.sock", open_timeout=5), sync_client.ClientConnection)
+    assert_type(sync_client.unix_connect("/run/feed.sock", legacy=False), sync_client.reconnect)
+    for ws in sync_client.connect("ws://localhost", legacy=False):
+        assert_type(ws, sync_client.ClientConnection)
     with sync_client.connect("ws://localhost") as ws:
         assert_type(ws, sync_client.ClientConnection)
         assert_type(ws.recv(), str | bytes)

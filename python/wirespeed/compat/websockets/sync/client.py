@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from ....client_options import checked_options
 from ....sync.client import _connect
@@ -193,6 +193,82 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
                 time.sleep(self._delay(exc, delays))
 
 
+@overload
+def connect(
+    uri: str,
+    *,
+    # TCP and TLS
+    sock: socket.socket | None = ...,
+    ssl: ssl_module.SSLContext | None = ...,
+    server_hostname: str | None = ...,
+    # WebSocket
+    origin: Origin | None = ...,
+    extensions: Sequence[Any] | None = ...,
+    subprotocols: Sequence[Subprotocol] | None = ...,
+    compression: str | None = ...,
+    # HTTP
+    additional_headers: Any = ...,
+    user_agent_header: str | None = ...,
+    proxy: str | Literal[True] | None = ...,
+    proxy_ssl: ssl_module.SSLContext | None = ...,
+    proxy_server_hostname: str | None = ...,
+    # Timeouts
+    open_timeout: float | None = ...,
+    ping_interval: float | None = ...,
+    ping_timeout: float | None = ...,
+    close_timeout: float | None = ...,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = ...,
+    max_queue: int | tuple[int | None, int | None] | None = ...,
+    # Logging
+    logger: LoggerLike | None = ...,
+    # Escape hatch
+    create_connection: Callable[..., ClientConnection] | None = ...,
+    # What comes later in websockets
+    legacy: Literal[True] | None = ...,
+    # As of socket.create_connection
+    **kwargs: Any,
+) -> ClientConnection: ...
+
+
+@overload
+def connect(
+    uri: str,
+    *,
+    # TCP and TLS
+    sock: socket.socket | None = ...,
+    ssl: ssl_module.SSLContext | None = ...,
+    server_hostname: str | None = ...,
+    # WebSocket
+    origin: Origin | None = ...,
+    extensions: Sequence[Any] | None = ...,
+    subprotocols: Sequence[Subprotocol] | None = ...,
+    compression: str | None = ...,
+    # HTTP
+    additional_headers: Any = ...,
+    user_agent_header: str | None = ...,
+    proxy: str | Literal[True] | None = ...,
+    proxy_ssl: ssl_module.SSLContext | None = ...,
+    proxy_server_hostname: str | None = ...,
+    # Timeouts
+    open_timeout: float | None = ...,
+    ping_interval: float | None = ...,
+    ping_timeout: float | None = ...,
+    close_timeout: float | None = ...,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = ...,
+    max_queue: int | tuple[int | None, int | None] | None = ...,
+    # Logging
+    logger: LoggerLike | None = ...,
+    # Escape hatch
+    create_connection: Callable[..., ClientConnection] | None = ...,
+    # What comes later in websockets
+    legacy: Literal[False],
+    # As of socket.create_connection
+    **kwargs: Any,
+) -> reconnect: ...
+
+
 def connect(
     uri: str,
     *,
@@ -270,6 +346,18 @@ def unix_reconnect(path: PathLike | None = None, uri: str | None = None, **kwarg
     return reconnect(local_uri(uri, kwargs), unix=True, path=path, **kwargs)
 
 
+@overload
+def unix_connect(
+    path: PathLike | None = ..., uri: str | None = ..., *, legacy: Literal[True] | None = ..., **kwargs: Any
+) -> ClientConnection: ...
+
+
+@overload
+def unix_connect(
+    path: PathLike | None = ..., uri: str | None = ..., *, legacy: Literal[False], **kwargs: Any
+) -> reconnect: ...
+
+
 def unix_connect(
     path: PathLike | None = None, uri: str | None = None, *, legacy: bool | None = None, **kwargs: Any
 ) -> ClientConnection | reconnect:
@@ -281,7 +369,8 @@ def unix_connect(
         legacy: As for :func:`connect`.
         **kwargs: As for :func:`connect`.
     """
-    return connect(local_uri(uri, kwargs), unix=True, path=path, legacy=legacy, **kwargs)
+    connecting = unix_reconnect(path, uri, **kwargs)
+    return connecting if legacy is False else connecting.connect()
 
 
 def __getattr__(name: str) -> Any:
