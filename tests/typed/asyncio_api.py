@@ -6,8 +6,9 @@ A line of ``ignore`` is a mistake that both must find: both are told to warn of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from http import HTTPStatus
 
 from typing_extensions import assert_type
@@ -63,8 +64,10 @@ async def receiving(ws: ClientConnection, either: bool) -> None:
         assert_type(message, str | bytes)
     async for fragment in ws.recv_streaming():
         assert_type(fragment, str | bytes)
-    assert_type(ws.recv_streaming(True), AsyncIterator[str])
-    assert_type(ws.recv_streaming(decode=False), AsyncIterator[bytes])
+    assert_type(ws.recv_streaming(True), AsyncGenerator[str, None])
+    assert_type(ws.recv_streaming(decode=False), AsyncGenerator[bytes, None])
+    async with contextlib.aclosing(ws.recv_streaming()) as streamed:
+        assert_type(await anext(streamed), str | bytes)
     await ws.recv(timeout=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 
 from typing_extensions import assert_type
 
@@ -23,7 +23,7 @@ async def asyncio_connecting(either: bool) -> None:
         assert_type(await ws.recv(True), str)
         assert_type(await ws.recv(decode=False), bytes)
         assert_type(await ws.recv(either), str | bytes)
-        assert_type(ws.recv_streaming(decode=True), AsyncIterator[str])
+        assert_type(ws.recv_streaming(decode=True), AsyncGenerator[str, None])
         async for message in ws:
             assert_type(message, str | bytes)
         await ws.send("text")
@@ -55,7 +55,7 @@ def sync_connecting(either: bool) -> None:
         assert_type(ws.recv(5, True), str)
         assert_type(ws.recv(decode=False), bytes)
         assert_type(ws.recv(decode=either), str | bytes)
-        assert_type(ws.recv_streaming(decode=False), Iterator[bytes])
+        assert_type(ws.recv_streaming(decode=False), Generator[bytes, None, None])
         for message in ws:
             assert_type(message, str | bytes)
         ws.send(["a", "b"])

@@ -5,7 +5,8 @@ A line of ``ignore`` is a mistake that both must find: both are told to warn of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator
 
 from typing_extensions import assert_type
 
@@ -45,9 +46,11 @@ def receiving(ws: ClientConnection, either: bool) -> None:
     assert_type(ws.recv_many(5, decode=either), list[str | bytes])
     for message in ws:
         assert_type(message, str | bytes)
-    assert_type(ws.recv_streaming(), Iterator[str | bytes])
-    assert_type(ws.recv_streaming(True), Iterator[str])
-    assert_type(ws.recv_streaming(decode=False), Iterator[bytes])
+    assert_type(ws.recv_streaming(), Generator[str | bytes, None, None])
+    assert_type(ws.recv_streaming(True), Generator[str, None, None])
+    assert_type(ws.recv_streaming(decode=False), Generator[bytes, None, None])
+    with contextlib.closing(ws.recv_streaming()) as streamed:
+        assert_type(next(streamed), str | bytes)
     ws.recv(decode="utf-8")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 

@@ -10,7 +10,16 @@ import codecs
 import contextlib
 import socket as socket_module
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -98,12 +107,12 @@ class Connection(ConnectionStatus, AsyncConnection):
     # Receiving.
 
     @overload
-    def recv_streaming(self, decode: Literal[True]) -> AsyncIterator[str]: ...
+    def recv_streaming(self, decode: Literal[True]) -> AsyncGenerator[str, None]: ...
     @overload
-    def recv_streaming(self, decode: Literal[False]) -> AsyncIterator[bytes]: ...
+    def recv_streaming(self, decode: Literal[False]) -> AsyncGenerator[bytes, None]: ...
     @overload
-    def recv_streaming(self, decode: bool | None = None) -> AsyncIterator[Data]: ...
-    async def recv_streaming(self, decode: bool | None = None) -> AsyncIterator[Data]:
+    def recv_streaming(self, decode: bool | None = None) -> AsyncGenerator[Data, None]: ...
+    async def recv_streaming(self, decode: bool | None = None) -> AsyncGenerator[Data, None]:
         """Receive the next message fragment by fragment, as the peer sent it.
 
         Leaving the iteration early drops the rest of the message.

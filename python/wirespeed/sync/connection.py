@@ -12,7 +12,7 @@ import os
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -89,12 +89,12 @@ class Connection(ConnectionStatus, BlockingConnection):
     # Receiving in pieces.
 
     @overload
-    def recv_streaming(self, decode: Literal[True]) -> Iterator[str]: ...
+    def recv_streaming(self, decode: Literal[True]) -> Generator[str, None, None]: ...
     @overload
-    def recv_streaming(self, decode: Literal[False]) -> Iterator[bytes]: ...
+    def recv_streaming(self, decode: Literal[False]) -> Generator[bytes, None, None]: ...
     @overload
-    def recv_streaming(self, decode: bool | None = None) -> Iterator[Data]: ...
-    def recv_streaming(self, decode: bool | None = None) -> Iterator[Data]:
+    def recv_streaming(self, decode: bool | None = None) -> Generator[Data, None, None]: ...
+    def recv_streaming(self, decode: bool | None = None) -> Generator[Data, None, None]:
         """Receive the next message fragment by fragment, as the peer sent it.
 
         Leaving the iteration early drops the rest of the message.
