@@ -115,6 +115,18 @@ class Echo(Listener):
         ws.send_nowait(message)
 
 
+class Texts(Listener):
+    """Who knows what will come may say so."""
+
+    def on_message(self, ws: Connection, message: str) -> None:
+        assert_type(message.upper(), str)
+
+
+class Views(Listener):
+    def on_message(self, ws: Connection, message: memoryview) -> None:
+        assert_type(message.nbytes, int)
+
+
 async def handler(ws: ServerConnection) -> None:
     assert_type(ws.server, Server)
     async for message in ws:
@@ -133,6 +145,9 @@ async def serving() -> None:
         assert_type(server.connections, set[ServerConnection])
         await server.serve_forever()
     assert_type(await wirespeed.serve(None, listener=Echo), Server)
+    assert_type(await wirespeed.serve(None, listener=lambda: Views(), zero_copy=True), Server)
+    wirespeed.serve(None, listener=Echo())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    wirespeed.serve(None, listener=object)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(await wirespeed.unix_serve(handler, "/run/app.sock"), Server)
     wirespeed.serve("handler")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

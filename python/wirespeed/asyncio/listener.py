@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -30,7 +30,8 @@ class Listener:
             ws: The connection.
         """
 
-    def on_message(self, ws: Connection, message: str | bytes | memoryview) -> None:
+    # Any, so that an override may name the kinds that it gets: which they are, the peer and ``zero_copy`` decide.
+    def on_message(self, ws: Connection, message: Any) -> None:
         """A message has arrived.
 
         Args:

@@ -19,6 +19,7 @@ from ..server_options import AsyncServerOptions, ServerSSL
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ..version import SERVER
+from .listener import Listener
 from .listening import bind_tcp
 from .server import Handler, Server, ServerConnection
 
@@ -60,7 +61,7 @@ def serve(
     # The event loop
     io_port: Literal["fd", "transport"] | None = None,
     # Callbacks
-    listener: Callable[[], object] | None = None,
+    listener: Callable[[], Listener] | None = None,
     zero_copy: bool = False,
     # TCP and TLS
     ssl: TLS | ssl_module.SSLContext | None = None,
