@@ -123,9 +123,10 @@ def run(name: str, model: str, url: str, options: Mapping[str, object]) -> dict[
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
         )
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"none": f"nothing in {LIMIT_SECONDS} s"}
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         return {"none": done.stdout + done.stderr}
     return answer | {"status": done.returncode}

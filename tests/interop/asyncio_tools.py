@@ -140,6 +140,7 @@ def run(
     running.set_exception_handler(lambda _, context: problems.append(context))
     if prepare is not None:
         prepare(running)
+    limit = None
     try:
         task = running.create_task(main())
         limit = _Limit(running, task, min(patience(timeout), MOST))
@@ -149,7 +150,7 @@ def run(
             limit.timer.cancel()
     except BaseException:
         _abandon(running)
-        if limit.error is not None:
+        if limit is not None and limit.error is not None:
             raise limit.error from None
         raise
     del task, limit
