@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ["WIRESPEED_TEST_SUBJECT"] = config.getoption("--subject")
+    os.environ["WIRESPEED_TEST_SUBJECT"] = str(config.getoption("--subject"))
     config.addinivalue_line("markers", "wirespeed_only(reason): beyond the API of websockets")
     config.addinivalue_line("markers", "websockets_differs(reason): websockets is known not to behave so")
 

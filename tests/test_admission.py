@@ -123,7 +123,9 @@ def test_who_was_not_read_is_not_late() -> None:
         admission.add(client, at("192.0.2.1"), number)
     assert admission.delay(10) == 0
     assert [client.asked for client in clients] == [1, 1, 0]
-    assert admission.overdue(10).candidate is clients[1]
+    entry = admission.overdue(10)
+    assert entry is not None
+    assert entry.candidate is clients[1]
     clients[1].unread = True
     assert admission.overdue(10) is None
     assert admission.delay(10) > 0
@@ -202,7 +204,7 @@ def test_random_against_the_obvious(hosts: int) -> None:
                 key = rng.choice(list(entries))
                 assert admission.remove(entries.pop(key))
                 oracle.remove(key)
-            entry = admission.first_to_go()
+            entry: Any = admission.first_to_go()
             assert (entry and entry.candidate.name) == oracle.first_to_go()
             if entry is not None and len(admission) > 64:
                 admission.remove(entry)
@@ -224,6 +226,7 @@ def test_flood_costs_the_same_for_each(hosts: int) -> None:
                 entry = admission.first_to_go()
                 assert entry is not None
                 if hosts < 1000:
+                    assert isinstance(entry.candidate, Client)
                     assert entry.candidate.name != "honest"
                 admission.remove(entry)
             entry = admission.add(Client(number), at(f"10.{number % hosts}"), number)

@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
 
 import wirespeed
 from interop.certificates import Certificates
@@ -179,18 +180,20 @@ def test_starlette_messages(implementation: str) -> None:
 
 def test_starlette_scope() -> None:
     """What an application can read, with both implementations."""
+    offered = [Subprotocol("one"), Subprotocol("two")]
 
     async def main(uri: str) -> Any:
         headers = {"X-Ask": "caf\xe9", "Cookie": "c=d"}
         told = []
         for _ in range(2):
             async with client.connect(
-                f"{uri}/tell/a%20b/%C3%A9?q=1&r=%20", subprotocols=["one", "two"], additional_headers=headers
+                f"{uri}/tell/a%20b/%C3%A9?q=1&r=%20", subprotocols=offered, additional_headers=headers
             ) as ws:
                 told.append(json.loads(await ws.recv()))
                 assert ws.subprotocol == "two"
                 with pytest.raises(ConnectionClosed):
                     await ws.recv()
+                assert ws.response is not None
                 told += [ws.close_code, ws.close_reason, ws.response.headers["x-answer"], ws.response.headers["x-conf"]]
                 told.append(sorted(name.lower() for name in ws.response.headers))
         return json.loads(json.dumps(told).replace(uri.rpartition(":")[2], "PORT"))
@@ -336,7 +339,7 @@ def test_tls_scheme(certificates: Certificates) -> None:
 
     async def main(uri: str) -> Any:
         async with client.connect(
-            f"{uri}/tell/x", ssl=context, subprotocols=["two"], additional_headers={"X-Ask": ""}
+            f"{uri}/tell/x", ssl=context, subprotocols=[Subprotocol("two")], additional_headers={"X-Ask": ""}
         ) as ws:
             return json.loads(await ws.recv())["url"]
 
@@ -383,7 +386,7 @@ def test_eager_tasks() -> None:
             await send({"type": "websocket.send", "text": event["text"]})
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
         await app(scope, receive, send)
 
     async def main(uri: str) -> None:

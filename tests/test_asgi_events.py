@@ -61,7 +61,7 @@ class Events:
         self.scope, self._receive, self._send, self.seen = scope, receive, send, seen
 
     async def receive(self) -> dict[str, Any]:
-        event = await self._receive()
+        event: dict[str, Any] = await self._receive()
         self.seen.append(short(event))
         return event
 

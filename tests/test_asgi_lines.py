@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import websockets.asyncio.client as client
+from websockets.typing import Subprotocol
 
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
 
@@ -39,7 +40,7 @@ async def talk(uri: str) -> None:
     headers = {"Cookie": SECRETS["cookie"], "Authorization": SECRETS["authorization"]}
     async with client.connect(
         f"{uri}/room?token={SECRETS['query']}",
-        subprotocols=["chat", SECRETS["subprotocol"]],  # type: ignore[list-item]
+        subprotocols=[Subprotocol("chat"), Subprotocol(SECRETS["subprotocol"])],
         additional_headers=headers,
         user_agent_header=None,
     ) as ws:
@@ -117,7 +118,7 @@ def test_no_secrets(log: pytest.LogCaptureFixture) -> None:
 
 
 async def talk_to_nobody(uri: str) -> None:
-    async with client.connect(uri, subprotocols=[SECRETS["subprotocol"]]):  # type: ignore[list-item]
+    async with client.connect(uri, subprotocols=[Subprotocol(SECRETS["subprotocol"])]):
         pass
 
 

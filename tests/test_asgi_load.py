@@ -107,6 +107,7 @@ def test_compression(implementation: str, enabled: bool) -> None:
             for message in ("text " * 1000, b"\0" * 100_000, "", "x"):
                 await ws.send(message)
                 assert await ws.recv() == message
+            assert ws.response is not None
             return ws.response.headers.get("Sec-WebSocket-Extensions")
 
     with UvicornServer(echo, ws=implementation, lifespan="off", ws_per_message_deflate=enabled) as server:

@@ -148,7 +148,7 @@ class Impatient:
 
 def frames(reader: Any) -> list[bytes]:
     """The payloads of all binary messages up to the close frame; each is one frame."""
-    payloads = []
+    payloads: list[bytes] = []
     while True:
         first, size = reader.read(2)
         if size == 126:

@@ -18,7 +18,7 @@ import pytest
 
 from interop.children import Child
 
-if sys.version_info < (3, 11):
+if sys.hexversion < 0x030B0000:  # not by version_info: type checkers, which go by 3.10, are to read on
     pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
 
 pytest.importorskip("websockets")
@@ -137,8 +137,12 @@ def run_all(
 ) -> list[tuple[str, Lie, str, dict[str, Any]]]:
     """Runs every peer of the models at once; returns model, lie, peer and its answer."""
     cases = [(model, lie, peer) for model, lie in asked for peer in lie.peers or MODELS[model].peers]
+
+    def answer_of(case: tuple[str, Lie, str]) -> dict[str, Any]:
+        return _run_case(ports, *case, options)
+
     with ThreadPoolExecutor(len(cases)) as threads:
-        answers = threads.map(lambda case: _run_case(ports, *case, options), cases)
+        answers = threads.map(answer_of, cases)
         return [(*case, answer) for case, answer in zip(cases, answers, strict=True)]
 
 

@@ -29,7 +29,7 @@ from wirespeed.cli import main
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found]  # comes with pytest
 
 pytestmark = pytest.mark.wirespeed_only("the command line is ours")
 

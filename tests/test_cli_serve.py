@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import connect, unix_connect
+from websockets.typing import Subprotocol
 
 from interop.certificates import Certificates
 from interop.serve_command import Serving
@@ -101,7 +103,7 @@ def test_echo_closes_as_it_is_asked(serve: Serve) -> None:
 @pytest.mark.parametrize("name", ["app:greet", "app:nested.greet"])
 def test_handler(serve: Serve, name: str) -> None:
     served = serve("--subprotocol", "b", "--subprotocol", "a", name)
-    with connect(f"{served.uri}/x?y=1", subprotocols=["a", "b"], proxy=None) as ws:  # type: ignore[list-item]
+    with connect(f"{served.uri}/x?y=1", subprotocols=[Subprotocol("a"), Subprotocol("b")], proxy=None) as ws:
         assert ws.recv(timeout=20) == "hello, /x?y=1 by b"
         with pytest.raises(ConnectionClosed) as caught:
             ws.recv(timeout=20)
@@ -125,10 +127,10 @@ def test_failure_of_a_handler_is_shown(serve: Serve) -> None:
 # Who is let in
 
 
-def status_of(uri: str, **options: str) -> int:
+def status_of(uri: str, **options: Any) -> int:
     """101, or what a request is refused with."""
     try:
-        with connect(uri, proxy=None, **options):  # type: ignore[arg-type]
+        with connect(uri, proxy=None, **options):
             return 101
     except InvalidStatus as exc:
         return exc.response.status_code

@@ -47,7 +47,7 @@ def test_pairs_are_checked_each_time() -> None:
     """``(1.0, None) == (1, None)``."""
     checked_options(max_size=(1, None))
     with pytest.raises(TypeError, match="max_size"):
-        checked_options(max_size=(1.0, None))
+        checked_options(max_size=(1.0, None))  # type: ignore[arg-type]
 
 
 class Kept(Listener):

@@ -160,7 +160,14 @@ def test_there_are_snippets() -> None:
 
 
 def test_asyncio_example(places: dict[str, str]) -> None:
-    command = [sys.executable, "-W", "error", ROOT / "examples/asyncio_client.py", places["ws://localhost:8765"], "3"]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        str(ROOT / "examples/asyncio_client.py"),
+        places["ws://localhost:8765"],
+        "3",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:3] == ["tick 0", "tick 1", "tick 2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ def handler(ws: Any) -> None: ...
 async def async_handler(ws: Any) -> None: ...
 
 
-CALLS = {
+CALLS: dict[str, Callable[..., Any]] = {
     "connect": lambda **options: wirespeed.connect("ws://localhost", **options),
     "unix_connect": lambda **options: wirespeed.unix_connect("/nowhere", **options),
     "sync.connect": lambda **options: sync.connect("ws://127.0.0.1:1", **options),

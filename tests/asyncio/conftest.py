@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -24,7 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
         from interop import matrix
 
-        settings = matrix.choose(metafunc.module, metafunc.function.__name__, metafunc.config.getoption("--matrix"))
+        module = cast(ModuleType, metafunc.module)
+        settings = matrix.choose(module, metafunc.function.__name__, str(metafunc.config.getoption("--matrix")))
         metafunc.parametrize("setting", settings, ids=str)
 
 

@@ -22,7 +22,7 @@ import time
 import traceback
 import unittest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["install"]
 
@@ -37,7 +37,7 @@ def install(kind: str) -> None:
         sys.path.insert(0, str(Path(__file__).parents[1]))
         from interop.selector_oracle import OracleSelector
 
-        Selector.native_class = OracleSelector.native_class
+        Selector.native_class = cast(Any, OracleSelector.native_class)
     stock = asyncio.SelectorEventLoop
     for name, module in list(sys.modules.items()):
         if name == "asyncio" or name.startswith("asyncio."):
@@ -104,7 +104,7 @@ class Result(unittest.TestResult):
 
 def main(kind: str, names: list[str]) -> None:
     install(kind)
-    from test import support
+    from test import support  # type: ignore[import-not-found]  # its types are not in typeshed
 
     # Nothing outside this machine, and nothing that needs a terminal.
     support.use_resources = ["cpu", "walltime", "subprocess"]

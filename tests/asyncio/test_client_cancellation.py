@@ -104,7 +104,7 @@ def test_timeout(server: WebSocketsServer, run: Run, connect: Connect, delay: fl
         async with connect(server.uri) as ws:
             for _ in range(10):
                 with within(2), pytest.raises(TimeoutError):
-                    async with asyncio.timeout(delay):
+                    async with asyncio.timeout(delay):  # type: ignore[attr-defined]
                         await ws.recv()
             await still_open(ws)
 
@@ -126,7 +126,7 @@ def test_timeout_around_iteration(scripted: Scripted, run: Run, connect: Connect
         received = []
         async with connect(server.uri) as ws:
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
+                async with asyncio.timeout(0.1):  # type: ignore[attr-defined]
                     async for message in ws:
                         received.append(message)
             server.release.set()
@@ -145,7 +145,7 @@ def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> Non
     async def main() -> None:
         async with connect(server.uri) as ws:
             with pytest.RaisesGroup(ZeroDivisionError):
-                async with asyncio.TaskGroup() as group:
+                async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
                     for _ in range(2):
                         group.create_task(ws.wait_closed())
                     group.create_task(ws.recv())
@@ -441,7 +441,7 @@ def test_senders_cancelled_at_random(scripted: Scripted, run: Run, connect: Conn
 
     def script(wire: Wire) -> Any:
         wire.accept()
-        frames = []
+        frames: list[Frame] = []
         for _ in range(10_000):
             received = wire.read_frame()
             if received.opcode == 8:
@@ -499,7 +499,8 @@ def test_wait_for_pong(scripted: Scripted, run: Run, connect: Connect) -> None:
         async with connect(server.uri) as ws:
 
             async def wait() -> float:
-                return await (await ws.ping("first"))
+                latency: float = await (await ws.ping("first"))
+                return latency
 
             task = asyncio.ensure_future(wait())
             await spin()

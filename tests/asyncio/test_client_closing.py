@@ -249,6 +249,7 @@ def test_closed_by_the_server_without_code(scripted: Scripted, run: Run, connect
         ws = await connect(server.uri)
         with pytest.raises(exceptions.ConnectionClosedOK) as raised:
             await ws.recv()
+        assert raised.value.rcvd is not None
         assert raised.value.rcvd.code == 1005
         assert (ws.close_code, ws.close_reason) == (1005, "")
         await ws.close()

@@ -8,7 +8,7 @@ import datetime
 import json
 import sys
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
@@ -19,7 +19,10 @@ from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
-msgspec = pytest.importorskip("msgspec")
+if TYPE_CHECKING:
+    import msgspec
+else:
+    msgspec = pytest.importorskip("msgspec")
 
 Scripted = Callable[..., ScriptedServer]
 Run = Callable[..., Any]
@@ -41,7 +44,7 @@ def calls(ws: Any, codec: str) -> tuple[Any, Any]:
 
 @pytest.fixture(params=["json", "msgpack"])
 def codec(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 def test_values(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -90,7 +90,7 @@ async def begin(ws: Any, call: Callable[[Any], Any]) -> asyncio.Future[Any]:
         task = asyncio.ensure_future(call(ws))
         await spin(10)
         if not task.done():
-            return task
+            return cast("asyncio.Future[Any]", task)
     raise AssertionError("it does not wait")
 
 
@@ -323,6 +323,7 @@ def test_cancelled_close_goes_on(scripted: Scripted, run: Run, connect: Connect)
     def script(wire: Wire) -> Any:
         wire.accept()
         received = wire.read_until_close()
+        assert received[1] is not None
         server.pause()
         wire.send(close(received[1].code))
         return received

@@ -263,4 +263,6 @@ def test_message_before_a_fault_can_be_answered(scripted: Scripted, run: Run, co
     run(main)
     received, closed = server.result
     assert [frame.payload for frame in received] == [b"fine"]
-    assert as_close(closed).code == 1002
+    ended = as_close(closed)
+    assert ended is not None
+    assert ended.code == 1002

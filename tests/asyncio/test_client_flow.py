@@ -10,7 +10,7 @@ import pytest
 
 from interop.asyncio_tools import Setting, cancelled, settled, soon, spin
 from interop.checks import within
-from interop.frames import PING, Close, binary, frame, ping, pong, text
+from interop.frames import PING, Close, Frame, binary, frame, ping, pong, text
 from interop.scripted import DEADLINE, Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
@@ -50,7 +50,7 @@ def test_stalled_application_holds_back_the_peer(scripted: Scripted, run: Run, c
     """Nothing grows without bound: what is not received stays in the network, and the peer's send blocks."""
     block = binary(bytes(size)) * ((1 << 16) // size)
     most = 1024  # 64 MiB
-    server = scripted(lambda wire: flood(most, block)(server, wire))
+    server: ScriptedServer = scripted(lambda wire: flood(most, block)(server, wire))
 
     async def main() -> None:
         ws = await connect(server.uri, close_timeout=0.1, compression=None)
@@ -124,7 +124,7 @@ def test_stalled_application_is_not_held_against_the_peer(scripted: Scripted, ru
         for number in range(500):
             wire.send(text(f"{number} " + "x" * 100_000))
         # By now the client's ping is there.
-        frames = []
+        frames: list[Frame] = []
         while not frames or frames[-1].opcode != PING:
             frames.append(wire.read_frame())
         wire.send(pong(frames[-1].payload) + text("last"))

@@ -26,7 +26,7 @@ Connect = Callable[..., Any]
 def answering(wire: Wire) -> list[Frame]:
     """Accept, answer pings and close, return the other frames and the pings."""
     wire.accept()
-    frames = []
+    frames: list[Frame] = []
     while True:
         received = wire.read_frame()
         if received.opcode == CLOSE:
@@ -50,7 +50,8 @@ def measured(latency: float) -> bool:
 
 async def round_trip(ws: Any, *data: Any) -> float:
     """Ping and wait for the pong; the latency."""
-    return await (await ws.ping(*data))
+    latency: float = await (await ws.ping(*data))
+    return latency
 
 
 # Pings of the server
@@ -171,7 +172,7 @@ def test_pong_can_be_waited_for_many_times(server: WebSocketsServer, run: Run, c
             waiter = await ws.ping()
             first = await waiter
             assert await waiter == first
-            assert await asyncio.gather(waiter, waiter) == [first, first]
+            assert list(await asyncio.gather(waiter, waiter)) == [first, first]
             done, _ = await asyncio.wait([asyncio.ensure_future(waiter)])
             assert [future.result() for future in done] == [first]
 
@@ -192,7 +193,7 @@ def test_two_tasks_wait_for_one_pong(scripted: Scripted, run: Run, connect: Conn
         async with connect(server.uri) as ws:
             waiter = await ws.ping()
 
-            async def wait() -> float:
+            async def wait() -> Any:
                 return await waiter
 
             tasks = [asyncio.ensure_future(wait()) for _ in range(3)]
@@ -278,8 +279,7 @@ def test_pong_acknowledges_earlier_pings(scripted: Scripted, run: Run, connect: 
 
     def script(wire: Wire) -> None:
         wire.accept()
-        for _ in range(3):
-            last = wire.read_frame()
+        last = [wire.read_frame() for _ in range(3)][-1]
         wire.send(pong(last.payload))
         wire.read_until_close()
 

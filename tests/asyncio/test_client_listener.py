@@ -465,6 +465,7 @@ def test_exception(scripted: Scripted, run: Run, connect: Connect, method: str) 
                 assert raised.value is error
         with pytest.raises(exceptions.ConnectionClosedError) as closed:
             await ws.send("x")
+        assert closed.value.sent is not None
         assert as_close(closed.value.sent) == Close(1011, closed.value.sent.reason)
         await ws.close()
         kinds = [event[0] for event in recorder.events]

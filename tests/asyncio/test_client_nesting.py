@@ -21,7 +21,7 @@ Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 
-class Watched(collections.abc.Coroutine):
+class Watched(collections.abc.Coroutine[Any, Any, Any]):
     """A coroutine that notices when it is entered while another one of the loop is running."""
 
     depth = 0

@@ -60,7 +60,7 @@ def test_context_given_to_a_task(server: WebSocketsServer, run: Run, connect: Co
             context = contextvars.copy_context()
             context.run(variable.set, "given")
             seen: list[str] = []
-            task = asyncio.get_running_loop().create_task(ws.recv(), context=context)
+            task = asyncio.get_running_loop().create_task(ws.recv(), context=context)  # type: ignore[call-arg]
             task.add_done_callback(lambda _: seen.append(variable.get()), context=context)
             await spin()
             await ws.send("x")
@@ -133,7 +133,7 @@ def test_gather(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         async with connect(server.uri) as one, connect(server.uri) as two:
             await asyncio.gather(one.send("1"), two.send("2"))
-            assert await asyncio.gather(one.recv(), two.recv()) == ["1", "2"]
+            assert list(await asyncio.gather(one.recv(), two.recv())) == ["1", "2"]
 
     run(main)
 
@@ -191,7 +191,7 @@ def test_wait_for_in_time(server: WebSocketsServer, run: Run, connect: Connect) 
 def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         async with connect(server.uri) as one, connect(server.uri) as two:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
                 receiving = [group.create_task(ws.recv()) for ws in (one, two)]
                 group.create_task(one.send("1"))
                 group.create_task(two.send("2"))
@@ -205,7 +205,7 @@ def test_timeout_in_time(server: WebSocketsServer, run: Run, connect: Connect) -
     async def main() -> None:
         async with connect(server.uri) as ws:
             for _ in range(20):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(5):  # type: ignore[attr-defined]
                     await ws.send("x")
                     assert await ws.recv() == "x"
 
@@ -270,7 +270,7 @@ async def talk(connect: Connect, uri: str, *, timeouts: bool = True) -> None:
         await (await ws.ping())
         await ws.send(["2", "3"])
         assert await (asyncio.wait_for(ws.recv(), 5) if timeouts else ws.recv()) == "23"
-        assert await asyncio.gather(ws.recv(), ws.send("4")) == ["4", None]
+        assert list(await asyncio.gather(ws.recv(), ws.send("4"))) == ["4", None]
         waiting = loop.create_task(ws.recv())
         await spin()
         assert await cancelled(waiting)
@@ -292,8 +292,10 @@ def test_debug_mode(server: WebSocketsServer, run: Run, connect: Connect) -> Non
 def test_tasks_written_in_python(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     """Nothing relies on the tasks being those of the C module."""
 
+    tasks: Any = asyncio.tasks
+
     def prepare(loop: asyncio.AbstractEventLoop) -> None:
-        loop.set_task_factory(lambda loop, coro, **options: asyncio.tasks._PyTask(coro, loop=loop, **options))
+        loop.set_task_factory(lambda loop, coro, **options: tasks._PyTask(coro, loop=loop, **options))
 
     # From 3.14 on, timeouts of asyncio itself do not know such tasks.
     run(lambda: talk(connect, server.uri, timeouts=sys.version_info < (3, 14)), prepare=prepare)
@@ -344,7 +346,7 @@ def test_eager_task_that_waits(server: WebSocketsServer, run: Run, connect: Conn
         async with connect(server.uri) as ws:
             context = contextvars.copy_context()
             context.run(variable.set, "eager")
-            task = loop.create_task(receive(ws), context=context)
+            task = loop.create_task(receive(ws), context=context)  # type: ignore[call-arg]
             for number in range(3):
                 await ws.send(str(number))
                 await asyncio.sleep(0.01)

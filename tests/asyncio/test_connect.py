@@ -161,7 +161,7 @@ def test_functions_that_take_awaitables(server: WebSocketsServer, run: Run, conn
     async def main() -> None:
         connecting = connect(server.uri)
         if how == "gather":
-            connections = await asyncio.gather(connecting, connect(server.uri))
+            connections = list(await asyncio.gather(connecting, connect(server.uri)))
         elif how == "wait_for":
             connections = [await asyncio.wait_for(connecting, 5)]
         else:

@@ -228,12 +228,12 @@ def test_wait_for(server: WebSocketsServer, run: Run, connect: Connect) -> None:
 def test_timeout_around(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError) as raised:
-            async with asyncio.timeout(0.2):
+            async with asyncio.timeout(0.2):  # type: ignore[attr-defined]
                 await connect(server.uri + "/slow?seconds=5", open_timeout=5)
         assert "opening handshake" not in str(raised.value)
         # Our own inside another one is just an exception.
         with pytest.raises(TimeoutError, match="opening handshake"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(5):  # type: ignore[attr-defined]
                 await connect(server.uri + "/slow?seconds=5", open_timeout=0.2)
         assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
@@ -253,7 +253,7 @@ def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> Non
 
     async def main() -> None:
         with pytest.raises(BaseException) as raised:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
                 for _ in range(5):
                     group.create_task(use())
                 group.create_task(fail())

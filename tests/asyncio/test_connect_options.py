@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -117,7 +117,7 @@ def test_headers_of_the_handshake_are_not_for_the_user(name: str) -> None:
 
 def test_unknown_option() -> None:
     with pytest.raises(TypeError, match="ping_intervall"):
-        connect(URI, ping_intervall=1)
+        connect(URI, ping_intervall=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="ping_intervall"):
         unix_connect("/tmp/socket", ping_intervall=1)
 
@@ -146,7 +146,7 @@ def test_socket_of_wrong_arguments_stays_open() -> None:
     """It is the caller's until the call has returned."""
     with socket.socket() as sock:
         with pytest.raises(TypeError):
-            connect(URI, sock=sock, origin=1)
+            connect(URI, sock=sock, origin=1)  # type: ignore[arg-type]
         assert sock.fileno() >= 0
 
 
@@ -211,7 +211,7 @@ def test_create_connection(server: WebSocketsServer, run: Run) -> None:
 def test_create_connection_of_something_else(server: WebSocketsServer, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(TypeError, match="create_connection"):
-            await connect(server.uri, create_connection=lambda *args, **kwargs: None)
+            await connect(server.uri, create_connection=cast(Any, lambda *args, **kwargs: None))
 
     with no_leaks():
         run(main)

@@ -20,7 +20,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_new_event_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_connections_find_the_selector(loop: Any) -> None:
-    assert isinstance(loop._wirespeed_selector, Selector.native_class or object)
+    assert isinstance(loop._wirespeed_selector, cast(Any, Selector.native_class or object))
 
 
 def test_a_selector_may_be_given() -> None:
@@ -92,7 +92,7 @@ def test_a_selector_may_be_given() -> None:
         assert is_ours(loop)
 
 
-@pytest.mark.parametrize("make", [new_event_loop, lambda **options: run(None, **options)])
+@pytest.mark.parametrize("make", [new_event_loop, lambda **options: run(cast(Any, None), **options)])
 @pytest.mark.parametrize(("busy_poll", "error"), [(-1, ValueError), (float("inf"), ValueError), ("1", TypeError)])
 def test_busy_poll_is_checked(make: Callable[..., Any], busy_poll: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="busy_poll"):

@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -245,7 +245,7 @@ def callbacks(uri: str) -> Callable[[Load], Coroutine[Any, Any, None]]:
 # The tests
 
 
-async def under_load(activities: list[Callable[[Load], Coroutine[Any, Any, None]]]) -> Load:
+async def under_load(activities: Sequence[Callable[[Load], Coroutine[Any, Any, None]]]) -> Load:
     load = Load(time.monotonic() + DURATION)
     tasks = [asyncio.create_task(activity(load)) for activity in activities]
     done, _ = await asyncio.wait(tasks, timeout=DURATION + 20)

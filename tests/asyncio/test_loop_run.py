@@ -85,9 +85,9 @@ def test_run_inside_a_loop() -> None:
 
 def test_options_are_keyword_only() -> None:
     with pytest.raises(TypeError):
-        run(None, True)  # type: ignore[misc]
+        run(None, True)  # type: ignore[call-arg, arg-type]
     with pytest.raises(TypeError):
-        new_event_loop(1.0)  # type: ignore[misc]
+        new_event_loop(1.0)  # type: ignore[call-arg]
 
 
 # run, compared with asyncio.run
@@ -140,7 +140,11 @@ async def leaves_generator(trace: Trace) -> None:
 
 
 async def leaves_threads(trace: Trace) -> None:
-    asyncio.get_running_loop().run_in_executor(None, lambda: (time.sleep(0.1), trace.append("thread done")))
+    def work() -> None:
+        time.sleep(0.1)
+        trace.append("thread done")
+
+    asyncio.get_running_loop().run_in_executor(None, work)
 
 
 async def sees_the_current_loop(trace: Trace) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,7 +47,7 @@ async def exchange_for_ever(uri: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def traffic(uri: str, connections: int = 3) -> Any:
+async def traffic(uri: str, connections: int = 3) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(exchange_for_ever(uri)) for _ in range(connections)]
     await asyncio.sleep(0.05)
     yield

@@ -40,10 +40,11 @@ def invalid_status(status: int) -> Exception:
     if IS_WIRESPEED:
         from wirespeed import Headers, Response
 
-        return exceptions.InvalidStatus(Response(status, "No", Headers(), b""))  # type: ignore[no-any-return]
-    from websockets.http11 import Headers, Response
+        return exceptions.InvalidStatus(Response(status, "No", Headers(), b""))
+    from websockets.datastructures import Headers
+    from websockets.http11 import Response
 
-    return exceptions.InvalidStatus(Response(status, "No", Headers(), b""))  # type: ignore[no-any-return]
+    return exceptions.InvalidStatus(Response(status, "No", Headers(), b""))
 
 
 def lost() -> Exception:
@@ -93,11 +94,11 @@ def test_backoff() -> None:
 
     series = [list(itertools.islice(backoff(), 12)) for _ in range(50)]
     limits = [5.0, *(min(90.0, 3.1 * 1.618**number) for number in range(11))]
-    for limit, delays in zip(limits, zip(*series, strict=True), strict=True):
-        assert len(set(delays)) == 50
-        assert max(delays) <= limit * 1.0001
+    for limit, column in zip(limits, zip(*series, strict=True), strict=True):
+        assert len(set(column)) == 50
+        assert max(column) <= limit * 1.0001
         # None is near the others.
-        assert max(delays) - min(delays) > limit / 10
+        assert max(column) - min(column) > limit / 10
     for delays in series:
         assert delays[1:9] == sorted(delays[1:9])
         assert all(90 / 1.619 <= delay <= 90 for delay in delays[-3:])

@@ -184,6 +184,7 @@ def test_break(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(echo_close)
 
     async def main() -> None:
+        ws: Any = None
         async for ws in connect(server.uri):
             await ws.recv()
             break
@@ -250,7 +251,7 @@ def test_aclose(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(echo_close)
 
     async def main() -> None:
-        async with contextlib.aclosing(aiter(connect(server.uri))) as iterator:  # type: ignore[type-var]
+        async with contextlib.aclosing(aiter(connect(server.uri))) as iterator:
             ws = await anext(iterator)
         assert ws.state.name == "CLOSED"
         with pytest.raises(StopAsyncIteration):
@@ -317,7 +318,7 @@ def test_cancelled_while_closing(scripted: Scripted, run: Run, connect: Connect)
     async def main() -> None:
         iterator = aiter(connect(server.uri))
         ws = await anext(iterator)
-        task = asyncio.ensure_future(anext(iterator))  # type: ignore[arg-type]
+        task = asyncio.ensure_future(anext(iterator))
         await asyncio.sleep(0.05)
         assert ws.state.name == "CLOSING"
         task.cancel()

@@ -66,7 +66,13 @@ def _random_life(kind: Any, seed: int) -> list[Any]:
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(kind())
         places = [socket.socketpair() for _ in range(6)]
-        stack.callback(lambda: [sock.close() for place in places for sock in place])
+
+        def close_all() -> None:
+            for place in places:
+                for sock in place:
+                    sock.close()
+
+        stack.callback(close_all)
         for sock in (sock for place in places for sock in place):
             sock.setblocking(False)
         for _ in range(400):

@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -158,7 +158,7 @@ def test_sock_excludes_addresses() -> None:
     with socket.socket() as sock:
         for arguments in ({"host": "127.0.0.1"}, {"port": 0}, {"host": "", "port": 0}):
             with pytest.raises(ValueError, match="sock excludes host and port"):
-                serve(echo, sock=sock, **arguments)  # type: ignore[arg-type]
+                serve(echo, sock=sock, **cast("dict[str, Any]", arguments))
         with pytest.raises(ValueError, match="path and sock"):
             unix_serve(echo, "/nowhere", sock=sock)
     with pytest.raises(ValueError, match="path"):
@@ -168,7 +168,7 @@ def test_sock_excludes_addresses() -> None:
 @pytest.mark.parametrize("name", ["host", "port", "family", "flags", "reuse_address", "reuse_port"])
 def test_unix_has_no_arguments_of_tcp(name: str) -> None:
     with pytest.raises(TypeError, match=f"unix_serve.*{name}"):
-        unix_serve(echo, "/nowhere", **{name: 1})
+        unix_serve(echo, "/nowhere", **cast("dict[str, Any]", {name: 1}))
 
 
 def test_ssl_without_certificate(certificates: Certificates) -> None:

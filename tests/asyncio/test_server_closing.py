@@ -80,7 +80,7 @@ def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCapt
             try:
                 await ws.recv()
             except exceptions.ConnectionClosedOK as exc:
-                ends.append(exc.sent.code)
+                ends.append(exc.sent and exc.sent.code)
                 raise
         elif ws.request.path == "/iterate":
             async for _ in ws:
@@ -206,7 +206,8 @@ def test_in_a_hook(setting: Setting, run: Run, hook: str) -> None:
         await go.wait()
 
     async def main() -> None:
-        async with serve(setting, idle, **{hook: process}) as server:
+        hooks: dict[str, Any] = {hook: process}
+        async with serve(setting, idle, **hooks) as server:
             with await Raw.connect(server) as raw:
                 await raw.send(serving.request())
                 await soon(lambda: waiting)
@@ -294,7 +295,7 @@ def test_at_every_moment_of_a_handshake(setting: Setting, run: Run, hooks: bool)
     async def main() -> None:
         outcomes = set()
         for turns in range(16):
-            options = {"process_request": process} if hooks else {}
+            options: dict[str, Any] = {"process_request": process} if hooks else {}
             server = await serve(setting, idle, close_timeout=0.3, **options)
             with await Raw.connect(server) as raw:
                 await raw.send(serving.request())
@@ -426,11 +427,12 @@ def test_exception_in_the_body(setting: Setting, run: Run) -> None:
 
 
 async def _failing_body(setting: Setting) -> Raw:
+    opened: list[Raw] = []
     with pytest.raises(ZeroDivisionError):
         async with serve(setting, idle, close_timeout=0.2) as server:
-            raw = await Raw.open(server)
+            opened.append(await Raw.open(server))
             raise ZeroDivisionError
-    return raw
+    return opened[0]
 
 
 def test_connections(setting: Setting, run: Run) -> None:

@@ -216,7 +216,7 @@ def test_hook_at_work_does_not_go(setting: Setting, run: Run) -> None:
             for number in range(4):
                 working.append(all_.enter_context(await connect_from(server, "127.0.0.1")))
                 await working[-1].send(request("/slow"))
-                await soon(lambda number=number: len(leave) == number + 1)
+                await soon(lambda number=number: len(leave) == number + 1)  # type: ignore[misc]
             assert len(server._gate) == 0
             for _ in range(5):
                 all_.enter_context(await connect_from(server, "127.0.0.1"))

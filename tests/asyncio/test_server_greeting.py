@@ -219,8 +219,8 @@ def test_handler_cancelled_before_its_first_step(setting: Setting, run: Run) -> 
                 loop.call_soon(look)
                 return
             server.close()
-            tasks = [task for task in asyncio.all_tasks() if "Server._" in task.get_coro().__qualname__]
-            cancelled.extend(task for task in tasks if not task.get_coro().__qualname__.endswith("_close"))
+            names = {task: getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+            cancelled.extend(task for task, name in names.items() if "Server._" in name and not name.endswith("_close"))
             for task in cancelled:
                 task.cancel()
 

@@ -69,7 +69,7 @@ def test_client_leaves_at_every_byte(
         await asyncio.sleep(0)
 
     async def main() -> None:
-        options = {"process_request": nothing} if hooks else {}
+        options: dict[str, Any] = {"process_request": nothing} if hooks else {}
         async with serve(setting, **options) as server:
             for offset in range(len(REQUEST) + 1):
                 raw = await Raw.connect(server)
@@ -278,7 +278,7 @@ def test_max_pending(setting: Setting, run: Run) -> None:
             silent: list[Raw] = []
             for number in range(3):
                 silent.append(await Raw.connect(server))
-                await soon(lambda number=number: len(server._gate) == number + 1)
+                await soon(lambda number=number: len(server._gate) == number + 1)  # type: ignore[misc]
             silent.append(await Raw.connect(server))
             with within(3, at_least=0.8):
                 assert await silent[0].rest() == b""

@@ -33,7 +33,7 @@ def test_max_size(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, 
         try:
             await echo(ws)
         except exceptions.ConnectionClosedError as exc:
-            ends.append((exc.sent.code, "max_size" in str(exc)))
+            ends.append((exc.sent and exc.sent.code, "max_size" in str(exc)))
             raise
 
     async def main() -> None:

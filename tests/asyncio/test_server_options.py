@@ -315,7 +315,7 @@ def test_logger(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) ->
 # create_connection
 
 
-class Counting(ServerConnection):  # type: ignore[misc,valid-type]
+class Counting(ServerConnection):
     """A connection with more attributes."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import http
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.exceptions import InvalidStatus as WebsocketsInvalidStatus
@@ -100,7 +100,8 @@ def test_cannot_send_before_open(setting: Setting, run: Run, caplog: pytest.LogC
     outcome: list[Any] = []
 
     async def process(ws: Any, request: Any) -> None:
-        for call in (lambda: ws.send_nowait("x"), lambda: ws.recv_nowait()):
+        calls: list[Callable[[], Any]] = [lambda: ws.send_nowait("x"), ws.recv_nowait]
+        for call in calls:
             try:
                 outcome.append(call())
             except Exception as exc:
@@ -368,7 +369,7 @@ def test_answering_101_oneself(setting: Setting, run: Run) -> None:
     """To what is no request for a WebSocket, it cannot be answered."""
 
     def process(ws: Any, request: Any) -> Any:
-        return Response(101, "Switching Protocols", Headers(), None)
+        return Response(101, "Switching Protocols", Headers(), cast(Any, None))
 
     async def main() -> None:
         async with serve(setting, process_request=process) as server:
@@ -501,7 +502,7 @@ def test_both_run_before_the_handler(setting: Setting, run: Run) -> None:
         order.append("handler")
 
     async def main() -> None:
-        options = {"process_request": request_hook, "process_response": response_hook}
+        options: dict[str, Any] = {"process_request": request_hook, "process_response": response_hook}
         async with serve(setting, handler, **options) as server:
             with await Raw.open(server) as raw:
                 assert (await raw.until_close())[1] == Close(1000)

@@ -179,7 +179,8 @@ def test_versions(setting: Setting, run: Run, certificates: Certificates, versio
 
 @pytest.mark.parametrize("kind", ["native", "context"])
 def test_alpn(setting: Setting, run: Run, certificates: Certificates, kind: str) -> None:
-    tls = server_side(kind, certificates, **({"alpn": ["http/1.1"]} if kind == "native" else {}))
+    options: dict[str, Any] = {"alpn": ["http/1.1"]} if kind == "native" else {}
+    tls = server_side(kind, certificates, **options)
     if kind == "context":
         tls.set_alpn_protocols(["http/1.1"])
 

@@ -21,7 +21,7 @@ LIMIT = 10.0
 
 
 def run(main: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(main(), LIMIT))  # type: ignore[arg-type]
+    return asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
 async def echo(ws: Any) -> None:
@@ -103,7 +103,8 @@ def test_attributes_of_a_client(client: Any, server: Any) -> None:
             assert isinstance(ws.id, uuid.UUID)
             assert ws.id == ws.protocol.id
             assert isinstance(ws.logger, logging.LoggerAdapter)
-            assert ws.logger.extra["websocket"].id == ws.id
+            extra: Any = ws.logger.extra
+            assert extra["websocket"].id == ws.id
             assert ws.logger.logger.name == "websockets.client"
             assert ws.loop is asyncio.get_running_loop()
             assert (ws.ping_interval, ws.ping_timeout, ws.close_timeout) == (20, 20, 10)
@@ -193,7 +194,8 @@ def test_closed_by_the_server(
             assert (exc.rcvd.code, exc.rcvd.reason, exc.rcvd_then_sent) == (code, reason, True)
             assert str(exc).startswith(f"received {code} (")
             assert (ws.close_code, ws.close_reason) == (code, reason)
-            for call in (lambda: ws.send("x"), lambda: ws.ping(), lambda: ws.pong(), lambda: ws.recv()):
+            calls: list[Callable[[], Any]] = [lambda: ws.send("x"), ws.ping, ws.pong, ws.recv]
+            for call in calls:
                 with pytest.raises(getattr(client.exceptions, name)):
                     await call()
             await ws.close()
@@ -682,7 +684,7 @@ def test_fatal_errors_end_the_iteration(client: Any, server: Any) -> None:
         class FatalError(Exception):
             pass
 
-        def process_exception(exc: Exception) -> Exception | None:
+        def process_exception(exc: Any) -> Exception | None:
             assert isinstance(exc, client.exceptions.InvalidStatus)
             return FatalError("fatal") if exc.response.status_code == 500 else exc
 

@@ -118,7 +118,8 @@ def test_blocking_iterators_use_an_overridden_recv(package: Any) -> None:
 def test_no_python_function_runs_for_each_message() -> None:
     """Iterating stays as fast as it is natively."""
     for kind in (ours.ClientConnection, ours_blocking.ClientConnection):
-        assert not hasattr(kind.__next__ if hasattr(kind, "__next__") else kind.__anext__, "__code__")
+        name = "__next__" if hasattr(kind, "__next__") else "__anext__"
+        assert not hasattr(getattr(kind, name), "__code__")
 
     async def main() -> None:
         import sys

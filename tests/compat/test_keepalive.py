@@ -27,7 +27,7 @@ INTERVAL = 0.1
 
 
 def run(main: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(main(), LIMIT))  # type: ignore[arg-type]
+    return asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
 def silent(wire: Wire) -> Any:

@@ -20,7 +20,7 @@ class Lines(logging.Handler):
         self.found: dict[Any, list[str]] = {}
         self.closed = threading.Semaphore(0)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record: Any) -> None:
         if hasattr(record, "websocket"):
             # Ours name the connection behind what happened to it.
             line = record.getMessage().replace(f" ({getattr(record.websocket, '_label', None)})", "")

@@ -71,6 +71,7 @@ def test_what_native_code_raises() -> None:
                 ws = await wirespeed.connect(address)
                 with pytest.raises(kind) as caught:
                     await ws.recv()
+                assert caught.value.rcvd is not None
                 assert caught.value.rcvd.code == 4000
                 assert caught.value.code == 4000  # no warning: it is ours
             assert isinstance(caught.value, exceptions.WebSocketException)

@@ -94,6 +94,7 @@ def test_arguments_of_serve() -> None:
 
 
 def test_connections_are_made_by_connect() -> None:
+    kind: Any
     for kind in (ClientConnection, blocking.ClientConnection):
         with pytest.raises(TypeError, match="protocol must be what"):
             kind(None, object())
@@ -118,9 +119,9 @@ def test_proxies(proxy: Callable[..., Any], kind: str) -> None:
             assert isinstance(ws, wirespeed.ClientConnection)
             await ws.send("x")
             assert await ws.recv() == "x"
-        ws = await asyncio.to_thread(blocking.connect, f"ws://{host}", proxy=through)
-        ws.send("x")
-        assert await asyncio.to_thread(ws.recv) == "x"
-        await asyncio.to_thread(ws.close)
+        other = await asyncio.to_thread(blocking.connect, f"ws://{host}", proxy=through)
+        other.send("x")
+        assert await asyncio.to_thread(other.recv) == "x"
+        await asyncio.to_thread(other.close)
 
     run(main)

@@ -48,6 +48,7 @@ def test_connections_have_the_native_methods() -> None:
         async def recv(self, decode: bool | None = None) -> Any:
             return await super().recv(decode)
 
+    kind: Any
     for kind in (client._Made, server._Made, Plain):
         assert not hasattr(kind.recv, "__code__")
         assert not hasattr(kind.send, "__code__")

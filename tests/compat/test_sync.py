@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http
 import logging
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,11 @@ def test_wrong_arguments(package: Any) -> None:
         connect("http://localhost/")
     with pytest.raises(ValueError, match="ssl argument is incompatible with a ws:// URI"):
         connect("ws://localhost/", ssl=True)
-    for function in (lambda **options: connect("ws://localhost/", **options), lambda **o: serving(echo, **o)):
+    functions: list[Callable[..., Any]] = [
+        functools.partial(connect, "ws://localhost/"),
+        functools.partial(serving, echo),
+    ]
+    for function in functions:
         with pytest.raises(ValueError, match="unsupported compression: gzip"):
             function(compression="gzip")
         with pytest.raises(TypeError, match="subprotocols must be a list, not a str"):

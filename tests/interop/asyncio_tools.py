@@ -88,7 +88,7 @@ def _stacks(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def _describe(context: dict[str, Any]) -> str:
-    text = context["message"]
+    text: str = context["message"]
     if exc := context.get("exception"):
         text += "\n" + "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
     for name in ("task", "future", "handle", "transport"):

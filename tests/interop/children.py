@@ -51,7 +51,7 @@ class Child:
 
     def read_until(self, start: str, timeout: float = 20.0) -> str:
         """The rest of the next line that starts so; lines before it are kept for the error only."""
-        seen = []
+        seen: list[str] = []
         while True:
             try:
                 line = self.read_line(timeout)

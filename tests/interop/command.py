@@ -39,7 +39,7 @@ def result(*arguments: str, stdin: bytes = b"", **options: Any) -> tuple[int, by
 def running(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process that the test talks to while it runs."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
+    process = subprocess.Popen[bytes](
         [*COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), **options
     )
     try:

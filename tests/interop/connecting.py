@@ -41,6 +41,7 @@ def fails(
     with no_leaks():
         with pytest.raises(expected, match=match) as raised:
             run(main)
+        error: BaseException = raised.value
         # It would keep alive what must be gone.
-        raised.value.__traceback__ = None
-        return raised.value
+        error.__traceback__ = None
+        return error

@@ -536,4 +536,4 @@ def _unique(rows: list[Any]) -> None:
 
 
 for _rows in (HANDSHAKE_FAULTS, HANDSHAKE_ODDITIES, FRAME_FAULTS, ODDITIES):
-    _unique(_rows)  # type: ignore[arg-type]
+    _unique(_rows)

@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -216,7 +216,7 @@ async def deaf(ws: ServerConnection, query: dict[str, str]) -> None:
     await ws.wait_closed()
 
 
-PATHS = {
+PATHS: dict[str, Callable[[ServerConnection, dict[str, str]], Awaitable[None]]] = {
     "/": echo,
     "/stamp": stamp,
     "/sink": sink,

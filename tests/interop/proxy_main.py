@@ -10,11 +10,14 @@ it makes, HOST as the client named it. It ends when its standard input does, so 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 
 def end_with_stdin() -> None:
@@ -35,7 +38,8 @@ def serve_pproxy(kind: str, user: str | None, cert: str | None, key: str | None)
     import asyncio
     import ssl
 
-    import pproxy
+    # What is imported by name has no types to speak of.
+    pproxy = importlib.import_module("pproxy")
 
     def report(line: str) -> None:
         found = re.search(r" -> (\S+):(\d+)$", line)
@@ -47,6 +51,7 @@ def serve_pproxy(kind: str, user: str | None, cert: str | None, key: str | None)
         fragment = f"#{user}" if user else ""
         proxy = pproxy.Server(f"{scheme}://127.0.0.1:0{fragment}")
         if kind == "https":
+            assert cert is not None
             proxy.sslserver = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             proxy.sslserver.load_cert_chain(cert, key)
         # Without a negative authtime, an address that has logged in once needs no password later.
@@ -57,22 +62,24 @@ def serve_pproxy(kind: str, user: str | None, cert: str | None, key: str | None)
     asyncio.run(main())
 
 
-def serve_twisted(user: str | None) -> None:
-    from twisted.internet import protocol, reactor
+def serve_twisted(allowed: str | None) -> None:
+    from twisted.internet import protocol
     from twisted.protocols import socks
+
+    # Not the interface that it is declared to be: this has what all reactors have.
+    reactor: Any = importlib.import_module("twisted.internet.reactor")
 
     class Resolver:
         """Tells that the client asked for a name, as only SOCKS 4a can."""
 
         def resolve(self, name: bytes) -> object:
             say(f"resolve {name.decode()}")
-            return reactor.resolve(name)  # type: ignore[attr-defined]
+            return reactor.resolve(name)
 
     class Socks4(socks.SOCKSv4):
-        def authorize(self, code: int, host: str, port: int, name: bytes) -> bool:
-            if isinstance(host, bytes):
-                host = host.decode()
-            if user is not None and name != user.split(":")[0].encode():
+        def authorize(self, code: int, server: str | bytes, port: int, user: bytes) -> Any:
+            host = server.decode() if isinstance(server, bytes) else server
+            if allowed is not None and user != allowed.split(":")[0].encode():
                 return False
             say(f"connect {host} {port}")
             return True
@@ -80,11 +87,12 @@ def serve_twisted(user: str | None) -> None:
         def log(self, proto: object, data: bytes) -> None:
             pass
 
-    factory = protocol.Factory()
-    factory.protocol = lambda: Socks4(None, Resolver())  # type: ignore[assignment]
-    port = reactor.listenTCP(0, factory, interface="127.0.0.1")  # type: ignore[attr-defined]
+    make: Callable[..., Any] = Socks4
+    factory: Any = protocol.Factory()
+    factory.protocol = lambda: make(None, Resolver())
+    port = reactor.listenTCP(0, factory, interface="127.0.0.1")
     say(f"listening {port.getHost().port}")
-    reactor.run(installSignalHandlers=False)  # type: ignore[attr-defined]
+    reactor.run(installSignalHandlers=False)
 
 
 def main() -> None:

@@ -142,7 +142,7 @@ class Wire:
 
     def read_until_close(self) -> tuple[list[Frame], Close | None]:
         """Read frames until the client's close frame or the end of the stream."""
-        frames = []
+        frames: list[Frame] = []
         try:
             while True:
                 frame = self.read_frame()

@@ -11,7 +11,7 @@ import select
 import selectors
 import time
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from wirespeed.asyncio.loop import Selector
 
@@ -88,7 +88,7 @@ def mask(events: int) -> int:
 
 
 class OracleSelector(Selector):
-    native_class = PythonSelector
+    native_class = cast(Any, PythonSelector)
 
 
 NATIVE_CLASSES: list[Any] = [PythonSelector, *([Selector.native_class] if Selector.native_class is not None else [])]

@@ -157,7 +157,7 @@ class WebSocketsServer:
         if url.path == "/auth":
             check = basic_auth(realm="tests", credentials=("hello", "iloveyou:)"))
             answer = check(connection, request)
-            return await answer if isinstance(answer, Awaitable) else answer  # type: ignore[return-value]
+            return await answer if isinstance(answer, Awaitable) else answer
         if url.path.startswith("/status/"):
             status = http.HTTPStatus(int(url.path[8:]))
             response = connection.respond(status, f"{status.phrase}: ask again\n")

@@ -282,7 +282,7 @@ class _Run:
                 link.aborted = True
                 link.ws.abort()
             else:
-                link.peer.do({"peer": "close"}.get(end, end))
+                link.peer.do("close" if end == "peer" else end)
         await self._turns(2)
         over = lambda: self._drain() and all(task.done() for task in closing) and self._is_over()  # noqa: E731
         if not await self._until(over):

@@ -250,7 +250,7 @@ class _Run:
                 link.aborted = True
                 link.ws.abort()
             elif end != "close":
-                link.peer.do({"peer": "close"}.get(end, end))
+                link.peer.do("close" if end == "peer" else end)
         if end != "close":
             # Somebody has to be in a call to learn of it.
             learned = lambda: self._drain(to_the_end=True) and all(link.state != "OPEN" for link in self.record.links)  # noqa: E731

@@ -202,6 +202,7 @@ def test_closed_by_the_server_without_code(scripted: Scripted) -> None:
     ws = connect(server.uri)
     with pytest.raises(exceptions.ConnectionClosedOK) as raised:
         ws.recv(timeout=5)
+    assert raised.value.rcvd is not None
     assert raised.value.rcvd.code == 1005
     assert (ws.close_code, ws.close_reason) == (1005, "")
     assert server.result == ([], Close(1005)), "RFC 6455 section 5.5.1: the reply echoes, so it is empty too"

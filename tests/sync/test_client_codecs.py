@@ -30,7 +30,7 @@ class Order:
 
 @pytest.fixture(params=["json", "msgpack"])
 def codec(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 def calls(ws: Any, codec: str) -> tuple[Any, Any]:

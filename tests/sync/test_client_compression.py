@@ -57,7 +57,7 @@ def talk(ws: Any) -> None:
 
 def test_negotiated_by_default(server: WebSocketsServer) -> None:
     with connect(server.uri + "/negotiated") as ws:
-        assert ws.recv(timeout=5).startswith("permessage-deflate")
+        assert str(ws.recv(timeout=5)).startswith("permessage-deflate")
         assert "permessage-deflate" in ws.request.headers["Sec-WebSocket-Extensions"]
         assert ws.response.headers["Sec-WebSocket-Extensions"].startswith("permessage-deflate")
 

@@ -21,7 +21,7 @@ Scripted = Callable[..., ScriptedServer]
 def answering(wire: Wire) -> list[Frame]:
     """Accept, answer pings and close, return the other frames and the pings."""
     wire.accept()
-    frames = []
+    frames: list[Frame] = []
     while True:
         received = wire.read_frame()
         if received.opcode == CLOSE:
@@ -179,8 +179,7 @@ def test_pong_acknowledges_earlier_pings(scripted: Scripted) -> None:
 
     def script(wire: Wire) -> None:
         wire.accept()
-        for _ in range(3):
-            last = wire.read_frame()
+        last = [wire.read_frame() for _ in range(3)][-1]
         wire.send(pong(last.payload))
         wire.read_until_close()
 
@@ -347,7 +346,7 @@ def test_no_ping_timeout(scripted: Scripted) -> None:
 
 def test_no_keepalive(scripted: Scripted) -> None:
     server = scripted(silent)
-    options = {"ping_interval": None, "ping_timeout": 0.05, "close_timeout": 0.1}
+    options: dict[str, Any] = {"ping_interval": None, "ping_timeout": 0.05, "close_timeout": 0.1}
     with connect(server.uri, **options) as ws, pytest.raises(TimeoutError):
         ws.recv(timeout=0.2)
     assert server.result == ([], Close(1000))

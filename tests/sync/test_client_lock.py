@@ -83,7 +83,7 @@ def in_thread(user: User) -> Iterator[None]:
 class Interrupted:
     """The TLS of a connection, with something else done in the middle of its work."""
 
-    within: ClassVar[Callable[[], None] | None] = None
+    within: ClassVar[list[Callable[[], None]]] = []
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -92,13 +92,13 @@ class Interrupted:
         return getattr(self.layer, name)
 
     def read(self, *arguments: Any) -> Any:
-        if Interrupted.within is not None:
-            Interrupted.within()
+        for within in Interrupted.within:
+            within()
         return self.layer.read(*arguments)
 
     def write(self, *arguments: Any) -> Any:
-        if Interrupted.within is not None:
-            Interrupted.within()
+        for within in Interrupted.within:
+            within()
         return self.layer.write(*arguments)
 
 
@@ -129,11 +129,11 @@ def in_finalizers(user: User) -> Iterator[None]:
         Cycle()
         gc.collect(0)
 
-    Interrupted.within = within
+    Interrupted.within = [within]
     try:
         yield
     finally:
-        Interrupted.within = None
+        Interrupted.within = []
 
 
 @contextlib.contextmanager

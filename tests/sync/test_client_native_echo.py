@@ -47,6 +47,7 @@ def test_blast(target: tuple[str, dict[str, Any]], size: int) -> None:
     with connect(f"{uri}/blast?size={size}", compression=None, close_timeout=2, **options) as ws:
         for number in range(200):
             message = ws.recv(timeout=5)
+            assert isinstance(message, bytes)
             assert len(message) == size
             assert int.from_bytes(message[:8], "little") == number
         with within(1.5):

@@ -33,7 +33,7 @@ def test_wrong_value(server: WebSocketsServer, name: str, value: Any) -> None:
 
 def test_unknown_option(server: WebSocketsServer) -> None:
     with pytest.raises(TypeError, match="ping_intervall"):
-        connect(server.uri, ping_intervall=1)
+        connect(server.uri, ping_intervall=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("uri", [1, None, b"ws://localhost/"])
@@ -63,7 +63,7 @@ def test_close_of_wrong_type(server: WebSocketsServer) -> None:
     with connect(server.uri) as ws:
         for arguments in [("1000",), (1000, b"bye"), (1000, 1), (None,)]:
             with pytest.raises(TypeError):
-                ws.close(*arguments)
+                ws.close(*arguments)  # type: ignore[arg-type]
         ws.send("still open")
         assert ws.recv(timeout=5) == "still open"
 

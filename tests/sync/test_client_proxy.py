@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -272,7 +272,7 @@ def test_proxy_credentials_stay_at_the_proxy(
 ) -> None:
     through = proxy("http", login=True)
     with connect(server.uri + "/headers", **options(through, certificates)) as ws:
-        assert not [line for line in ws if line.lower().startswith("proxy-")]
+        assert not [line for line in ws if cast(str, line).lower().startswith("proxy-")]
     through.read_connection()
 
 

@@ -72,7 +72,7 @@ def test_no_descriptor_left_after_failures(script: Callable[[Wire], None]) -> No
         with ScriptedServer(script) as server:
             for _ in range(20):
                 try:
-                    ws = connect(server.uri, open_timeout=5)
+                    ws: Any = connect(server.uri, open_timeout=5)
                 except (exceptions.InvalidHandshake, ConnectionError, EOFError):
                     continue
                 with pytest.raises(exceptions.ConnectionClosedError):

@@ -138,7 +138,7 @@ def test_recv_inside_a_handler_during_recv(scripted: Scripted) -> None:
         wire.send(text("two"))
         wire.read_until_close()
 
-    inner = []
+    inner: list[str | bytes] = []
 
     def handler() -> None:
         ws.send("go")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +15,11 @@ from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
 
 Scripted = Callable[..., ScriptedServer]
+
+
+def joined(pieces: Iterable[Any]) -> str:
+    """All of a text. Its pieces are known to be text when it runs only."""
+    return "".join(pieces)
 
 
 def serve(scripted: Scripted, data: bytes, *headers: str) -> str:
@@ -50,7 +55,7 @@ def test_unfragmented(scripted: Scripted) -> None:
 
 def test_empty_message(scripted: Scripted) -> None:
     with connect(serve(scripted, text("") + text("next"))) as ws:
-        assert "".join(ws.recv_streaming()) == ""
+        assert joined(ws.recv_streaming()) == ""
         assert ws.recv(timeout=5) == "next"
 
 
@@ -60,7 +65,7 @@ def test_character_split_across_fragments(scripted: Scripted) -> None:
     with connect(serve(scripted, data)) as ws:
         pieces = list(ws.recv_streaming())
     assert pieces[0] == "a"
-    assert "".join(pieces) == "a€b"
+    assert joined(pieces) == "a€b"
 
 
 def test_decode(scripted: Scripted) -> None:
@@ -74,7 +79,7 @@ def test_decode(scripted: Scripted) -> None:
 def test_control_frames_between(scripted: Scripted) -> None:
     data = text("one", fin=False) + ping(b"x") + frame(CONT, b"two", fin=False) + ping(b"y") + frame(CONT, b"three")
     with connect(serve(scripted, data)) as ws:
-        assert "".join(ws.recv_streaming()) == "onetwothree"
+        assert joined(ws.recv_streaming()) == "onetwothree"
 
 
 def test_pieces_arrive_before_the_message_ends(scripted: Scripted) -> None:
@@ -89,14 +94,14 @@ def test_pieces_arrive_before_the_message_ends(scripted: Scripted) -> None:
         pieces = iter(ws.recv_streaming())
         assert next(pieces) == "one"
         server.release.set()
-        assert "".join(pieces) == "two"
+        assert joined(pieces) == "two"
 
 
 def test_compressed(scripted: Scripted) -> None:
     data = deflate(b"Hello, Hello, Hello")
     frames = text(data[:5], fin=False, rsv=4) + frame(CONT, data[5:])
     with connect(serve(scripted, frames + text("next"), DEFLATE)) as ws:
-        assert "".join(ws.recv_streaming()) == "Hello, Hello, Hello"
+        assert joined(ws.recv_streaming()) == "Hello, Hello, Hello"
         assert ws.recv(timeout=5) == "next"
 
 
@@ -105,7 +110,7 @@ def test_a_real_server(server: WebSocketsServer) -> None:
         ws.send("go")
         pieces = list(ws.recv_streaming())
         assert len(pieces) >= 20
-        assert "".join(pieces) == "".join(chr(ord("a") + index % 26) * 10_000 for index in range(20))
+        assert joined(pieces) == "".join(chr(ord("a") + index % 26) * 10_000 for index in range(20))
 
 
 def test_connection_lost_in_the_middle(scripted: Scripted) -> None:
@@ -159,7 +164,7 @@ def test_max_size_still_holds(scripted: Scripted) -> None:
 def test_opcode_of_the_first_fragment_decides(scripted: Scripted) -> None:
     with connect(serve(scripted, frame(TEXT, b"", fin=False) + frame(CONT, b"x"))) as ws:
         pieces = list(ws.recv_streaming())
-    assert "".join(pieces) == "x"
+    assert joined(pieces) == "x"
 
 
 @pytest.mark.wirespeed_only("it looks at what is ours")

@@ -51,7 +51,7 @@ class Threads:
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
+def threads() -> Threads:
     return Threads()
 
 
@@ -66,7 +66,7 @@ def test_one_receives_many_send(server: WebSocketsServer, threads: Threads) -> N
 
         for sender in range(senders):
             threads.start(send, sender)
-        received = [ws.recv(timeout=10) for _ in range(senders * each)]
+        received = [str(ws.recv(timeout=10)) for _ in range(senders * each)]
         threads.join()
     for sender in range(senders):
         numbers = [int(message.split(":")[1]) for message in received if message.startswith(f"{sender}:")]
@@ -79,7 +79,12 @@ def test_one_receives_one_sends_without_waiting(server: WebSocketsServer, thread
     """Both directions are full at once; neither thread may wait for the other."""
     message, count = bytes(100_000), 200  # 20 MB each way
     with connect(server.uri, compression=None) as ws:
-        threads.start(lambda: [ws.send(message) for _ in range(count)])
+
+        def send_all() -> None:
+            for _ in range(count):
+                ws.send(message)
+
+        threads.start(send_all)
         for _ in range(count):
             assert len(ws.recv(timeout=10)) == len(message)
         threads.join()
@@ -117,11 +122,11 @@ def test_two_receivers(scripted: Scripted, threads: Threads) -> None:
         wire.send(b"".join(text(str(number)) for number in range(count)) + close(1000))
         wire.read_until_close()
 
-    received: list[list[str]] = [[], [], []]
+    received: list[list[Any]] = [[], [], []]
     ws = connect(scripted(script).uri)
     for mine in received:
 
-        def receive(mine: list[str] = mine) -> None:
+        def receive(mine: list[Any] = mine) -> None:
             mine.extend(ws)
 
         threads.start(receive)
@@ -281,7 +286,7 @@ def test_blocked_calls_release_the_interpreter(scripted: Scripted, threads: Thre
         wire.read_until_close()
 
     server = scripted(script)
-    progress = []
+    progress: list[Any] = []
     with connect(server.uri) as ws:
         threads.start(lambda: progress.append(ws.recv(timeout=10)))
         server.wait_reached()
@@ -337,8 +342,13 @@ def test_frames_of_concurrent_senders_stay_whole(scripted: Scripted, threads: Th
 
     server = scripted(script, receive_buffer=4096)
     with connect(server.uri, compression=None) as ws:
+
+        def send(sender: int) -> None:
+            for _ in range(each):
+                ws.send(bytes([sender]) * 200_000)
+
         for sender in range(senders):
-            threads.start(lambda sender=sender: [ws.send(bytes([sender]) * 200_000) for _ in range(each)])
+            threads.start(send, sender)
         server.wait_reached()
         server.release.set()
         threads.join()

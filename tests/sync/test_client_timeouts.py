@@ -143,7 +143,7 @@ def test_byte_by_byte_with_tiny_timeouts(scripted: Scripted) -> None:
         wire.send_in_pieces(data)
         wire.read_until_close()
 
-    received = []
+    received: list[str | bytes] = []
     with connect(scripted(script).uri) as ws, within(20):
         while len(received) < 39:
             with contextlib.suppress(TimeoutError):
@@ -166,7 +166,7 @@ def test_control_frames_do_not_extend_the_timeout(scripted: Scripted) -> None:
         with within(0.8, at_least=0.3), pytest.raises(TimeoutError):
             ws.recv(timeout=0.3)
         server.release.set()
-        message = ws.recv(timeout=5)
+        message = str(ws.recv(timeout=5))
         assert message.startswith("begun")
         assert message.endswith("end")
 

@@ -157,7 +157,7 @@ def test_faults_of_the_client(caplog: pytest.LogCaptureFixture, option: dict[str
         try:
             ws.recv()
         except exceptions.ConnectionClosedError as exc:
-            ends.append(exc.sent.code)
+            ends.append(exc.sent and exc.sent.code)
             raise
 
     with serving(handler, **option) as server, Raw.open(server) as raw:
@@ -362,7 +362,7 @@ def test_localhost() -> None:
     with serving(echo, "localhost", 0) as server:
         port = server.socket.getsockname()[1]
         assert {sock.getsockname()[1] for sock in server.sockets} == {port}
-        expected = {info[4][0] for info in socket.getaddrinfo("localhost", 0, 0, socket.SOCK_STREAM)}
+        expected = {str(info[4][0]) for info in socket.getaddrinfo("localhost", 0, 0, socket.SOCK_STREAM)}
         for host in expected & {sock.getsockname()[0] for sock in server.sockets}:
             with connect(f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}") as ws:
                 ws.send("x")

@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -147,7 +147,7 @@ def test_unix_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["host", "port", "family", "reuse_port", "no_such_thing"])
 def test_unix_keywords(tmp_path: Path, name: str) -> None:
     with pytest.raises(TypeError, match=rf"unix_serve\(\) got an unexpected keyword argument '{name}'"):
-        unix_serve(echo, tmp_path / "socket", **{name: None})
+        unix_serve(echo, tmp_path / "socket", **cast("dict[str, Any]", {name: None}))
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_size", -1), ("process_request", coroutine)], ids=["value", "type"])

@@ -21,7 +21,8 @@ ENDLESS = [math.inf, 1e12, 3e6, 10**400]
 def test_server(seconds: float, sent: int) -> None:
     """It waits for the rest of a request, and for the next client."""
     names = ("open_timeout", "ping_interval", "ping_timeout", "close_timeout")
-    with serving(**dict.fromkeys(names, seconds)) as server, Raw(server) as raw:
+    options: dict[str, Any] = dict.fromkeys(names, seconds)
+    with serving(**options) as server, Raw(server) as raw:
         raw.send(request()[:sent])
         # The thread that accepts has gone back to wait.
         wait_until(lambda: len(server._gate) == 1)

@@ -122,7 +122,7 @@ def test_half_open_tls(certificates: Certificates) -> None:
     if not raise_descriptors(4096):
         pytest.skip("the hard limit of descriptors is below 4,096")
     cert, key = certificates.server_files()
-    options = {"ssl": TLS(cert=cert, key=key), "max_pending": 100, "open_timeout": 4}
+    options: dict[str, Any] = {"ssl": TLS(cert=cert, key=key), "max_pending": 100, "open_timeout": 4}
     with serving(**options) as server, flood(server.socket.getsockname()[1], 400, half="tls") as clients:
         clients.there()
         for _ in range(5):

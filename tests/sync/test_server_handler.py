@@ -120,8 +120,8 @@ def test_said_before_closing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_handler_after_the_farewell() -> None:
     """A connection that was answered before the server began to close is closed, and nothing else."""
-    called = []
-    threads = []
+    called: list[Any] = []
+    threads: list[Any] = []
 
     def create(*args: Any, **options: Any) -> Any:
         # The farewell is there when the answer leaves, as it is when this thread comes late.

@@ -229,7 +229,8 @@ def test_hook_raises(log: Log, hook: str) -> None:
     def process(*_: Any) -> Any:
         raise KeyError("oops")
 
-    with serving(**{hook: process}) as server:
+    hooks: dict[str, Any] = {hook: process}
+    with serving(**hooks) as server:
         reply = answer(server, request())
         assert (reply.status, reply.body) == (500, FAILED)
         assert answer(server, request()).status == 500  # and the server goes on
@@ -239,7 +240,8 @@ def test_hook_raises(log: Log, hook: str) -> None:
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response"])
 def test_hook_returns_nonsense(caplog: pytest.LogCaptureFixture, hook: str) -> None:
-    with serving(**{hook: lambda *_: 404}) as server:
+    hooks: dict[str, Any] = {hook: lambda *_: 404}
+    with serving(**hooks) as server:
         assert answer(server, request()).status == 500
     assert f"{hook} must return a Response or None, not int" in caplog.text
 
@@ -346,7 +348,7 @@ def test_response_replaced() -> None:
 
 def test_response_sees_refusals() -> None:
     seen: list[Any] = []
-    options = {
+    options: dict[str, Any] = {
         "process_request": lambda ws, _: ws.respond(404, "no"),
         "process_response": lambda ws, request, response: seen.append(response.status_code),
     }

@@ -83,7 +83,7 @@ def test_connections_are_closed(client: Client, arguments: dict[str, Any], expec
         try:
             ws.recv()
         except exceptions.ConnectionClosed as exc:
-            ended.append(exc.sent.code)
+            ended.append(exc.sent and exc.sent.code)
 
     with serving(handler) as server, clients(client, server, 5) as ends:
         with within(5):
