@@ -29,7 +29,7 @@ fn a_child_says_nothing() {
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
     let (there, here) = sockets(None);
-    let mut evented: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), Some(here), None);
+    let mut drive: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), Some(here), None);
     let (blocking_there, blocking_here) = sockets(None);
     let blocking: Blocking<Vec<u8>, Vec<u8>> =
         Blocking::new(peer(Side::Client, None), blocking_here, Settings::default());
@@ -45,17 +45,17 @@ fn a_child_says_nothing() {
     assert!(is_silent(&queued_there));
 
     // The wall below every caller: nothing is encrypted, queued or written.
-    let _ = evented.peer.link.send_message(MessageKind::Text, b"x", None);
-    let _ = evented.peer.link.send_ping(b"x");
-    evented.peer.link.send_close_notify();
-    assert_eq!(evented.peer.link.queued(), 0);
-    assert_eq!(evented.flush(), Flushed::All);
+    let _ = drive.peer.link.send_message(MessageKind::Text, b"x", None);
+    let _ = drive.peer.link.send_ping(b"x");
+    drive.peer.link.send_close_notify();
+    assert_eq!(drive.peer.link.queued(), 0);
+    assert_eq!(drive.flush(), Flushed::All);
     assert!(is_silent(&there));
     // And the connection is over at the first touch, its socket open for the parent.
-    evented.disown_after_fork();
-    assert_eq!(evented.advance(Instant::now), Progress::Over);
-    assert!(matches!(evented.peer.link.failure(), Some(Failure::Forked)));
-    let kept = evented.take_ended();
+    drive.disown_after_fork();
+    assert_eq!(drive.advance(Instant::now), Progress::Over);
+    assert!(matches!(drive.peer.link.failure(), Some(Failure::Forked)));
+    let kept = drive.take_ended();
     assert!(is_silent(&there));
     drop(kept);
 

@@ -1,12 +1,15 @@
 //! What a connection does between its socket and whoever uses it, however they wait: what moves, closes and keeps it alive, and the queue of what
 //! was received, generic over what messages are to the application.
 
+mod flow;
 mod inbox;
 mod motion;
+mod outbox;
 
-pub use motion::{Drive, Progress, Reading};
-
+pub use flow::{End, Environment, Farewell, Flow, Limits, Settling, Step};
 pub use inbox::{Inbox, Item, Receiver, Unparsed, Wanted};
+pub use motion::{Drive, Progress, Reading};
+pub use outbox::{Hold, Large, Outbox, Output, TellWritable, YIELD_BYTES};
 
 /// High and low marks of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,9 +18,9 @@ impl AsyncConnection {
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };
         if self.state.take_poison() {
-            state.conn.end(Failure::Aborted);
+            state.drive.end(Failure::Aborted);
         }
-        state.conn.disown_after_fork();
+        state.drive.disown_after_fork();
         Ok(state)
     }
 
@@ -60,7 +60,7 @@ impl AsyncConnection {
 
     /// The exception of a connection that is closed.
     pub(super) fn closed(&self, py: Python<'_>) -> PyErr {
-        let ended = self.lock(py).map(|state| state.conn.peer.link.failure().cloned());
+        let ended = self.lock(py).map(|state| state.drive.peer.link.failure().cloned());
         let (failure, closing) = match (ended, self.closing(py)) {
             (Ok(failure), Ok(closing)) => (failure, closing),
             (Err(error), _) | (_, Err(error)) => return error,
@@ -75,7 +75,7 @@ impl AsyncConnection {
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
         let state = self.lock(py)?;
-        let link = &state.conn.peer.link;
+        let link = &state.drive.peer.link;
         Ok(Closing {
             received: link.close_received().cloned(),
             sent: link.close_sent().cloned(),
@@ -84,7 +84,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {
-        this.get().lock(this.py())?.conn.end(Failure::Aborted);
+        this.get().lock(this.py())?.drive.end(Failure::Aborted);
         Self::settle(this)
     }
 

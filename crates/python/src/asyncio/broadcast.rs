@@ -5,6 +5,7 @@ use std::time::Instant;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Source;
+use wirespeed_driver::drive::Hold;
 use wirespeed_driver::entropy;
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::deflate::Params;
@@ -141,18 +142,18 @@ fn send(
     conn.check_thread(py, "broadcast()")?;
     let iteration = conn.loop_state.get().iteration();
     let mut state = conn.lock(py)?;
-    if state.connecting || state.conn.is_closing() || state.pending_close.is_some() {
+    if state.is_connecting() || state.is_closing() {
         return Ok(None);
     }
-    if state.fragmenting || state.conn.peer.link.is_sending_fragments() {
+    if state.outbox.hold != Hold::Free || state.drive.peer.link.is_sending_fragments() {
         return Ok(Some(Err(Missed::Fragments)));
     }
     // In the middle of a large message nothing can be queued at all.
-    if state.large.is_some() || slow != Slow::Buffer && state.is_crowded() {
+    if state.outbox.large.is_some() || slow != Slow::Buffer && state.is_crowded() {
         match slow {
             Slow::Skip | Slow::Buffer => {}
             Slow::Drop => {
-                state.conn.end(Failure::Aborted);
+                state.drive.end(Failure::Aborted);
                 drop(state);
                 AsyncConnection::settle(this)?;
             }
@@ -161,12 +162,12 @@ fn send(
                 let code = CloseCode(1013); // RFC 6455 11.7: try again later
                 AsyncConnection::begin_close(this, Some(code), "too slow", true)?;
                 let mut state = conn.lock(py)?;
-                state.conn.limit_closing(Instant::now());
+                state.drive.limit_closing(Instant::now());
             }
         }
         return Ok(Some(Err(Missed::Slow)));
     }
-    let link = &mut state.conn.peer.link;
+    let link = &mut state.drive.peer.link;
     let len = frames.payload.len();
     let result = if link.side() == Side::Server {
         let params = link.deflate().copied();
@@ -183,6 +184,6 @@ fn send(
         }
     }
     AsyncConnection::write_queued(this, state, len, iteration)?;
-    let failed = conn.lock(py)?.conn.peer.link.failure().is_some();
+    let failed = conn.lock(py)?.drive.peer.link.failure().is_some();
     Ok(Some(if failed { Err(Missed::Failed) } else { Ok(()) }))
 }

@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::Drive;
-use wirespeed_driver::drive::{Item, Marks};
+use wirespeed_driver::drive::{End, Hold, Item, Limits, Marks};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 
@@ -24,7 +24,7 @@ use super::loop_state::LoopState;
 use super::operation::{Kind, Operation};
 use super::port::Port;
 use super::raw::{adopt, is_filled};
-use super::state::{End, Limits, State};
+use super::state::State;
 use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::{errors, source, view};
@@ -109,11 +109,11 @@ impl AsyncConnection {
         let conn = Drive::new(parts.peer, parts.socket, parts.settings.close_timeout);
         super::raw::asyncio(py)?; // now, and not when a task is to be woken
         let listener = listener.map(|listener| Listener::new(&listener, zero_copy)).transpose()?;
-        let mut state = State::new(conn, limits);
+        let mut state = State::new(conn, limits, listener.as_ref().is_some_and(Listener::takes_messages));
         state.tell_controls = listener.as_ref().is_some_and(Listener::takes_controls);
-        // Nothing is sent before the answer.
-        state.connecting = parts.handshake.is_pending();
-        state.fragmenting = state.connecting;
+        if parts.handshake.is_pending() {
+            state.outbox.hold = Hold::Opening; // nothing is sent before the answer
+        }
         Ok(Self {
             state: Exclusive::new(state),
             disowned: OnceLock::new(),
@@ -221,21 +221,16 @@ impl AsyncConnection {
     fn _begin_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         let task = super::raw::current_task(slf.get().event_loop.bind(slf.py()))?;
         let mut state = slf.get().lock(slf.py())?;
-        if state.fragmenting {
+        if state.outbox.hold != Hold::Free {
             return Err(PyRuntimeError::new_err("a message of fragments is being sent"));
         }
-        state.fragmenting = true;
-        state.fragmenter = task;
+        state.outbox.hold = Hold::Fragments(task);
         Ok(())
     }
 
     /// Ends it, whatever came of it.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
-        {
-            let mut state = slf.get().lock(slf.py())?;
-            state.fragmenting = false;
-            state.fragmenter = 0;
-        }
+        slf.get().lock(slf.py())?.outbox.hold = Hold::Free;
         Self::settle(slf)
     }
 
@@ -260,7 +255,7 @@ impl AsyncConnection {
     /// Whether the middle of a frame is being sent: no control frame can come in between.
     #[getter]
     fn _is_mid_frame(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.large.is_some())
+        Ok(self.lock(py)?.outbox.large.is_some())
     }
 
     /// Hands the kernel what is queued; something to await for the rest, or to give the loop its turn; `None` if neither.
@@ -277,17 +272,17 @@ impl AsyncConnection {
             None => entropy::draw_key().to_vec(),
         };
         let this = slf.get();
-        if this.lock(py)?.conn.peer.link.keepalive.is_outstanding(&payload) {
+        if this.lock(py)?.drive.peer.link.keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
         let future = this.create_future(py)?;
         {
             let mut state = this.lock(py)?;
-            if state.conn.is_closing() {
+            if state.drive.is_closing() {
                 drop(state);
                 return Err(this.closed(py));
             }
-            let link = &mut state.conn.peer.link;
+            let link = &mut state.drive.peer.link;
             link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
             let id = link.keepalive.handle_ping_sent(&payload, false, Instant::now());
             state.pings.push((id, future.clone_ref(py)));
@@ -303,11 +298,11 @@ impl AsyncConnection {
         let py = slf.py();
         {
             let mut state = slf.get().lock(py)?;
-            if state.conn.is_closing() {
+            if state.drive.is_closing() {
                 drop(state);
                 return Err(slf.get().closed(py));
             }
-            state.conn.peer.link.send_pong(&payload).map_err(|error| errors::refused(py, error))?;
+            state.drive.peer.link.send_pong(&payload).map_err(|error| errors::refused(py, error))?;
         }
         Self::write_out(slf)
     }
@@ -385,18 +380,19 @@ impl AsyncConnection {
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {
         let state = self.lock(py)?;
-        if state.connecting && !state.conn.is_over() {
+        if state.is_connecting() && !state.drive.is_over() {
             return Ok(0);
         }
         // After a failure nothing can be sent any more, whatever the protocol knows of it.
-        Ok(view::state(state.conn.peer.link.state(), state.conn.is_over()).max(1 + u8::from(state.conn.is_closing())))
+        Ok(view::state(state.drive.peer.link.state(), state.drive.is_over())
+            .max(1 + u8::from(state.drive.is_closing())))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let state = self.lock(py)?;
-        Ok(view::close(&state.conn.peer.link, state.conn.is_over()))
+        Ok(view::close(&state.drive.peer.link, state.drive.is_over()))
     }
 
     /// The opening handshake.
@@ -408,9 +404,8 @@ impl AsyncConnection {
     /// Queues the answer of a server to it; why it refuses, if it does.
     fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.lock(py)?;
-        state.connecting = false;
-        state.fragmenting = false;
-        answer.queue(&mut state.conn.peer);
+        state.outbox.hold = Hold::Free;
+        answer.queue(&mut state.drive.peer);
         drop(state);
         Ok(answer.error(py))
     }
@@ -463,7 +458,7 @@ impl AsyncConnection {
     /// Whether this is a copy in a child process: the connection is the parent's.
     #[getter]
     fn _is_forked(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.conn.peer.link.is_forked())
+        Ok(self.lock(py)?.drive.peer.link.is_forked())
     }
 
     /// Whether `recv_streaming` is running.
@@ -481,7 +476,7 @@ impl AsyncConnection {
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.lock(py)?.conn.peer.link.latency().map_or(0.0, |latency| latency.as_secs_f64()))
+        Ok(self.lock(py)?.drive.peer.link.latency().map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
     /// "fd" or "transport".
@@ -504,20 +499,20 @@ impl AsyncConnection {
 
     /// The number of the socket's descriptor, -1 once it is closed or if a transport has it.
     fn _fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        Ok(self.lock(py)?.conn.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
+        Ok(self.lock(py)?.drive.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
     }
 
     /// What was negotiated by TLS, if there is TLS.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        view::tls(py, &self.lock(py)?.conn.peer.link)
+        view::tls(py, &self.lock(py)?.drive.peer.link)
     }
 
     /// Counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = {
             let state = self.lock(py)?;
-            let link = &state.conn.peer.link;
+            let link = &state.drive.peer.link;
             (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
         };
         view::stats(py, stats, messages, bytes, unsent + self.kept_by_transport(py)?)

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wirespeed_driver::drive::{self, Marks, Progress, Unparsed};
+use wirespeed_driver::drive::{self, End, Marks, Settling, Step, Unparsed};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::socket::Mode;
 
@@ -17,16 +17,6 @@ use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
-use super::state::End;
-
-/// What the state of a connection asks of its loop.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    Same,
-    Pause,
-    Resume,
-}
-
 /// The numbers of callbacks, see [`Reader`].
 static READERS: AtomicU32 = AtomicU32::new(1);
 
@@ -48,7 +38,7 @@ impl AsyncConnection {
         if matches!(&*conn.backend.lock(py), Backend::Transport(_)) {
             return Self::begin(this);
         }
-        let Some(fd) = conn.lock(py)?.conn.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
+        let Some(fd) = conn.lock(py)?.drive.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
         if let Ok(selector) = conn.event_loop.bind(py).getattr("_wirespeed_selector")
             && let Ok(selector) = selector.cast_into::<super::selector::NativeSelector>()
@@ -67,7 +57,7 @@ impl AsyncConnection {
         let conn = this.get();
         Self::make_port(this)?;
         *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
-        let write = conn.lock(py)?.limits.write;
+        let write = conn.lock(py)?.outbox.marks();
         limit_transport(transport, write)?;
         transport.call_method0("pause_reading").map(drop)
     }
@@ -80,7 +70,7 @@ impl AsyncConnection {
         if conn.listener.is_some() {
             conn.hold(this);
         }
-        let refused = conn.lock(py)?.conn.peer.link.failure().is_some();
+        let refused = conn.lock(py)?.drive.peer.link.failure().is_some();
         let opened = if refused { Ok(()) } else { Self::tell_open(this) };
         conn.schedule(this)?;
         // What came with the response of the opening handshake is there already.
@@ -104,16 +94,16 @@ impl AsyncConnection {
             if postponed {
                 state.inbox.set_unparsed(Unparsed::Due);
             }
-            let left = state.conn.peer.has_input();
+            let left = state.drive.peer.has_input();
             if left && state.turn_pending {
                 return Ok(()); // the task that comes back takes it
             }
             // What was read before is parsed before anything else is read.
-            if !postponed && (!left || !state.conn.peer.link.state().can_receive()) {
+            if !postponed && (!left || !state.drive.peer.link.state().can_receive()) {
                 state.inbox.set_unparsed(Unparsed::New);
                 let wanted = conn.listens() || !state.receivers.is_empty();
                 let most = state.inbox.room();
-                let came = state.conn.read_by(wanted, most, |operation, socket| {
+                let came = state.drive.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
                     conn.loop_state.get().moving(py, much, || operation.read(socket, Mode::NonBlocking))
                 });
@@ -121,11 +111,11 @@ impl AsyncConnection {
                     return Ok(());
                 }
             }
-            state.conn.peer.link.is_eof()
+            state.drive.peer.link.is_eof()
         };
         let processed = Self::process(this);
         // The end of the stream stays readable, and what is left to be written may take long.
-        if ended && !conn.lock(py)?.conn.is_over() {
+        if ended && !conn.lock(py)?.drive.is_over() {
             return processed.and(conn.watch_readable(py, false));
         }
         processed
@@ -143,7 +133,7 @@ impl AsyncConnection {
         Self::on_readable(this, true)?;
         let (over, paused, blocked) = {
             let state = conn.lock(py)?;
-            (state.conn.is_over(), state.paused, state.blocked)
+            (state.drive.is_over(), state.paused, state.outbox.blocked)
         };
         if over || conn.reader.load(Ordering::Relaxed) != 0 {
             return Ok(());
@@ -159,7 +149,7 @@ impl AsyncConnection {
         conn.loop_state.get().begin_turn(this.py());
         {
             let mut state = conn.lock(this.py())?;
-            state.conn.receive(bytes);
+            state.drive.receive(bytes);
             state.inbox.set_unparsed(Unparsed::New);
             if !state.begun {
                 return Ok(());
@@ -173,7 +163,7 @@ impl AsyncConnection {
     pub(super) fn on_end(this: &Bound<'_, Self>, error: Option<io::Error>) -> PyResult<()> {
         {
             let mut state = this.get().lock(this.py())?;
-            state.conn.receive_end(error);
+            state.drive.receive_end(error);
             if !state.begun {
                 return Ok(());
             }
@@ -191,8 +181,8 @@ impl AsyncConnection {
         {
             let mut state = conn.lock(py)?;
             state.lost = true;
-            if !state.conn.is_over() {
-                state.conn.receive_end(error);
+            if !state.drive.is_over() {
+                state.drive.receive_end(error);
             }
             if !state.begun {
                 return Ok(());
@@ -202,8 +192,8 @@ impl AsyncConnection {
         steps.note(Self::process(this));
         {
             let mut state = conn.lock(py)?;
-            if !state.conn.is_over() {
-                state.conn.end(Failure::Aborted);
+            if !state.drive.is_over() {
+                state.drive.end(Failure::Aborted);
             }
         }
         steps.note(Self::settle(this));
@@ -221,7 +211,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn on_pause_writing(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.blocked = true;
+        self.lock(py)?.outbox.blocked = true;
         Ok(())
     }
 
@@ -233,7 +223,7 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             state.timer = None;
             let reading = if state.paused { drive::Reading::Paused } else { drive::Reading::Going };
-            state.conn.handle_deadline(now, reading)
+            state.drive.handle_deadline(now, reading)
         };
         let mut steps = Steps::new();
         steps.note(Self::write_out(this));
@@ -253,10 +243,10 @@ impl AsyncConnection {
         let (old, deadline) = {
             let state = self.lock(py)?;
             // After a fork the timer of the loop is the parent's too.
-            if state.conn.peer.link.is_forked() {
+            if state.drive.peer.link.is_forked() {
                 return Ok(());
             }
-            let deadline = state.conn.deadline(Instant::now());
+            let deadline = state.drive.deadline(Instant::now());
             (state.timer, deadline.map(|deadline| least.map_or(deadline, |least| deadline.max(least))))
         };
         let key = LoopState::schedule(self.loop_state.bind(py), Self::make_port(this)?, old, deadline)?;
@@ -342,126 +332,62 @@ impl AsyncConnection {
 
     // ---- after anything has happened ----
 
-    /// Brings everything in line with the state, after anything has changed it, and wherever that was; the one place that decides who is woken. In this order:
-    ///
-    /// 1. what is due is written, and the ending makes its next step, until neither has anything to do;
-    /// 2. those who wait for room, and for a flush, are told;
-    /// 3. reading is paused or resumed;
-    /// 4. the timer is set for an ending; or it is over, and everybody is told.
+    /// Does what is to be done after anything has happened, wherever that was: the driver decides what, and who is woken.
     ///
     /// What one step raises does not keep the others from being made.
     #[inline]
     pub(super) fn settle(this: &Bound<'_, Self>) -> PyResult<()> {
-        let conn = this.get();
-        let settled = conn.lock(this.py())?.is_settled(conn.listens());
+        let settled = this.get().lock(this.py())?.is_settled(Instant::now);
         if settled { Ok(()) } else { Self::settle_slowly(this) }
     }
 
     fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = Steps::new();
-        let progress = loop {
-            let progress = Self::write_and_advance(this, &mut steps)?;
-            steps.note(Self::tell_written(this));
-            // What is parsed then may ask for an answer, or be the end.
-            if !Self::pause_or_resume(this, progress, &mut steps)? {
-                break progress;
-            }
-        };
-        match progress {
-            Progress::Open => {}
-            Progress::Closing => steps.note(conn.schedule(this)),
-            Progress::Over => {
-                steps.note(Self::finish(this));
-                return steps.end();
+        let (mut steps, mut settling) = (Steps::new(), Settling::default());
+        loop {
+            let step = conn.lock(py)?.next_step(&mut settling, py, Instant::now);
+            match step {
+                Step::LookKept => steps.note(conn.note_kept(py)),
+                Step::Shut => steps.note(conn.end_writing(py)),
+                Step::Write => {
+                    let result = Self::write_queue(this);
+                    if result.is_err() {
+                        settling.fail_write();
+                    }
+                    steps.note(result);
+                }
+                Step::TellFlushed => steps.note(conn.tell_flushed(py)),
+                Step::Wake(waiter) => steps.note(waiter.wake(py, false)),
+                Step::TellWritable => steps.note(conn.tell_writable_soon(py)),
+                Step::Pause => steps.note(conn.watch_readable(py, false)),
+                Step::Fill => steps.note(Self::fill(this)),
+                Step::Resume => steps.note(conn.watch_readable(py, true)),
+                Step::Schedule => steps.note(conn.schedule(this)),
+                Step::Finish => {
+                    steps.note(Self::finish(this));
+                    return steps.end();
+                }
+                Step::Rest => break,
             }
         }
         steps.note(conn.release(py));
         steps.end()
     }
 
-    /// The first step of [`Self::settle`].
-    fn write_and_advance(this: &Bound<'_, Self>, steps: &mut Steps) -> PyResult<Progress> {
+    /// Parses what was read and left, for the queue.
+    fn fill(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
-        let conn = this.get();
-        loop {
-            if conn.lock(py)?.conn.is_ending_elsewhere() {
-                steps.note(conn.note_kept(py));
-            }
-            let (progress, due, shut) = {
-                let mut state = conn.lock(py)?;
-                let progress = state.conn.advance(Instant::now);
-                (progress, state.is_write_due(progress != Progress::Open), state.conn.take_shut())
-            };
-            if shut {
-                steps.note(conn.end_writing(py));
-            }
-            if !due {
-                return Ok(progress);
-            }
-            // Afterwards nothing is left, or there is no room, or the connection has failed.
-            let result = Self::write_queue(this);
-            let failed = result.is_err();
-            steps.note(result);
-            if failed {
-                return Ok(progress);
-            }
+        let mut notes = super::state::Notes::default();
+        let filled = this.get().lock(py)?.fill_queue(py, &mut notes);
+        let mut steps = Steps::new();
+        match filled {
+            Ok(true) => steps.note(this.get().serve_soon(py)),
+            Ok(false) => {}
+            Err(error) => steps.note(Err(error)),
         }
-    }
-
-    /// The third step of [`Self::settle`]; whether something was parsed.
-    fn pause_or_resume(this: &Bound<'_, Self>, progress: Progress, steps: &mut Steps) -> PyResult<bool> {
-        let py = this.py();
-        let conn = this.get();
-        let reading = {
-            let mut state = conn.lock(py)?;
-            let may_pause = state.may_pause(py, progress != Progress::Open);
-            if !state.paused && may_pause && state.is_queue_full() {
-                state.paused = true;
-                state.conn.peer.shrink_input();
-                state.conn.note_paused();
-                Reading::Pause
-            } else if state.paused && !state.conn.is_over() && (!may_pause || state.inbox.is_low(&state.conn.peer)) {
-                state.paused = false;
-                state.conn.note_paused();
-                Reading::Resume
-            } else {
-                Reading::Same
-            }
-        };
-        match reading {
-            Reading::Same => Ok(false),
-            Reading::Pause => {
-                steps.note(conn.watch_readable(py, false));
-                Ok(false)
-            }
-            Reading::Resume => {
-                // What was read and left is parsed first; it may fill the queue again.
-                let mut notes = super::state::Notes::default();
-                let mut postponed = false;
-                let (again, parsed) = {
-                    let mut state = conn.lock(py)?;
-                    let unparsed = state.conn.peer.unparsed();
-                    if state.receivers.is_empty() && !conn.listens() {
-                        match state.fill_queue(py, &mut notes) {
-                            Ok(more) => postponed = more,
-                            Err(error) => steps.note(Err(error)),
-                        }
-                    }
-                    state.paused = state.may_pause(py, progress != Progress::Open) && state.is_queue_full();
-                    (!state.paused, state.conn.peer.unparsed() != unparsed)
-                };
-                if postponed {
-                    steps.note(conn.serve_soon(py));
-                }
-                steps.note(Self::tell_notes(this, notes));
-                if again {
-                    steps.note(conn.watch_readable(py, true));
-                }
-                Ok(parsed)
-            }
-        }
+        steps.note(Self::tell_notes(this, notes));
+        steps.end()
     }
 
     /// TCP is over: tells everybody, once.
@@ -470,43 +396,25 @@ impl AsyncConnection {
         let conn = this.get();
         // The socket of a transport is closed by the loop, in its next iteration.
         let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_));
-        let (socket, large, waiters, futures, closers) = {
+        let (socket, farewell) = {
             let mut state = conn.lock(py)?;
-            if state.is_finished() {
-                return Ok(());
-            }
-            let large = state.large.take();
-            if large.is_some() {
-                state.conn.peer.link.abandon_large();
-            }
-            state.paused = false;
-            let senders = std::mem::take(&mut state.senders);
-            state.give_turns(py, &senders);
-            let mut waiters: Vec<_> = std::mem::take(&mut state.receivers).into();
-            waiters.extend(senders);
-            waiters.extend(std::mem::take(&mut state.drainers));
-            waiters.append(&mut state.mourners);
-            let mut futures = std::mem::take(&mut state.pings);
-            futures.append(&mut state.flushes);
-            // In a child process no loop will close it: it is the parent's.
-            let lingering = !state.lost && on_transport && !state.conn.peer.link.is_forked();
-            state.end = if lingering { End::Lingering } else { End::Complete };
-            let closers = if lingering { Vec::new() } else { std::mem::take(&mut state.closers) };
-            (state.conn.take_ended(), large, waiters, futures, closers)
+            let lingers = on_transport && !state.lost;
+            let Some(farewell) = state.finish(lingers) else { return Ok(()) };
+            (state.drive.take_ended(), farewell)
         };
-        drop(large);
+        drop(farewell.large);
         let mut steps = Steps::new();
         // The loop forgets the number before the system may give it to somebody else.
         steps.note(conn.unwatch(py));
         drop(socket);
         steps.note(conn.schedule(this));
-        for waiter in waiters {
+        for waiter in farewell.waiters {
             steps.note(waiter.wake(py, false));
         }
-        for (_, future) in futures {
+        for future in farewell.failed {
             steps.note(conn.fail_future(py, future.bind(py)));
         }
-        steps.note(tell_closers(py, closers));
+        steps.note(tell_closers(py, farewell.closers));
         steps.note(Self::tell_close(this));
         steps.note(conn.release(py));
         steps.end()
@@ -539,7 +447,7 @@ impl AsyncConnection {
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
         let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
         // After a fork, what the loop watches is shared with the parent, whose connection goes on.
-        if self.lock(py)?.conn.peer.link.is_forked() {
+        if self.lock(py)?.drive.peer.link.is_forked() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);

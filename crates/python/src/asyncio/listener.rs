@@ -139,7 +139,7 @@ impl AsyncConnection {
             let mut notes = Notes::default();
             let arrival = {
                 let mut state = conn.lock(py)?;
-                if state.conn.is_over() {
+                if state.drive.is_over() {
                     return Ok(()); // it was aborted: nothing more is for the listener
                 }
                 if state.is_receive_turn_due(iteration) {
@@ -152,7 +152,7 @@ impl AsyncConnection {
             };
             Self::tell_notes(this, notes)?;
             let Some(arrival) = arrival else {
-                conn.lock(py)?.conn.peer.release_parsed();
+                conn.lock(py)?.drive.peer.release_parsed();
                 return Ok(());
             };
             if conn.lock(py)?.listener_error.is_some() {
@@ -190,7 +190,7 @@ impl AsyncConnection {
     ) -> PyResult<()> {
         let py = this.py();
         // The buffer is out of the connection while the view is out: nothing that the listener calls can move or reuse it.
-        let (input, start) = self.lock(py)?.conn.peer.take_input();
+        let (input, start) = self.lock(py)?.drive.peer.take_input();
         let lent = listener.loan.lock(py).take();
         let loan = match lent {
             Some(loan) => loan,
@@ -216,9 +216,9 @@ impl AsyncConnection {
             // Somebody keeps a view: the buffer is theirs, we go on with a copy of the rest.
             let rest = ReadBuffer::exact(&input[start..]);
             loan.get().inner.lock(py)._owner = input;
-            self.lock(py)?.conn.peer.put_input((rest, 0));
+            self.lock(py)?.drive.peer.put_input((rest, 0));
         } else {
-            self.lock(py)?.conn.peer.put_input((input, start));
+            self.lock(py)?.drive.peer.put_input((input, start));
             *listener.loan.lock(py) = Some(loan);
         }
         result
@@ -265,7 +265,7 @@ impl AsyncConnection {
         };
         let (code, reason) = {
             let state = this.get().lock(py)?;
-            crate::view::close(&state.conn.peer.link, true).unwrap_or((1006, String::new()))
+            crate::view::close(&state.drive.peer.link, true).unwrap_or((1006, String::new()))
         };
         let (code, reason) = (code.into_pyobject(py)?, reason.into_pyobject(py)?);
         Self::guard(this, call(method, [this.as_any(), code.as_any(), reason.as_any()]))

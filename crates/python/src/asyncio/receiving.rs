@@ -67,11 +67,9 @@ impl AsyncConnection {
         };
         match taken {
             Some(item) => {
-                state.conn.peer.release_parsed();
+                state.drive.peer.release_parsed();
                 // The application receives again; a pong goes out before it may be busy for a while.
-                let due = state.paused && state.inbox.is_low(&state.conn.peer)
-                    || state.is_write_due(false)
-                    || !notes.is_empty();
+                let due = state.is_resumable() || state.is_write_due() || !notes.is_empty();
                 // Those who wait for the message after this one.
                 let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
                 drop(state);
@@ -93,7 +91,7 @@ impl AsyncConnection {
             }
             None => {
                 let due =
-                    state.conn.is_closing() || state.paused || state.conn.peer.link.queued() > 0 || !notes.is_empty();
+                    state.drive.is_closing() || state.paused || state.drive.peer.link.queued() > 0 || !notes.is_empty();
                 drop(state);
                 if due {
                     Self::tell_notes(this, notes)?;
@@ -113,7 +111,7 @@ impl AsyncConnection {
             let mut state = self.lock(py)?;
             if state.is_finished() {
                 // Who asks again and again must not keep the loop from its turns.
-                let turn_due = operation.is_fresh() && state.is_turn_due(0, self.loop_state.get().iteration());
+                let turn_due = operation.is_fresh() && state.outbox.is_turn_due(0, self.loop_state.get().iteration());
                 drop(state);
                 if turn_due {
                     self.loop_state.get().begin_iteration();
@@ -121,7 +119,7 @@ impl AsyncConnection {
                 }
                 return Err(self.ended(py, operation.kind()));
             }
-            if state.connecting {
+            if state.is_connecting() {
                 return Err(super::sending::connecting());
             }
             state.receivers.push_back(waiter.clone());
@@ -177,7 +175,7 @@ impl AsyncConnection {
                     Ok(None) | Err(_) => break,
                 }
             }
-            state.conn.peer.release_parsed();
+            state.drive.peer.release_parsed();
         }
         Self::tell_notes(this, notes)?;
         Self::settle(this)?;
@@ -289,7 +287,7 @@ impl AsyncConnection {
                 }
                 Some((index, (decode, delivery))) => match state.take(py, decode, delivery, &mut notes) {
                     Ok(None) => {
-                        state.conn.peer.release_parsed();
+                        state.drive.peer.release_parsed();
                         None
                     }
                     Ok(Some(item)) => {
@@ -352,7 +350,7 @@ impl AsyncConnection {
         let given = item.is_some();
         {
             let mut state = self.lock(py)?;
-            state.receivers.retain(|other| other.as_ptr() != waiter.as_ptr());
+            state.receivers.retain(|other| other != waiter);
             if let Some(item) = item {
                 state.inbox.untake(item, false);
             }

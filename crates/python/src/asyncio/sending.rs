@@ -5,16 +5,15 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffers;
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::drive::{Hold, Output, TellWritable};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;
 use super::exclusive::Guard;
-use super::invoke::Steps;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
-use super::state::{Output, State, TellWritable};
+use super::state::State;
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
@@ -71,15 +70,15 @@ impl AsyncConnection {
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             Sent::Done => Ok(()),
             Sent::Turn => {
-                this.get().lock(this.py())?.turn_owed = true;
+                this.get().lock(this.py())?.outbox.turn_owed = true;
                 Ok(())
             }
             Sent::Full => {
-                this.get().lock(this.py())?.tell_writable = TellWritable::Wanted;
+                this.get().lock(this.py())?.outbox.tell_writable = TellWritable::Wanted;
                 Ok(())
             }
             Sent::Wait => {
-                this.get().lock(this.py())?.tell_writable = TellWritable::Wanted;
+                this.get().lock(this.py())?.outbox.tell_writable = TellWritable::Wanted;
                 Err(PyBlockingIOError::new_err("too much is waiting to be sent: see write_limit"))
             }
             Sent::Closed => Err(this.get().closed(this.py())),
@@ -101,19 +100,19 @@ impl AsyncConnection {
         let len = bytes.len();
         let iteration = conn.loop_state.get().iteration();
         let mut state = conn.lock(py)?;
-        if state.conn.is_closing() || state.pending_close.is_some() {
+        if state.is_closing() {
             return Ok(Sent::Closed);
         }
-        if if turn { state.is_stuck() } else { state.must_wait() } {
-            return if state.connecting { Err(connecting()) } else { Ok(Sent::Wait) };
+        if state.must_wait(turn) {
+            return if state.is_connecting() { Err(connecting()) } else { Ok(Sent::Wait) };
         }
-        let result = if state.conn.peer.link.is_large(len, compress) {
+        let result = if state.drive.peer.link.is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             state = conn.lock(py)?;
             Ok(())
         } else {
-            state.conn.peer.link.send_message(kind, bytes.piece(0..len), compress)
+            state.drive.peer.link.send_message(kind, bytes.piece(0..len), compress)
         };
         match result {
             Ok(()) => {}
@@ -137,22 +136,22 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let output = state.output(iteration);
-        let turn_due = state.is_turn_due(len, iteration);
-        if output == Output::Write && state.large.is_none() && state.conn.socket().is_some() {
+        let turn_due = state.outbox.is_turn_due(len, iteration);
+        if output == Output::Write && state.outbox.large.is_none() && state.drive.socket().is_some() {
             // The short way: one system call, and nothing else to see to.
             if state.flush(py, conn.loop_state.get()) == Flushed::All
-                && !state.conn.is_closing()
+                && !state.drive.is_closing()
                 && !state.is_room_due()
-                && state.flushes.is_empty()
+                && !state.outbox.has_flushes()
             {
                 return Ok(if turn_due { Sent::Turn } else { Sent::Done });
             }
         }
-        let (corked, large) = (state.corked, state.large.is_some());
+        let (corked, large) = (state.outbox.corked, state.outbox.large.is_some());
         if output == Output::Cork {
-            state.corked = true;
+            state.outbox.corked = true;
             // The other short way: it leaves with what was queued before it.
-            if corked && !large && state.conn.peer.link.failure().is_none() {
+            if corked && !large && state.drive.peer.link.failure().is_none() {
                 return Ok(if turn_due { Sent::Turn } else { Sent::Done });
             }
         }
@@ -164,7 +163,7 @@ impl AsyncConnection {
             Output::Cork | Output::Wait => {}
         }
         let state = conn.lock(py)?;
-        if state.conn.peer.link.failure().is_some() {
+        if state.drive.peer.link.failure().is_some() {
             drop(state);
             Self::settle(this)?; // the end begins
             return Ok(Sent::Closed);
@@ -176,31 +175,6 @@ impl AsyncConnection {
         })
     }
 
-    /// Resumes those who wait for room, if there is.
-    pub(super) fn wake_senders(this: &Bound<'_, Self>) -> PyResult<()> {
-        let py = this.py();
-        let woken = {
-            let mut state = this.get().lock(py)?;
-            if !state.has_room() {
-                return Ok(());
-            }
-            let mut woken = std::mem::take(&mut state.drainers);
-            if !state.fragmenting {
-                let mut senders = std::mem::take(&mut state.senders);
-                // Those that were cancelled go without a turn.
-                senders.retain(|waiter| waiter.stage(py) == Stage::Waiting);
-                state.give_turns(py, &senders);
-                woken.append(&mut senders);
-            }
-            woken
-        };
-        let mut steps = Steps::new();
-        for waiter in woken {
-            steps.note(waiter.wake(py, false));
-        }
-        steps.end()
-    }
-
     /// The next step of an operation that waits to send.
     pub(super) fn send_step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         let py = this.py();
@@ -210,7 +184,7 @@ impl AsyncConnection {
         }
         let (turn, first) = {
             let mut state = self.lock(py)?;
-            (state.take_turn(py, &waiter), state.is_first(&waiter))
+            (state.outbox.take_turn(waiter.ticket()), state.outbox.is_first(waiter.ticket()))
         };
         if turn && !first && !self.lock(py)?.is_finished() {
             return self.wait_for_room(this, Some(operation));
@@ -232,7 +206,7 @@ impl AsyncConnection {
             Kind::Drain => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.conn.is_over() || state.conn.peer.link.failure().is_some() => Sent::Closed,
+                    () if state.drive.is_over() || state.drive.peer.link.failure().is_some() => Sent::Closed,
                     () if state.is_crowded() => Sent::Full,
                     () => Sent::Done,
                 }
@@ -240,9 +214,9 @@ impl AsyncConnection {
             Kind::Room => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.conn.is_closing() || state.pending_close.is_some() => Sent::Closed,
-                    () if state.connecting => return Err(connecting()),
-                    () if if turn { state.is_stuck() } else { state.must_wait() } => Sent::Wait,
+                    () if state.is_closing() => Sent::Closed,
+                    () if state.is_connecting() => return Err(connecting()),
+                    () if state.must_wait(turn) => Sent::Wait,
                     () => Sent::Done,
                 }
             }
@@ -288,14 +262,14 @@ impl AsyncConnection {
         loop {
             {
                 let state = self.lock(py)?;
-                if state.conn.is_closing() || state.pending_close.is_some() {
+                if state.is_closing() {
                     return Ok(Sent::Closed);
                 }
                 // Before the next message is taken out of the iterator: it could not be put back.
-                if state.connecting {
+                if state.is_connecting() {
                     return Err(connecting());
                 }
-                if if turn { state.is_stuck() } else { state.must_wait() } {
+                if state.must_wait(turn) {
                     return Ok(Sent::Wait);
                 }
             }
@@ -308,7 +282,7 @@ impl AsyncConnection {
                     Self::write_out(this)?;
                     let mut state = self.lock(py)?;
                     // The call counts too: of nothing, it is one all the same.
-                    turn_due |= state.is_turn_due(0, iteration);
+                    turn_due |= state.outbox.is_turn_due(0, iteration);
                     return Ok(match () {
                         () if state.is_crowded() => Sent::Full,
                         () if turn_due => Sent::Turn,
@@ -323,7 +297,7 @@ impl AsyncConnection {
             };
             let sent = match source::message(&message, text)? {
                 Some((kind, bytes)) => {
-                    turn_due |= self.lock(py)?.is_turn_due(bytes.len(), iteration);
+                    turn_due |= self.lock(py)?.outbox.is_turn_due(bytes.len(), iteration);
                     self.queue(this, &message, kind, &bytes, compress)?
                 }
                 None => {
@@ -350,13 +324,13 @@ impl AsyncConnection {
         let py = this.py();
         let len = bytes.len();
         let mut state = self.lock(py)?;
-        if state.conn.peer.link.is_large(len, compress) {
+        if state.drive.peer.link.is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             Self::write_out(this)?;
             return Ok(None);
         }
-        match state.conn.peer.link.send_message(kind, bytes.piece(0..len), compress) {
+        match state.drive.peer.link.send_message(kind, bytes.piece(0..len), compress) {
             Ok(()) => {}
             Err(SendError::NotOpen) => return Ok(Some(Sent::Closed)),
             Err(error) => {
@@ -364,7 +338,7 @@ impl AsyncConnection {
                 return Err(errors::refused(py, error));
             }
         }
-        if state.conn.peer.link.queued() >= buffers::WRITE_SIZE / 2 && !state.blocked {
+        if state.drive.peer.link.queued() >= buffers::WRITE_SIZE / 2 && !state.outbox.blocked {
             drop(state);
             Self::write_out(this)?;
         }
@@ -376,8 +350,11 @@ impl AsyncConnection {
         let py = this.py();
         if parked.is_some() {
             // What the fragments come from is a part of their sender: it would wait for itself.
-            let fragmenter = self.lock(py)?.fragmenter;
-            if fragmenter != 0 && fragmenter == super::raw::current_task(self.event_loop.bind(py))? {
+            let hold = self.lock(py)?.outbox.hold;
+            if let Hold::Fragments(task) = hold
+                && task != 0
+                && task == super::raw::current_task(self.event_loop.bind(py))?
+            {
                 return Err(errors::fragmenting(py));
             }
         }
@@ -386,7 +363,7 @@ impl AsyncConnection {
         let ticket = match parked {
             Some(operation) => {
                 let mut state = self.lock(py)?;
-                operation.keep_ticket(|| state.next_ticket())
+                operation.keep_ticket(|| state.outbox.next_ticket())
             }
             None => 0,
         };
@@ -398,8 +375,8 @@ impl AsyncConnection {
                 return Err(self.closed(py));
             }
             match parked {
-                Some(_) => state.park_sender(waiter.clone()),
-                None => state.drainers.push_back(waiter.clone()),
+                Some(_) => state.outbox.park(ticket, waiter.clone()),
+                None => state.outbox.park_drainer(waiter.clone()),
             }
         }
         self.hold(this);
@@ -419,7 +396,7 @@ impl AsyncConnection {
                 drop(state);
                 return Err(self.closed(py));
             }
-            state.mourners.push(waiter.clone());
+            state.enders.push(waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -430,10 +407,8 @@ impl AsyncConnection {
     pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef) -> PyResult<()> {
         {
             let mut state = self.lock(this.py())?;
-            state.take_turn(this.py(), waiter);
-            state.senders.retain(|other| other.as_ptr() != waiter.as_ptr());
-            state.drainers.retain(|other| other.as_ptr() != waiter.as_ptr());
-            state.mourners.retain(|other| other.as_ptr() != waiter.as_ptr());
+            state.outbox.forget(waiter.ticket(), waiter);
+            state.enders.retain(|other| other != waiter);
         }
         // It may have been the turn of this one only.
         Self::settle(this)
@@ -456,17 +431,17 @@ impl AsyncConnection {
         let iteration = conn.loop_state.get().iteration();
         let result = {
             let mut state = conn.lock(py)?;
-            if state.conn.is_closing() {
+            if state.drive.is_closing() {
                 Err(SendError::NotOpen)
             } else {
-                let link = &mut state.conn.peer.link;
+                let link = &mut state.drive.peer.link;
                 let payload = bytes.piece(0..bytes.len());
                 let result = if first {
                     link.send_first_fragment(kind, payload, compress)
                 } else {
                     link.send_fragment(payload, fin)
                 };
-                result.map(|()| (state.output(iteration), std::mem::replace(&mut state.corked, true)))
+                result.map(|()| (state.output(iteration), std::mem::replace(&mut state.outbox.corked, true)))
             }
         };
         let awaited = match result {
@@ -476,10 +451,10 @@ impl AsyncConnection {
                 match output {
                     Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
                     Output::Write => {
-                        conn.lock(py)?.corked = corked;
+                        conn.lock(py)?.outbox.corked = corked;
                         Self::write_out(this)?;
                     }
-                    _ => conn.lock(py)?.corked = corked,
+                    _ => conn.lock(py)?.outbox.corked = corked,
                 }
                 let full = conn.lock(py)?.is_above_high();
                 if full { Operation::create(this, Kind::Drain, None) } else { Operation::done() }
@@ -500,23 +475,11 @@ impl AsyncConnection {
         let conn = this.get();
         let result = {
             let mut state = conn.lock(py)?;
-            if state.conn.is_over() {
+            if state.drive.is_over() {
                 drop(state);
                 return Self::settle(this);
             }
-            // If the application does not receive any more, it gives up what does not fit the queue.
-            state.inbox.limit_wanted(keep);
-            if state.connecting {
-                // Nobody was told that there is a connection.
-                state.conn.end(Failure::Aborted);
-                Ok(())
-            } else if state.large.is_some() && !state.conn.is_closing() {
-                state.pending_close.get_or_insert((code, reason.to_owned()));
-                state.conn.limit_closing(std::time::Instant::now());
-                Ok(())
-            } else {
-                state.conn.begin_close(code, reason, std::time::Instant::now())
-            }
+            state.begin_close(code, reason, keep, std::time::Instant::now())
         };
         result.map_err(|error| errors::refused(py, error))?;
         Self::write_out(this)?;

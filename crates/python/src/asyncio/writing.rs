@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffers;
-use wirespeed_driver::drive::Marks;
+use wirespeed_driver::drive::{self, Large, Marks, TellWritable};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::write_queue::Flushed;
@@ -15,7 +15,6 @@ use super::connection::{AsyncConnection, Backend};
 use super::driving::limit_transport;
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation};
-use super::state::{Large, TellWritable};
 use crate::{errors, source};
 
 /// The next piece of a large message is queued when less than this is: it fits the buffer with it.
@@ -34,18 +33,18 @@ impl AsyncConnection {
         let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
         let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
         let mut state = this.get().lock(py)?;
-        let send = state.conn.peer.link.begin_large(kind, bytes.len());
+        let send = state.drive.peer.link.begin_large(kind, bytes.len());
         let send = send.map_err(|error| errors::refused(py, error))?;
-        state.large = Some(Large { send, source: source.unbind(), offset: 0 });
+        state.outbox.large = Some(Large { send, source: source.unbind(), offset: 0 });
         Ok(())
     }
 
     /// Queues the next piece of the large message that is on its way, if there is one.
     fn append_large(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.lock(py)?;
-        let Some(mut large) = state.large.take() else { return Ok(()) };
-        if state.conn.is_over() || state.conn.peer.link.failure().is_some() {
-            state.conn.peer.link.abandon_large();
+        let Some(mut large) = state.outbox.large.take() else { return Ok(()) };
+        if state.drive.is_over() || state.drive.peer.link.failure().is_some() {
+            state.drive.peer.link.abandon_large();
             drop(state);
             drop(large);
             return Ok(());
@@ -56,18 +55,18 @@ impl AsyncConnection {
             Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
         };
         let end = (large.offset + buffers::WRITE_SIZE).min(bytes.len());
-        let complete = state.conn.peer.link.append_large(&mut large.send, &bytes[large.offset..end]);
+        let complete = state.drive.peer.link.append_large(&mut large.send, &bytes[large.offset..end]);
         large.offset = end;
         if !complete {
-            state.large = Some(large);
+            state.outbox.large = Some(large);
             return Ok(());
         }
-        let pending = state.pending_close.take();
+        let pending = state.outbox.pending_close.take();
         drop(state);
         drop(large);
         if let Some((code, reason)) = pending {
             let mut state = self.lock(py)?;
-            let _ = state.conn.begin_close(code, &reason, std::time::Instant::now()); // it was checked
+            let _ = state.drive.begin_close(code, &reason, std::time::Instant::now()); // it was checked
         }
         Ok(())
     }
@@ -87,7 +86,7 @@ impl AsyncConnection {
         let conn = this.get();
         loop {
             // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
-            if conn.lock(py)?.conn.peer.link.queued() < LARGE_FOLLOWS {
+            if conn.lock(py)?.drive.peer.link.queued() < LARGE_FOLLOWS {
                 conn.append_large(py)?;
             }
             if Self::flush_once(this)? || conn.lock(py)?.is_written() {
@@ -102,23 +101,23 @@ impl AsyncConnection {
         let conn = this.get();
         let output = {
             let mut state = conn.lock(py)?;
-            if state.conn.socket().is_some() {
-                let was_blocked = state.blocked;
-                state.blocked = state.flush(py, conn.loop_state.get()) == Flushed::Blocked;
-                let blocked = state.blocked;
+            if state.drive.socket().is_some() {
+                let was_blocked = state.outbox.blocked;
+                state.outbox.blocked = state.flush(py, conn.loop_state.get()) == Flushed::Blocked;
+                let blocked = state.outbox.blocked;
                 drop(state);
                 if blocked != was_blocked {
                     conn.watch_writable(py, blocked)?;
                 }
                 return Ok(blocked);
             }
-            if state.conn.is_over() {
+            if state.drive.is_over() {
                 return Ok(true);
             }
-            if state.blocked {
+            if state.outbox.blocked {
                 return Ok(true);
             }
-            state.conn.take_output()
+            state.drive.take_output()
         };
         if output.is_empty() {
             return Ok(false);
@@ -128,12 +127,12 @@ impl AsyncConnection {
         match write_to(transport.bind(py), &output) {
             Ok(written) => {
                 let mut state = conn.lock(py)?;
-                state.blocked |= !written;
-                Ok(state.blocked)
+                state.outbox.blocked |= !written;
+                Ok(state.outbox.blocked)
             }
             Err(error) => {
                 // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may follow.
-                conn.lock(py)?.conn.end(Failure::Aborted);
+                conn.lock(py)?.drive.end(Failure::Aborted);
                 Err(error)
             }
         }
@@ -144,8 +143,8 @@ impl AsyncConnection {
         let py = this.py();
         let due = {
             let mut state = this.get().lock(py)?;
-            state.corked = false;
-            state.is_write_due(false)
+            state.outbox.corked = false;
+            state.is_write_due()
         };
         if due { Self::write_from_loop(this) } else { Ok(()) }
     }
@@ -163,9 +162,9 @@ impl AsyncConnection {
         let conn = this.get();
         let drained = {
             let mut state = conn.lock(py)?;
-            state.blocked = false;
+            state.outbox.blocked = false;
             state.resuming = true;
-            std::mem::take(&mut state.draining).then_some(state.limits.write)
+            std::mem::take(&mut state.outbox.draining).then_some(state.outbox.marks())
         };
         let mut result = match (drained, conn.transport(py)) {
             (Some(marks), Some(transport)) => limit_transport(transport.bind(py), marks),
@@ -187,13 +186,13 @@ impl AsyncConnection {
     /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to say when.
     pub(super) fn note_kept(&self, py: Python<'_>) -> PyResult<()> {
         let kept = self.kept_by_transport(py)? > 0;
-        self.lock(py)?.conn.note_kept(kept);
+        self.lock(py)?.drive.note_kept(kept);
         if kept { self.ask_when_empty(py) } else { Ok(()) }
     }
 
     /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
     fn ask_when_empty(&self, py: Python<'_>) -> PyResult<()> {
-        if !std::mem::replace(&mut self.lock(py)?.draining, true)
+        if !std::mem::replace(&mut self.lock(py)?.outbox.draining, true)
             && let Some(transport) = self.transport(py)
         {
             limit_transport(transport.bind(py), Marks::at(0))?;
@@ -203,7 +202,7 @@ impl AsyncConnection {
 
     /// Bytes that the transport has taken and the kernel has not.
     pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
-        if self.lock(py)?.conn.is_over() {
+        if self.lock(py)?.drive.is_over() {
             return Ok(0);
         }
         match self.transport(py) {
@@ -216,48 +215,29 @@ impl AsyncConnection {
     fn write_from_loop(this: &Bound<'_, Self>) -> PyResult<()> {
         let mut steps = Steps::new();
         steps.note(Self::write_queue(this));
-        steps.note(Self::wake_senders(this));
         let tell = {
             let mut state = this.get().lock(this.py())?;
-            let tell = state.tell_writable != TellWritable::No && state.has_room();
-            state.tell_writable = match state.tell_writable {
+            let tell = state.outbox.tell_writable != TellWritable::No && state.has_room();
+            state.outbox.tell_writable = match state.outbox.tell_writable {
                 TellWritable::Soon if !tell => TellWritable::Wanted,
                 _ if tell => TellWritable::No,
                 same => same,
             };
             tell
         };
+        steps.note(Self::settle(this));
         if tell {
             steps.note(Self::tell_writable(this));
+            steps.note(Self::settle(this));
         }
-        steps.note(Self::settle(this));
         steps.end()
     }
 
-    /// Tells those who wait for room, or for a flush, of what was written. Part of [`Self::settle`].
-    pub(super) fn tell_written(this: &Bound<'_, Self>) -> PyResult<()> {
-        let py = this.py();
-        let conn = this.get();
-        let mut steps = Steps::new();
-        steps.note(conn.settle_flushes(py));
-        let (room, tell) = {
-            let mut state = conn.lock(py)?;
-            let room = state.is_room_due();
-            // From inside whatever calls us: in the loop's next iteration.
-            let tell = room && state.tell_writable == TellWritable::Wanted;
-            if tell {
-                state.tell_writable = TellWritable::Soon;
-            }
-            (room, tell)
-        };
-        if room {
-            steps.note(Self::wake_senders(this));
-        }
-        if tell && let Some(port) = conn.port.get() {
-            let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
-            steps.note(invoke::call_soon(conn.event_loop.bind(py), &writable));
-        }
-        steps.end()
+    /// Has the loop call us, in its next iteration, to tell the listener that there is room.
+    pub(super) fn tell_writable_soon(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(port) = self.port.get() else { return Ok(()) };
+        let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
+        invoke::call_soon(self.event_loop.bind(py), &writable)
     }
 
     /// `flush()`: a future for what the kernel has not taken.
@@ -266,26 +246,23 @@ impl AsyncConnection {
         let conn = this.get();
         Self::write_out(this)?;
         let kept = conn.kept_by_transport(py)?;
-        let target = {
-            let state = conn.lock(py)?;
-            if state.conn.peer.link.failure().is_some() || state.conn.is_over() {
+        {
+            let mut state = conn.lock(py)?;
+            if state.drive.peer.link.failure().is_some() || state.drive.is_over() {
                 drop(state);
                 return Err(conn.closed(py));
             }
-            if state.large.is_some() {
-                u64::MAX // when everything has left
-            } else if state.conn.peer.link.queued() > 0 || kept > 0 {
-                state.conn.peer.link.written() + state.conn.peer.link.queued() as u64
-            } else {
-                drop(state);
+            if state.is_written() && kept == 0 {
                 // A loop of send_nowait and flush must give others a turn too.
-                if std::mem::take(&mut conn.lock(py)?.turn_owed) {
-                    return super::raw::adopt(py, Operation::create(this, Kind::Yield, None))
-                        .map(|turn| Some(turn.unbind()));
-                }
-                return Ok(None);
+                let turn = std::mem::take(&mut state.outbox.turn_owed);
+                drop(state);
+                return if turn {
+                    super::raw::adopt(py, Operation::create(this, Kind::Yield, None)).map(|turn| Some(turn.unbind()))
+                } else {
+                    Ok(None)
+                };
             }
-        };
+        }
         let future = conn.create_future(py)?;
         {
             let mut state = conn.lock(py)?;
@@ -293,38 +270,32 @@ impl AsyncConnection {
                 drop(state);
                 return Err(conn.closed(py));
             }
-            state.flushes.push((target, future.clone_ref(py)));
+            let drive::Flow { drive, outbox, .. } = &mut **state;
+            outbox.park_flush(drive, future.clone_ref(py));
         }
         conn.hold(this);
         if kept > 0 {
-            conn.settle_flushes(py)?;
+            conn.tell_flushed(py)?;
+            Self::settle(this)?; // a transport that is asked when it is empty is not full for that
         }
         Ok(Some(future))
     }
 
     /// Tells those who wait for a flush how far it is.
-    fn settle_flushes(&self, py: Python<'_>) -> PyResult<()> {
-        if self.lock(py)?.flushes.is_empty() {
+    pub(super) fn tell_flushed(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.lock(py)?.outbox.has_flushes() {
             return Ok(());
         }
         if self.kept_by_transport(py)? > 0 {
             return self.ask_when_empty(py);
         }
-        let settled: Vec<Py<PyAny>> = {
+        let flushed = {
             let mut state = self.lock(py)?;
-            let link = &state.conn.peer.link;
-            if link.failure().is_some() {
-                return Ok(()); // the end tells them
-            }
-            let all = state.is_written();
-            let written = link.written();
-            let done = |target: u64| all || target <= written;
-            let (settled, rest) = std::mem::take(&mut state.flushes).into_iter().partition(|(target, _)| done(*target));
-            state.flushes = rest;
-            Vec::<(u64, Py<PyAny>)>::into_iter(settled).map(|(_, future)| future).collect()
+            let drive::Flow { drive, outbox, .. } = &mut **state;
+            outbox.take_flushed(drive)
         };
         let mut steps = Steps::new();
-        for future in settled {
+        for future in flushed {
             steps.note(set_result(future.bind(py), py.None().bind(py)));
         }
         steps.end()

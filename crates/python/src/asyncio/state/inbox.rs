@@ -2,12 +2,11 @@
 
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
-use wirespeed_driver::drive::{Item, Receiver, Wanted};
+use wirespeed_driver::drive::{Flow, Item, Receiver, YIELD_BYTES};
 use wirespeed_driver::peer::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
 
-use super::{State, YIELD_BYTES};
-use crate::asyncio::waiter::{Stage, WaiterRef};
+use super::State;
 use crate::payload::{self, PyPayload};
 
 /// What a received message counts beside its bytes: the application's work with it.
@@ -92,16 +91,16 @@ impl State {
         delivery: Delivery,
         notes: &mut Notes,
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
-        let Self { inbox, conn, pings, tell_controls, .. } = self;
-        let mut objects = Objects { py, decode, notes, pings, tell_controls: *tell_controls };
-        inbox.take(&mut conn.peer, delivery, &mut objects)
+        let Flow { inbox, drive, pings, .. } = &mut self.flow;
+        let mut objects = Objects { py, decode, notes, pings, tell_controls: self.tell_controls };
+        inbox.take(&mut drive.peer, delivery, &mut objects)
     }
 
     /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the loop, which the caller must ask for.
     pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>, notes: &mut Notes) -> PyResult<bool> {
-        let Self { inbox, conn, pings, tell_controls, .. } = self;
-        let mut objects = Objects { py, decode: None, notes, pings, tell_controls: *tell_controls };
-        inbox.fill(&mut conn.peer, true, &mut objects)
+        let Flow { inbox, drive, pings, .. } = &mut self.flow;
+        let mut objects = Objects { py, decode: None, notes, pings, tell_controls: self.tell_controls };
+        inbox.fill(&mut drive.peer, true, &mut objects)
     }
 
     /// What to tell a listener next; `zero_copy`: of whole binary messages, where they lie.
@@ -111,23 +110,24 @@ impl State {
         zero_copy: bool,
         notes: &mut Notes,
     ) -> PyResult<Option<Arrival>> {
+        let Flow { inbox, drive, pings, .. } = &mut self.flow;
         loop {
-            self.inbox.count(RECEIVED_COST);
-            let arrival = match self.conn.poll_event() {
+            inbox.count(RECEIVED_COST);
+            let arrival = match drive.poll_event() {
                 None => return Ok(None),
                 Some(PeerEvent::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
-                    self.inbox.count(slice.len());
+                    inbox.count(slice.len());
                     Arrival::View(slice.as_ptr(), slice.len())
                 }
                 Some(PeerEvent::Message { kind, payload } | PeerEvent::Fragment { kind, payload, .. }) => {
-                    self.inbox.count(payload_len(&payload));
+                    inbox.count(payload_len(&payload));
                     Arrival::Message(payload::message(py, kind, payload, None)?)
                 }
                 Some(PeerEvent::Ping(payload)) => Arrival::Ping(payload.as_slice().to_vec()),
                 Some(PeerEvent::Pong(payload)) => {
                     let data = payload.as_slice().to_vec();
-                    let answered = self.conn.peer.link.keepalive.handle_pong(&data, Instant::now());
-                    note_pong(&mut self.pings, answered, notes);
+                    let answered = drive.peer.link.keepalive.handle_pong(&data, Instant::now());
+                    note_pong(pings, answered, notes);
                     Arrival::Pong(data)
                 }
                 Some(PeerEvent::Closing) => continue,
@@ -139,11 +139,12 @@ impl State {
     /// Whether so much was received since a task was last suspended that the loop is due a turn, although more is there.
     #[inline]
     pub(in crate::asyncio) fn is_receive_turn_due(&mut self, iteration: u64) -> bool {
-        let received = self.inbox.received();
+        let Flow { inbox, drive, .. } = &mut self.flow;
+        let received = inbox.received();
         if std::mem::replace(&mut self.received_in, iteration) != iteration {
             *received = 0;
         }
-        if *received < YIELD_BYTES || !self.conn.peer.has_input() {
+        if *received < YIELD_BYTES || !drive.peer.has_input() {
             return false;
         }
         *received = 0;
@@ -152,55 +153,6 @@ impl State {
 
     /// Leaves what was read for the next turn of the loop, if it may be; the caller must ask for that.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
-        self.inbox.postpone(&self.conn.peer)
-    }
-
-    #[inline]
-    pub(in crate::asyncio) fn is_queue_full(&self) -> bool {
-        self.inbox.is_full(&self.conn.peer)
-    }
-
-    /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the peer, unless the
-    /// application still receives.
-    pub(in crate::asyncio) fn may_pause(&self, py: Python<'_>, closing: bool) -> bool {
-        let link = &self.conn.peer.link;
-        let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
-        let wanted = match self.inbox.wanted() {
-            Wanted::All => !closing,
-            Wanted::WhileClosing => !closing || more,
-            Wanted::WithRoom => false,
-        };
-        // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again, without waiting, for the rest.
-        let awaited = if self.inbox.is_streaming() {
-            self.position_of_streamer(py).is_some()
-        } else {
-            !self.receivers.is_empty()
-        };
-        wanted && !awaited && !self.inbox.is_polled()
-    }
-
-    /// Whether a task waits for a message.
-    #[inline]
-    pub(in crate::asyncio) fn has_receivers(&mut self, py: Python<'_>) -> bool {
-        while self.receivers.front().is_some_and(|waiter| waiter.stage(py) != Stage::Waiting) {
-            self.receivers.pop_front();
-        }
-        !self.receivers.is_empty()
-    }
-
-    /// The place of the task that what comes next is for: the first, but in the middle of a message that is received in fragments the one that
-    /// receives it.
-    #[inline]
-    pub(in crate::asyncio) fn next_receiver(&mut self, py: Python<'_>) -> Option<usize> {
-        if !self.has_receivers(py) {
-            return None;
-        }
-        if self.inbox.is_streaming() { self.position_of_streamer(py) } else { Some(0) }
-    }
-
-    fn position_of_streamer(&self, py: Python<'_>) -> Option<usize> {
-        let streams =
-            |waiter: &WaiterRef| waiter.wants().1 == Delivery::Fragments && waiter.stage(py) == Stage::Waiting;
-        self.receivers.iter().position(streams)
+        self.flow.inbox.postpone(&self.flow.drive.peer)
     }
 }

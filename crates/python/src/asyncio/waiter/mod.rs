@@ -64,8 +64,6 @@ struct Parts {
     error: Option<PyErr>,
     stage: Stage,
     blocking: bool,
-    /// It was a sender's turn, and still is: nobody else may send before it has.
-    turn: bool,
 }
 
 // SAFETY: owned references to Python objects, which any attached thread may use; the lock hands them to one at a time.
@@ -114,7 +112,6 @@ impl WaiterRef {
                 error: None,
                 stage: Stage::Waiting,
                 blocking: true,
-                turn: false,
             }));
             ffi::PyObject_GC_Track(waiter.cast());
             Ok(Self(object))
@@ -183,16 +180,6 @@ impl WaiterRef {
 
     pub(super) fn take_error(&self, py: Python<'_>) -> Option<PyErr> {
         self.parts(py).error.take()
-    }
-
-    /// It is this sender's turn from now on.
-    pub(super) fn give_turn(&self, py: Python<'_>) {
-        self.parts(py).turn = true;
-    }
-
-    /// Whether it was; it is no longer.
-    pub(super) fn take_turn(&self, py: Python<'_>) -> bool {
-        mem::take(&mut self.parts(py).turn)
     }
 
     /// The task waits on it again, or a spurious step of its coroutine came: it is yielded once more.
@@ -314,6 +301,13 @@ impl WaiterRef {
     pub(super) fn traverse(&self, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
         // SAFETY: the collector's own function and argument.
         unsafe { raw::visit(self.as_ptr(), visit, arg) }
+    }
+}
+
+impl PartialEq for WaiterRef {
+    /// Whether it is the same object.
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
     }
 }
 

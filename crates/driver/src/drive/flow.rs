@@ -1,0 +1,482 @@
+//! Who waits for what on a connection of a loop, and whom to wake: the one place that decides it.
+//!
+//! Whoever uses a [`Flow`] does so in three steps: *lock*, *note*, *settle*. It locks the flow, notes in it what has happened (bytes came, room came, time
+//! passed, somebody sends, receives, waits, flushes, closes, gives up), gives the lock up, and settles: it asks [`Flow::next_step`] what is to be done until
+//! there is nothing, and does each, outside the lock. Most of the time there is nothing, which [`Flow::is_settled`] says at once.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use wirespeed_protocol::{CloseCode, Delivery, PayloadBuffer, SendError, Side};
+
+use super::outbox::{Hold, Outbox, Output, TellWritable};
+use super::{Drive, Inbox, Marks, Progress, Wanted};
+use crate::peer::Failure;
+
+/// What a loop and its application are made of.
+pub trait Environment {
+    /// What messages are assembled in.
+    type Buffer: PayloadBuffer;
+    /// What they become.
+    type Message;
+    /// Somebody who waits to be woken: for a message, for room, for the end.
+    type Waiter: PartialEq;
+    /// Somebody who is told: that something was written, that a pong came, that it is over.
+    type Future;
+    /// What the bytes of a large message are taken from.
+    type Source;
+    /// What is needed to look at a waiter.
+    type Context<'a>: Copy;
+
+    /// Whether it still waits: it was neither woken nor given up.
+    fn is_waiting(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
+
+    /// What a receiver waits for.
+    fn delivery(waiter: &Self::Waiter) -> Delivery;
+}
+
+/// How much may wait, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Messages received and not taken: see [`Inbox`].
+    pub messages: Marks,
+    /// Their bytes.
+    pub bytes: Marks,
+    /// Bytes to be written.
+    pub write: Marks,
+    /// Messages sent without a suspension after which the loop has a turn.
+    pub yield_after: usize,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It goes on, or its ending does.
+    NotYet,
+    /// All who wait were told but those who wait for the end of TCP: the transport has yet to close the socket.
+    Lingering,
+    /// All were.
+    Complete,
+}
+
+/// What is to be done next. The steps come in the order in which they stand here, some again after others.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step<W> {
+    /// It ends, and somebody else writes: [`Drive::note_kept`] must know whether he has bytes that the kernel has not.
+    LookKept,
+    /// Whoever writes for us ends our direction of TCP.
+    Shut,
+    /// What is queued is written, until nothing is left or there is no room.
+    Write,
+    /// Those who wait for a flush may be told: [`Outbox::take_flushed`], unless whoever writes for us has bytes that the kernel has not.
+    TellFlushed,
+    /// This one goes on: there is room, or its turn.
+    Wake(W),
+    /// The listener is called, from the loop, for the room that there is.
+    TellWritable,
+    /// Nothing is read any more, until somebody receives.
+    Pause,
+    /// What was read and left is parsed, by [`Inbox::fill`]: it may fill the queue again.
+    Fill,
+    /// Reading goes on.
+    Resume,
+    /// It ends: the time that this may take is waited for.
+    Schedule,
+    /// It is over: [`Flow::finish`].
+    Finish,
+    /// Nothing.
+    Rest,
+}
+
+/// Where a settling is.
+#[derive(Debug, Default)]
+pub struct Settling {
+    phase: Phase,
+    /// Looked since something was last written.
+    looked: bool,
+    /// Writing has raised: it is not tried again.
+    stuck: bool,
+    progress: Option<Progress>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Write,
+    Flushes,
+    Room,
+    Reading,
+    /// What was left of input, before it was parsed.
+    Filled(usize),
+    End,
+    Rest,
+}
+
+impl Settling {
+    /// [`Step::Write`] could not be made.
+    pub fn fail_write(&mut self) {
+        self.stuck = true;
+    }
+}
+
+/// What is said at the end, to whom.
+pub struct Farewell<E: Environment> {
+    /// They go on, and learn it.
+    pub waiters: Vec<E::Waiter>,
+    /// What they waited for will not be: pongs and flushes.
+    pub failed: Vec<E::Future>,
+    /// They have waited for this.
+    pub closers: Vec<E::Future>,
+    /// The rest of a large message that nobody will send.
+    pub large: Option<E::Source>,
+}
+
+/// See the module.
+pub struct Flow<E: Environment> {
+    /// What moves, closes and keeps it alive.
+    pub drive: Drive<E::Buffer>,
+    /// What was received and not taken.
+    pub inbox: Inbox<E::Message>,
+    /// What is sent, and who waits to.
+    pub outbox: Outbox<E>,
+    /// Those who wait for a message, first come first served. If there are any, the inbox has nothing for the first and all input is parsed.
+    pub receivers: VecDeque<E::Waiter>,
+    /// Messages go to a listener, and nobody receives.
+    pub listens: bool,
+    /// Nothing is read, because the application does not receive.
+    pub paused: bool,
+    /// Those who wait for pongs, by the numbers of their pings.
+    pub pings: Vec<(u64, E::Future)>,
+    /// Those who wait until it is over.
+    pub closers: Vec<E::Future>,
+    /// Those who wait for the end in order to raise it.
+    pub enders: Vec<E::Waiter>,
+    /// How far the end has come.
+    pub end: End,
+}
+
+impl<E: Environment> Flow<E> {
+    /// One that begins.
+    #[must_use]
+    pub fn new(drive: Drive<E::Buffer>, limits: Limits, listens: bool) -> Self {
+        Self {
+            drive,
+            inbox: Inbox::new(limits.messages, limits.bytes),
+            outbox: Outbox::new(limits.write, limits.yield_after),
+            receivers: VecDeque::new(),
+            listens,
+            paused: false,
+            pings: Vec::new(),
+            closers: Vec::new(),
+            enders: Vec::new(),
+            end: End::NotYet,
+        }
+    }
+
+    /// That of a connection of the parent process, which is over.
+    #[must_use]
+    pub fn disowned() -> Self {
+        let none = Marks::at(0);
+        let limits = Limits { messages: none, bytes: none, write: none, yield_after: 1 };
+        Self { end: End::Complete, ..Self::new(Drive::disowned(Side::Client), limits, false) }
+    }
+
+    /// Whether everybody who waits was told that it is over.
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        self.end != End::NotYet
+    }
+
+    /// Whether nobody can send any more.
+    #[inline]
+    pub fn is_closing(&self) -> bool {
+        self.drive.is_closing() || self.outbox.pending_close.is_some()
+    }
+
+    /// Whether anybody waits.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.receivers.is_empty()
+            || self.outbox.is_awaited()
+            || !self.pings.is_empty()
+            || !self.closers.is_empty()
+            || !self.enders.is_empty()
+    }
+
+    /// Whether a server has yet to answer the opening handshake.
+    #[inline]
+    pub fn is_connecting(&self) -> bool {
+        self.outbox.hold == Hold::Opening
+    }
+
+    // ---- sending: see the outbox ----
+
+    /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
+    #[inline]
+    pub fn must_wait(&self, turn: bool) -> bool {
+        self.outbox.must_wait(&self.drive, turn)
+    }
+
+    /// Whether so much is queued that whoever sends should wait until it has left.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.outbox.is_crowded(&self.drive)
+    }
+
+    /// Whether more is kept for a peer that does not read than should be.
+    #[inline]
+    pub fn is_above_high(&self) -> bool {
+        self.outbox.is_above_high(&self.drive)
+    }
+
+    /// Whether so much has left that senders may go on.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.outbox.has_room(&self.drive)
+    }
+
+    /// Whether somebody waits for room, and it is there.
+    #[inline]
+    pub fn is_room_due(&self) -> bool {
+        self.outbox.is_room_due(&self.drive)
+    }
+
+    /// Whether nothing is left to be written.
+    #[inline]
+    pub fn is_written(&self) -> bool {
+        self.outbox.is_written(&self.drive)
+    }
+
+    /// Whether something is to be written, and may be: now, and not at the end of the iteration.
+    #[inline]
+    pub fn is_write_due(&self) -> bool {
+        self.outbox.is_write_due(&self.drive, false)
+    }
+
+    /// What to do with what was just queued, in this iteration of the loop.
+    #[inline]
+    pub fn output(&mut self, iteration: u64) -> Output {
+        self.outbox.output(&self.drive, iteration)
+    }
+
+    // ---- receiving ----
+
+    /// Whether somebody waits for a message.
+    #[inline]
+    pub fn has_receivers(&mut self, cx: E::Context<'_>) -> bool {
+        while self.receivers.front().is_some_and(|waiter| !E::is_waiting(cx, waiter)) {
+            self.receivers.pop_front();
+        }
+        !self.receivers.is_empty()
+    }
+
+    /// The place of the one that what comes next is for: the first, but in the middle of a message that is received in fragments the one that receives
+    /// it.
+    #[inline]
+    pub fn next_receiver(&mut self, cx: E::Context<'_>) -> Option<usize> {
+        if !self.has_receivers(cx) {
+            return None;
+        }
+        if self.inbox.is_streaming() { self.position_of_streamer(cx) } else { Some(0) }
+    }
+
+    fn position_of_streamer(&self, cx: E::Context<'_>) -> Option<usize> {
+        self.receivers.iter().position(|waiter| E::delivery(waiter) == Delivery::Fragments && E::is_waiting(cx, waiter))
+    }
+
+    /// Whether so much was taken that reading, which was paused, may go on.
+    #[inline]
+    pub fn is_resumable(&self) -> bool {
+        self.paused && self.inbox.is_low(&self.drive.peer)
+    }
+
+    /// Whether nothing more is to be read before something was taken.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.inbox.is_full(&self.drive.peer)
+    }
+
+    /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the peer, unless the application still
+    /// receives.
+    fn may_pause(&self, cx: E::Context<'_>, closing: bool) -> bool {
+        let link = &self.drive.peer.link;
+        let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
+        let wanted = match self.inbox.wanted() {
+            Wanted::All => !closing,
+            Wanted::WhileClosing => !closing || more,
+            Wanted::WithRoom => false,
+        };
+        // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again, without waiting, for the rest.
+        let awaited = if self.inbox.is_streaming() {
+            self.position_of_streamer(cx).is_some()
+        } else {
+            !self.receivers.is_empty()
+        };
+        wanted && !awaited && !self.inbox.is_polled()
+    }
+
+    // ---- the end ----
+
+    /// Begins the closing handshake; after the large message that is on its way. `keep`: the application goes on receiving, so nothing that arrives is
+    /// dropped.
+    pub fn begin_close(
+        &mut self,
+        code: Option<CloseCode>,
+        reason: &str,
+        keep: bool,
+        now: Instant,
+    ) -> Result<(), SendError> {
+        if self.drive.is_over() {
+            return Ok(());
+        }
+        self.inbox.limit_wanted(keep);
+        if self.outbox.hold == Hold::Opening {
+            // Nobody was told that there is a connection.
+            self.drive.end(Failure::Aborted);
+            return Ok(());
+        }
+        if self.outbox.large.is_some() && !self.drive.is_closing() {
+            self.outbox.pending_close.get_or_insert((code, reason.to_owned()));
+            self.drive.limit_closing(now);
+            return Ok(());
+        }
+        self.drive.begin_close(code, reason, now)
+    }
+
+    /// It is over: who is to be told so. Once. `lingers`: the socket is a transport's, which has yet to close it.
+    pub fn finish(&mut self, lingers: bool) -> Option<Farewell<E>> {
+        if self.is_finished() {
+            return None;
+        }
+        let large = self.outbox.large.take();
+        if large.is_some() {
+            self.drive.peer.link.abandon_large();
+        }
+        self.paused = false;
+        let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
+        waiters.extend(self.outbox.take_all());
+        waiters.append(&mut self.enders);
+        let mut failed: Vec<_> = std::mem::take(&mut self.pings).into_iter().map(|(_, future)| future).collect();
+        failed.extend(self.outbox.take_flushes());
+        // In a child process no loop will close it: it is the parent's.
+        let lingers = lingers && !self.drive.peer.link.is_forked();
+        self.end = if lingers { End::Lingering } else { End::Complete };
+        let closers = if lingers { Vec::new() } else { std::mem::take(&mut self.closers) };
+        Some(Farewell { waiters, failed, closers, large: large.map(|large| large.source) })
+    }
+
+    // ---- settling ----
+
+    /// Whether nothing is left to do after anything has happened, which is so most of the time: [`Self::next_step`] would say [`Step::Rest`].
+    #[inline]
+    pub fn is_settled(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let drive = &mut self.drive;
+        drive.advance(now) == Progress::Open
+            && !self.outbox.is_write_due(drive, false)
+            && !self.outbox.is_room_due(drive)
+            && !self.outbox.is_flush_due(drive)
+            && !self.paused
+            && !self.inbox.is_full(&drive.peer)
+            && (self.listens || !self.receivers.is_empty())
+    }
+
+    /// What is to be done next to bring everything in line with what has happened. In this order:
+    ///
+    /// 1. what is due is written, and the ending makes its next step, until neither has anything to do;
+    /// 2. those who wait for a flush, and for room, are told;
+    /// 3. reading is paused or resumed; what is parsed for that may ask for an answer, or be the end: from the beginning;
+    /// 4. the time of an ending is waited for; or it is over, and everybody is told.
+    pub fn next_step(
+        &mut self,
+        settling: &mut Settling,
+        cx: E::Context<'_>,
+        now: impl Fn() -> Instant,
+    ) -> Step<E::Waiter> {
+        loop {
+            let progress = match (settling.phase, settling.progress) {
+                (Phase::Write, _) | (_, None) => {
+                    if let Some(step) = self.step_of_writing(settling, &now) {
+                        return step;
+                    }
+                    settling.phase = Phase::Flushes;
+                    continue;
+                }
+                (_, Some(progress)) => progress,
+            };
+            match settling.phase {
+                Phase::Write => {}
+                Phase::Flushes => {
+                    settling.phase = Phase::Room;
+                    if self.outbox.is_flush_due(&self.drive) {
+                        return Step::TellFlushed;
+                    }
+                }
+                Phase::Room => match self.step_of_room(cx) {
+                    Some(step) => return step,
+                    None => settling.phase = Phase::Reading,
+                },
+                Phase::Reading => {
+                    settling.phase = Phase::End;
+                    let may_pause = self.may_pause(cx, progress != Progress::Open);
+                    if !self.paused && may_pause && self.is_full() {
+                        self.paused = true;
+                        self.drive.peer.shrink_input();
+                        self.drive.note_paused();
+                        return Step::Pause;
+                    }
+                    if self.paused && !self.drive.is_over() && (!may_pause || self.inbox.is_low(&self.drive.peer)) {
+                        self.paused = false;
+                        self.drive.note_paused();
+                        settling.phase = Phase::Filled(self.drive.peer.unparsed());
+                        if self.receivers.is_empty() && !self.listens {
+                            return Step::Fill;
+                        }
+                    }
+                }
+                Phase::Filled(unparsed) => {
+                    self.paused = self.may_pause(cx, progress != Progress::Open) && self.is_full();
+                    let parsed = self.drive.peer.unparsed() != unparsed;
+                    settling.phase = if parsed { Phase::Write } else { Phase::End };
+                    if !self.paused {
+                        return Step::Resume;
+                    }
+                }
+                Phase::End => {
+                    settling.phase = Phase::Rest;
+                    match progress {
+                        Progress::Open => {}
+                        Progress::Closing => return Step::Schedule,
+                        Progress::Over => return Step::Finish,
+                    }
+                }
+                Phase::Rest => return Step::Rest,
+            }
+        }
+    }
+
+    fn step_of_writing(&mut self, settling: &mut Settling, now: impl FnOnce() -> Instant) -> Option<Step<E::Waiter>> {
+        if !std::mem::replace(&mut settling.looked, true) && self.drive.is_ending_elsewhere() {
+            return Some(Step::LookKept);
+        }
+        let progress = self.drive.advance(now);
+        settling.progress = Some(progress);
+        if self.drive.take_shut() {
+            return Some(Step::Shut);
+        }
+        settling.looked = false;
+        // Afterwards nothing is left, or there is no room, or the connection has failed.
+        (!settling.stuck && self.outbox.is_write_due(&self.drive, progress != Progress::Open)).then_some(Step::Write)
+    }
+
+    fn step_of_room(&mut self, cx: E::Context<'_>) -> Option<Step<E::Waiter>> {
+        if let Some(woken) = self.outbox.next_woken(cx, &self.drive) {
+            return Some(Step::Wake(woken));
+        }
+        if self.outbox.tell_writable == TellWritable::Wanted && self.outbox.has_room(&self.drive) {
+            // From inside whatever settles: in the loop's next iteration.
+            self.outbox.tell_writable = TellWritable::Soon;
+            return Some(Step::TellWritable);
+        }
+        None
+    }
+}

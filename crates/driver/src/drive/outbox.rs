@@ -1,0 +1,365 @@
+//! Who may send, who waits for what, and when what is queued is written.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use wirespeed_protocol::CloseCode;
+
+use super::{Drive, Environment, Marks};
+use crate::peer::LargeSend;
+
+/// Bytes sent, or received, without a suspension after which the loop has a turn.
+pub const YIELD_BYTES: usize = 256 * 1024;
+
+/// Corked messages leave when they are this many bytes, or twice the high mark of what may wait: masked, and sent, while they are in the
+/// second-level cache.
+const CORK_LIMIT: usize = 64 * 1024;
+
+/// A send goes straight to the socket too, though it is not the first of its iteration, if it comes this much later than those before: whoever
+/// computes in between is no stream.
+const CORK_TIME: Duration = Duration::from_micros(50);
+
+/// A large message on its way out, piece by piece.
+pub struct Large<L> {
+    /// How far its frame is.
+    pub send: LargeSend,
+    /// What its bytes are taken from: it cannot change.
+    pub source: L,
+    /// How many were.
+    pub offset: usize,
+}
+
+/// What to do with bytes that were queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Write them now.
+    Write,
+    /// They leave at the end of this iteration of the loop, with what else comes.
+    Cork,
+    /// They wait for room.
+    Wait,
+}
+
+/// What a listener is to be told about room to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TellWritable {
+    /// Nothing.
+    No,
+    /// That there is room, once there is: it was told, or somebody was refused, that there is none.
+    Wanted,
+    /// The same; the loop was asked to call for it.
+    Soon,
+}
+
+/// What keeps everybody from sending, however much room there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing.
+    Free,
+    /// A server has yet to answer the opening handshake.
+    Opening,
+    /// A message is being sent in fragments, by the task of this number.
+    Fragments(usize),
+}
+
+/// When the clock was last read in this iteration of the loop, and how many sends must come before it is read again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looked {
+    at: Option<Instant>,
+    every: u8,
+    skip: u8,
+}
+
+/// See the module.
+pub struct Outbox<E: Environment> {
+    /// Of bytes to be written.
+    marks: Marks,
+    /// Messages sent without a suspension after which the loop has a turn.
+    yield_after: usize,
+    /// Those who wait for room to send, by their tickets: first come first served.
+    senders: VecDeque<(u64, E::Waiter)>,
+    /// Those who have sent and wait until less is queued.
+    drainers: VecDeque<E::Waiter>,
+    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody else's.
+    turns: BTreeSet<u64>,
+    /// The last ticket of all that ever were given.
+    last_ticket: u64,
+    /// The kernel, or the transport, has no room.
+    pub blocked: bool,
+    /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room although it has.
+    pub draining: bool,
+    /// What was queued leaves at the end of this iteration of the loop.
+    pub corked: bool,
+    /// The large message that is on its way.
+    pub large: Option<Large<E::Source>>,
+    /// What keeps everybody from sending.
+    pub hold: Hold,
+    /// A close that waits for the end of a large message.
+    pub pending_close: Option<(Option<CloseCode>, String)>,
+    /// The iteration of the loop in which something was last written through.
+    wrote_in: u64,
+    looked: Looked,
+    /// Sent since the loop last had a turn, as far as is known: in the iteration of this number, bytes and messages.
+    unsuspended: (u64, usize, usize),
+    /// The loop is due a turn that nobody could give it yet.
+    pub turn_owed: bool,
+    /// What a listener is to be told.
+    pub tell_writable: TellWritable,
+    /// Those who wait until something was written, with the count of written bytes that they wait for.
+    flushes: Vec<(u64, E::Future)>,
+}
+
+impl<E: Environment> Outbox<E> {
+    /// An empty one.
+    #[must_use]
+    pub fn new(marks: Marks, yield_after: usize) -> Self {
+        Self {
+            marks,
+            yield_after: yield_after.max(1),
+            senders: VecDeque::new(),
+            drainers: VecDeque::new(),
+            turns: BTreeSet::new(),
+            last_ticket: 0,
+            blocked: false,
+            draining: false,
+            corked: false,
+            large: None,
+            hold: Hold::Free,
+            pending_close: None,
+            wrote_in: 0,
+            looked: Looked::default(),
+            unsuspended: (0, 0, 0),
+            turn_owed: false,
+            tell_writable: TellWritable::No,
+            flushes: Vec::new(),
+        }
+    }
+
+    /// Of bytes to be written.
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    // ---- room ----
+
+    /// Whether more is kept for a peer that does not read than should be. What is corked is not: it leaves soon.
+    #[inline]
+    pub fn is_above_high(&self, drive: &Drive<E::Buffer>) -> bool {
+        self.blocked && drive.peer.link.queued() > self.marks.high
+    }
+
+    /// Whether so much has left that senders may go on.
+    #[inline]
+    pub fn has_room(&self, drive: &Drive<E::Buffer>) -> bool {
+        self.large.is_none() && !self.is_blocked_elsewhere(drive) && drive.peer.link.queued() <= self.marks.low
+    }
+
+    /// A transport has said that it has no room; a socket is asked by queueing.
+    fn is_blocked_elsewhere(&self, drive: &Drive<E::Buffer>) -> bool {
+        self.blocked && !self.draining && drive.socket().is_none() && !drive.is_over()
+    }
+
+    /// Whether somebody waits for room, and it is there.
+    #[inline]
+    pub fn is_room_due(&self, drive: &Drive<E::Buffer>) -> bool {
+        let awaited = !self.drainers.is_empty()
+            || !self.senders.is_empty() && self.hold == Hold::Free
+            || self.tell_writable == TellWritable::Wanted;
+        awaited && self.has_room(drive)
+    }
+
+    /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
+    #[inline]
+    pub fn must_wait(&self, drive: &Drive<E::Buffer>, turn: bool) -> bool {
+        !turn && (!self.turns.is_empty() || !self.senders.is_empty())
+            || self.hold != Hold::Free
+            || self.is_crowded(drive)
+    }
+
+    /// Whether so much is queued that whoever sends should wait until it has left.
+    #[inline]
+    pub fn is_crowded(&self, drive: &Drive<E::Buffer>) -> bool {
+        self.large.is_some() || self.is_above_high(drive) || self.is_blocked_elsewhere(drive)
+    }
+
+    // ---- the order of those who wait ----
+
+    /// The place of a sender that has to wait, behind all others.
+    pub fn next_ticket(&mut self) -> u64 {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
+    /// A sender waits, in its place: one that was woken, and found no room, is before those that have come since.
+    pub fn park(&mut self, ticket: u64, sender: E::Waiter) {
+        let place = self.senders.partition_point(|(other, _)| *other <= ticket);
+        self.senders.insert(place, (ticket, sender));
+    }
+
+    /// Somebody has sent, and waits until less is queued.
+    pub fn park_drainer(&mut self, drainer: E::Waiter) {
+        self.drainers.push_back(drainer);
+    }
+
+    /// Whether it was the turn of the sender with this ticket; it is no longer.
+    pub fn take_turn(&mut self, ticket: u64) -> bool {
+        self.turns.remove(&ticket)
+    }
+
+    /// Whether no sender that waits, or whose turn it is, was before this one. Woken ones run in their order, but one that found no room, waits and is woken
+    /// again runs after others.
+    #[must_use]
+    pub fn is_first(&self, ticket: u64) -> bool {
+        self.turns.first().is_none_or(|other| *other >= ticket)
+            && self.senders.front().is_none_or(|(other, _)| *other >= ticket)
+    }
+
+    /// Somebody gives up waiting.
+    pub fn forget(&mut self, ticket: u64, waiter: &E::Waiter) {
+        self.take_turn(ticket);
+        self.senders.retain(|(_, other)| other != waiter);
+        self.drainers.retain(|other| other != waiter);
+    }
+
+    /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were cancelled have none.
+    pub(super) fn next_woken(&mut self, cx: E::Context<'_>, drive: &Drive<E::Buffer>) -> Option<E::Waiter> {
+        if !self.has_room(drive) {
+            return None;
+        }
+        if let Some(drainer) = self.drainers.pop_front() {
+            return Some(drainer);
+        }
+        if self.hold != Hold::Free {
+            return None;
+        }
+        while let Some((ticket, sender)) = self.senders.pop_front() {
+            if E::is_waiting(cx, &sender) {
+                self.turns.insert(ticket);
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    /// It is over: all who wait. Senders have their turn, in which they learn it.
+    pub fn take_all(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
+        let senders = std::mem::take(&mut self.senders);
+        self.turns.extend(senders.iter().map(|(ticket, _)| *ticket));
+        senders.into_iter().map(|(_, sender)| sender).chain(std::mem::take(&mut self.drainers))
+    }
+
+    // ---- writing ----
+
+    /// Whether nothing is left to be written.
+    #[inline]
+    pub fn is_written(&self, drive: &Drive<E::Buffer>) -> bool {
+        drive.peer.link.queued() == 0 && self.large.is_none()
+    }
+
+    /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`: nothing is put off any more.
+    #[inline]
+    pub fn is_write_due(&self, drive: &Drive<E::Buffer>, ending: bool) -> bool {
+        !self.is_written(drive) && !self.blocked && (!self.corked || ending) && !drive.is_over()
+    }
+
+    /// What to do with what was just queued, in this iteration of the loop.
+    #[inline]
+    pub fn output(&mut self, drive: &Drive<E::Buffer>, iteration: u64) -> Output {
+        if self.blocked {
+            return Output::Wait;
+        }
+        if self.wrote_in != iteration {
+            self.wrote_in = iteration;
+            self.looked = Looked::default();
+            return Output::Write;
+        }
+        if drive.peer.link.queued() >= CORK_LIMIT.min(2 * self.marks.high) {
+            return Output::Write;
+        }
+        // The clock is read from the second send on, and ever more seldom while they come fast: it would be a tenth of their time.
+        if self.looked.skip > 0 {
+            self.looked.skip -= 1;
+            return Output::Cork;
+        }
+        let now = Instant::now();
+        let before = self.looked.at.replace(now);
+        if before.is_some_and(|before| now.duration_since(before) > CORK_TIME) {
+            self.looked.every = 0;
+            return Output::Write;
+        }
+        self.looked.every = (2 * self.looked.every + 1).min(15);
+        self.looked.skip = self.looked.every;
+        Output::Cork
+    }
+
+    /// Counts what was sent since a task was last suspended; true: the loop has been kept waiting for long enough.
+    #[inline]
+    pub fn is_turn_due(&mut self, len: usize, iteration: u64) -> bool {
+        let (seen, bytes, messages) = &mut self.unsuspended;
+        if *seen != iteration {
+            (*seen, *bytes, *messages) = (iteration, 0, 0);
+        }
+        *bytes += len;
+        *messages += 1;
+        if *bytes < YIELD_BYTES && *messages < self.yield_after {
+            return false;
+        }
+        *seen = 0;
+        true
+    }
+
+    // ---- flushes ----
+
+    /// Whether nobody waits for what was written.
+    #[inline]
+    pub fn has_flushes(&self) -> bool {
+        !self.flushes.is_empty()
+    }
+
+    /// Somebody waits until everything that is queued now was written.
+    pub fn park_flush(&mut self, drive: &Drive<E::Buffer>, future: E::Future) {
+        let link = &drive.peer.link;
+        let target = if self.large.is_some() { u64::MAX } else { link.written() + link.queued() as u64 };
+        self.flushes.push((target, future));
+    }
+
+    /// Whether somebody waits until something was written, and it may have been.
+    #[inline]
+    pub fn is_flush_due(&self, drive: &Drive<E::Buffer>) -> bool {
+        !self.flushes.is_empty() && drive.peer.link.failure().is_none() && {
+            let written = drive.peer.link.written();
+            self.is_written(drive) || self.flushes.iter().any(|(target, _)| *target <= written)
+        }
+    }
+
+    /// Those whose bytes were written. Nobody, once writing has failed: the end tells them.
+    pub fn take_flushed(&mut self, drive: &Drive<E::Buffer>) -> Vec<E::Future> {
+        if !self.is_flush_due(drive) {
+            return Vec::new();
+        }
+        let (all, written) = (self.is_written(drive), drive.peer.link.written());
+        self.flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, future)| future).collect()
+    }
+
+    /// It is over: all who wait for a flush.
+    pub fn take_flushes(&mut self) -> impl Iterator<Item = E::Future> + use<E> {
+        std::mem::take(&mut self.flushes).into_iter().map(|(_, future)| future)
+    }
+
+    /// Whether anybody waits.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.senders.is_empty() || !self.drainers.is_empty() || !self.turns.is_empty() || !self.flushes.is_empty()
+    }
+
+    /// All who wait for room.
+    pub fn waiters(&self) -> impl Iterator<Item = &E::Waiter> {
+        self.senders.iter().map(|(_, sender)| sender).chain(&self.drainers)
+    }
+
+    /// All who wait for a flush.
+    pub fn futures(&self) -> impl Iterator<Item = &E::Future> {
+        self.flushes.iter().map(|(_, future)| future)
+    }
+}
