@@ -85,6 +85,11 @@ def test_place_given_back() -> None:
     assert not admission.remove(entry)
     admission.progress(entry, 1)
     assert (len(admission), admission.is_crowded, admission.first_to_go()) == (0, False, None)
+    # Nor is it somebody else's of the same address.
+    other = admission.add(Client(), at("192.0.2.1"), 2)
+    admission.progress(entry, 3)
+    assert not admission.remove(entry)
+    assert (admission.first_to_go(), other.since) == (other, 2)
 
 
 def test_patience() -> None:
@@ -101,6 +106,12 @@ def test_patience() -> None:
     admission.add(Client("other"), at("192.0.2.1"), 11.5)
     assert admission.overdue_in(11.5) == pytest.approx(PATIENCE - 0.5)
     assert admission.overdue_in(99.0) == 0
+
+
+def test_nobody_to_go() -> None:
+    admission = Admission(1)
+    assert (admission.overdue(99.0), admission.overdue_in(99.0)) == (None, None)
+    assert admission.delay(99.0) == GRACE
 
 
 def test_far_too_many() -> None:
@@ -138,6 +149,18 @@ def test_refused_client() -> None:
     assert not candidate.has_unread()
     candidate.drop()
     assert calls == ["abort"]
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [(at("192.0.2.1"), "192.0.2.1"), (("2001:db8::1", 1, 0, 0), "2001:db8::1"), (b"\0abstract", "a Unix socket")],
+)
+def test_farewell_says_who_and_of_how_many(address: Any, name: str) -> None:
+    admission = Admission(7)
+    entries = [admission.add(Client(), address, 0) for _ in range(3)]
+    admission.add(Client(), at("198.51.100.1"), 0)
+    text, *arguments = admission.farewell(entries[0])
+    assert (text % tuple(arguments)).endswith(f" (max_pending=7): {name}, one of 3")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ async def talk(uri: str) -> None:
             await ws.send(message)
             assert await ws.recv() == message
         await (await ws.ping(b"\x00ping"))
+        await ws.pong(b"unasked")
         await ws.close(4001, "bye")
 
 

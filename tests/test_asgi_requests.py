@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from wirespeed.asgi.head import HEAD_BYTES, essence, with_version
+from wirespeed.asgi.server import http_version_of
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 
@@ -141,3 +144,55 @@ def test_http_1_0(http: str, loop: str, caplog: pytest.LogCaptureFixture) -> Non
     assert "unsupported HTTP version: HTTP/1.0, expected HTTP/1.1" in body
     assert app.scopes == []
     assert "WebSocket request refused: unsupported HTTP version: HTTP/1.0" in caplog.text
+
+
+def test_version_stands_in_the_first_line() -> None:
+    head = b"GET / HTTP/1.1\r\nX: as in HTTP/1.1\r\n\r\n"
+    assert with_version(head, "1.1") is head
+    assert with_version(head, "1.0") == b"GET / HTTP/1.0\r\nX: as in HTTP/1.1\r\n\r\n"
+
+
+def head_of(size: int, fields: int = 7) -> bytes:
+    lines = [b"GET / HTTP/1.1", b"host: x:1", b"upgrade: websocket", b"connection: Upgrade", b"sec-websocket-key: k"]
+    lines += [b"x: y"] * (fields - 5)
+    rest = size - len(b"\r\n".join([*lines, b"", b"", b""])) - len(b"cookie: \t")
+    return b"\r\n".join([*lines, b"cookie: " + b"c" * rest + b"\t", b"", b""])
+
+
+@pytest.mark.parametrize(
+    ("size", "fields"), [(2**14, 7), (HEAD_BYTES + 1, 7), (2**15, 129)], ids=["short", "too long", "too many"]
+)
+def test_head_that_is_left_as_it_is(size: int, fields: int) -> None:
+    head = head_of(size, fields)
+    assert len(head) == size
+    assert essence(head) == (head, None)
+
+
+@pytest.mark.parametrize(("size", "fields"), [(2**14 + 1, 7), (HEAD_BYTES, 128)])
+def test_head_without_what_the_core_does_not_read(size: int, fields: int) -> None:
+    head = head_of(size, fields)
+    kept, all_fields = essence(head)
+    assert kept == (
+        b"GET / HTTP/1.1\r\nhost: x:1\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-key: k\r\n\r\n"
+    )
+    assert all_fields is not None
+    assert len(all_fields) == fields
+    assert all_fields[0] == (b"host", b"x:1")
+    name, value = all_fields[-1]
+    assert (name, set(value)) == (b"cookie", {ord("c")})
+
+
+@pytest.mark.parametrize(
+    "transport",
+    [
+        SimpleNamespace(),
+        SimpleNamespace(get_protocol=lambda: SimpleNamespace()),
+        SimpleNamespace(get_protocol=lambda: SimpleNamespace(scope={})),
+        SimpleNamespace(get_protocol=lambda: SimpleNamespace(scope=None)),
+        SimpleNamespace(get_protocol=lambda: SimpleNamespace(scope={"http_version": 2})),
+    ],
+    ids=["transport", "protocol", "version", "scope", "number"],
+)
+def test_parser_that_tells_no_version(transport: Any) -> None:
+    """There may be others than those of uvicorn."""
+    assert http_version_of(transport) == "1.1"

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.wirespeed_only("ours")
 if IS_WIRESPEED:
     import wirespeed
     from wirespeed import sync
+    from wirespeed.hints import hinting
 
 
 def handler(ws: Any) -> None: ...
@@ -60,3 +61,24 @@ def test_signatures() -> None:
     """They are those of the functions, for help() and editors."""
     for function in (wirespeed.connect, wirespeed.serve, sync.connect, sync.serve):
         assert "open_timeout" in inspect.signature(function).parameters
+
+
+def test_names_that_the_function_has_not() -> None:
+    """It is not told of an argument that it does not know either; one that hands all on is."""
+
+    @hinting("one")
+    def one(open_timeout: float = 0) -> None: ...
+
+    @hinting("all")
+    def all_(**options: Any) -> list[str]:
+        return list(options)
+
+    wrong: dict[str, Any] = {"headers": []}
+    with pytest.raises(TypeError) as raised:
+        one(**wrong)
+    assert "did you mean" not in str(raised.value)
+    with pytest.raises(TypeError, match=r"one\(\) .*'timeout'; did you mean open_timeout\?"):
+        one(timeout=1)
+    with pytest.raises(TypeError, match=r"all\(\) .*'headers'; did you mean additional_headers\?"):
+        all_(**wrong)
+    assert all_(open_timeout=1) == ["open_timeout"]

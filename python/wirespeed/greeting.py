@@ -83,7 +83,7 @@ class Greeting:
         self.is_silent = self.is_silent and not data
         if make_opening is None:
             self._received += data
-            self.data = self._received or data
+            self.data = self._received
             return bool(data) and _is_part_of_record(self._received)
         if not data:
             self.data = data
@@ -103,7 +103,7 @@ class Greeting:
 
 def _is_part_of_record(data: bytes) -> bool:
     # RFC 8446, section 5.1: the type, here that of a handshake, two bytes of version, two of length.
-    return data[:1] == b"\x16" and (len(data) < 5 or len(data) < 5 + int.from_bytes(data[3:5], "big"))
+    return data[:1] == b"\x16" and len(data) < 5 + int.from_bytes(data[3:5], "big")
 
 
 def has_unread(sock: socket_module.socket) -> bool:

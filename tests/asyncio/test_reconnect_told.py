@@ -99,6 +99,8 @@ def test_retry_after(
     [
         ("120", 120, 144),
         ("date", 110, 144),
+        ("date of another zone", 110, 144),
+        ("date without a zone", 110, 144),
         ("999999999999", 21600, 21600),
         ("past", 0, 0),
         ("-1", 0, 0),
@@ -120,9 +122,14 @@ def test_values(
 ) -> None:
     """Seconds and dates; nonsense counts for nothing, and hours are enough."""
     caplog.set_level(logging.INFO)
-    if value in ("date", "past"):
-        then = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=2 if value == "date" else -2)
-        value = email.utils.format_datetime(then, usegmt=True)
+    what = value
+    if what.startswith(("date", "past")):
+        then = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=-2 if what == "past" else 2)
+        if what == "date of another zone":
+            then = then.astimezone(datetime.timezone(datetime.timedelta(hours=2)))
+        value = email.utils.format_datetime(then, usegmt=not then.utcoffset())
+        if what == "date without a zone":
+            value = value.removesuffix(" GMT")
     server = scripted(in_turn(later(value), refuse))
 
     async def iterate() -> None:

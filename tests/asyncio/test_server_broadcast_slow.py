@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import re
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +16,14 @@ import pytest
 from interop.asyncio_tools import Setting, soon
 from interop.checks import no_leaks, within
 from interop.frames import Close
-from interop.serving import Raw, idle, logged, serve, small_sends, unnamed
+from interop.serving import LOGGER, Raw, idle, logged, serve, small_sends, unnamed
 from interop.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 
 if IS_WIRESPEED:
-    from wirespeed import broadcast
+    from wirespeed import State, broadcast
+    from wirespeed.asyncio.broadcasting import report
 
 Run = Callable[..., Any]
 
@@ -99,6 +102,33 @@ def test_skip_for_ever(setting: Setting, run: Run, caplog: pytest.LogCaptureFixt
     assert unnamed(logged(caplog)) == [
         "skipped broadcast: its peer does not read",
         "connection closed without broadcasts: 21 were skipped",
+    ]
+
+
+class Missing:
+    """A connection, as far as broadcasts tell of it."""
+
+    def __init__(self) -> None:
+        self.logger = logging.getLogger(LOGGER)
+        self._label = "it"
+        self._state = State.OPEN
+
+    def _closed_future(self) -> None:
+        return None
+
+
+def test_another_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """It is said, and the number is counted anew."""
+    connection = Missing()
+    for why in ("slow", "slow", "failed", "failed", "failed"):
+        report([connection], [(connection, why)], False)
+    report([], [], False)
+    report([connection], [], False)
+    report([connection], [], False)
+    assert logged(caplog) == [
+        "skipped broadcast (it): its peer does not read",
+        "skipped broadcast (it): failed to write message",
+        "broadcasts arrive again (it): 3 were skipped",
     ]
 
 
@@ -192,7 +222,7 @@ def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> 
             with pytest.raises(Exception) as raised:
                 broadcast([slow, fast, slow], b"x", raise_exceptions=True)
             errors = getattr(raised.value, "exceptions", [raised.value])
-            if hasattr(raised.value, "exceptions"):
+            if sys.version_info >= (3, 11):
                 assert type(raised.value).__name__ == "ExceptionGroup"
                 assert len(errors) == 2
             assert {type(error) for error in errors} == {BlockingIOError}

@@ -247,6 +247,8 @@ def test_refused_clients_that_stay(setting: Setting, run: Run) -> None:
             await soon(lambda: len(server._gate) <= 3)
             with within(SOON):
                 await be_served(server, "127.0.0.1")
+            await stack.aclose()
+            await soon(lambda: len(server._gate) == 0)
 
     with no_leaks(), within(8):
         run(main)
@@ -300,6 +302,34 @@ def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.Monkey
                     raw.close()
 
     with no_leaks(), within(15):
+        run(main)
+
+
+def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody comes while there are far too many, until one of them leaves."""
+    from wirespeed import admission
+
+    monkeypatch.setattr(admission, "PATIENCE", 600.0)
+    monkeypatch.setattr(admission, "GRACE", 600.0)
+
+    async def main() -> None:
+        async with serve(setting, max_pending=1) as server, contextlib.AsyncExitStack() as stack:
+            raws = [stack.enter_context(await connect_from(server, "127.0.0.1")) for _ in range(admission.BURST)]
+            await soon(lambda: server._gate.delay() > 0)
+            last = stack.enter_context(await connect_from(server, "127.0.0.1"))
+            await last.send(request())
+            await soon(lambda: server._acceptor._pause is not None)
+            await raws[0].send(request())
+            assert (await raws[0].head()).status == 101
+            assert (await last.head()).status == 101
+            for raw in (raws[0], last):
+                await converse(raw)
+            # Nobody is waited for any more.
+            server.close()
+            for raw in raws:
+                raw.close()
+
+    with no_leaks(), within(20):
         run(main)
 
 
@@ -399,6 +429,75 @@ def test_listening_socket_that_is_closed(setting: Setting, run: Run, caplog: pyt
     with no_leaks():
         run(main)
     assert logged(caplog) == ["a listening socket accepts no more connections"]
+
+
+def test_listening_socket_that_is_closed_meanwhile(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing is accepted for a time."""
+    from wirespeed.asyncio import listening
+
+    monkeypatch.setattr(listening, "RETRY_DELAY", 0.01)
+    listener = Failing(errno.ENOTDIR)
+
+    async def main() -> None:
+        async with serve(setting, idle, None, None, sock=listener) as server:
+            raw = await connect_from(server, "127.0.0.1")
+            await soon(lambda: not listener.failures)
+            listener.close()
+            await soon(lambda: not server.is_serving())
+            raw.close()
+
+    with no_leaks():
+        run(main)
+    assert "a listening socket accepts no more connections" in logged(caplog)
+    assert "it was closed" in caplog.text
+
+
+@pytest.mark.parametrize("failures", [[], [errno.EPROTO], [errno.ENOTDIR]], ids=["none", "lost", "unknown"])
+def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
+    """As that of Windows, which accepts by itself."""
+    from wirespeed.asyncio import listening
+
+    monkeypatch.setattr(listening, "RETRY_DELAY", 0.01)
+
+    refused: set[int] = set()
+
+    class Proactor(asyncio.SelectorEventLoop):
+        def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+            refused.add(fd)
+            raise NotImplementedError
+
+        def remove_reader(self, fd: Any) -> bool:
+            if fd in refused:
+                raise NotImplementedError
+            return super().remove_reader(fd)
+
+        async def sock_accept(self, sock: Any) -> Any:
+            while True:
+                if failures:
+                    number = failures.pop()
+                    raise OSError(number, errno.errorcode[number])
+                with contextlib.suppress(BlockingIOError):
+                    accepted, address = sock.accept()
+                    accepted.setblocking(False)
+                    return accepted, address
+                await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        import wirespeed
+
+        async with wirespeed.serve(echo, "127.0.0.1", 0, io_port="transport") as server:
+            for _ in range(2):
+                await be_served(server, "127.0.0.1")
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    loop = Proactor()
+    try:
+        with no_leaks(), within(10):
+            loop.run_until_complete(main())
+    finally:
+        loop.close()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

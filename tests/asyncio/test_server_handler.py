@@ -287,6 +287,8 @@ class Callables:
     [
         idle,
         lambda ws: idle(ws),
+        lambda ws: idle(ws) or None,
+        lambda ws: None if ws is None else idle(ws),
         undecided,
         decorated(idle),
         functools.partial(idle),
@@ -310,6 +312,20 @@ def test_function_that_returns_none(setting: Setting, run: Run, caplog: pytest.L
     run(main)
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "handler returned NoneType: it must be a coroutine function" in str(record.exc_info[1])  # type: ignore[index]
+
+
+def test_awaitable_that_is_no_coroutine(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def handler(ws: Any) -> Any:
+        return asyncio.ensure_future(ws.send("x"))
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            with await Raw.open(server) as raw:
+                assert (await raw.frame()).payload == b"x"
+                assert (await raw.until_close())[1] == Close(1000)
+
+    run(main)
+    assert logged(caplog) == []
 
 
 # Eager tasks

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import wirespeed
+from interop.serving import logged
 
 
 def change(connection: Any, request: Any) -> None:
@@ -81,3 +82,22 @@ def test_a_choice_that_changes_nothing_else(supported: list[str] | None, chosen:
                 assert "permessage-deflate" in ws.response.headers["Sec-WebSocket-Extensions"]
 
     asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_a_choice_that_is_not_offered_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    """The client did offer it, but the request that counts does not."""
+
+    async def main() -> None:
+        async def handler(ws: Any) -> None:
+            raise AssertionError("it is not open")
+
+        options: dict[str, Any] = {"process_request": change, "select_subprotocol": lambda ws, offered: "a"}
+        async with wirespeed.serve(handler, "127.0.0.1", 0, **options) as server:
+            uri = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(wirespeed.InvalidStatus, match="500"):
+                await wirespeed.connect(uri, origin="https://other.example", subprotocols=["a", "b"])
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    [line] = logged(caplog)
+    assert line.startswith("opening handshake failed (")
+    assert "subprotocol must be one that the client offers, not 'a'" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,16 @@ import pytest
 from interop.asyncio_tools import Setting, soon
 from interop.checks import no_leaks
 from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, idle, logged, request, serve
+from interop.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 SETTINGS = ONE_OF_EACH_PORT
+
+if IS_WIRESPEED:
+    from wirespeed.connection_status import address_text
+    from wirespeed.greeting import Greeting
+    from wirespeed.negotiation import hint, say_failed
 
 Run = Callable[..., Any]
 
@@ -96,3 +103,48 @@ def test_scan_of_ports(setting: Setting, run: Run, caplog: pytest.LogCaptureFixt
     run(main)
     assert lines(caplog) == []
     assert all(line.startswith("a client has sent nothing (127.0.0.1:") for line in lines(caplog, logging.DEBUG))
+
+
+class Lines:
+    """A gate that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+        self.found.append(text % arguments)
+
+
+def test_socket_that_is_gone_already() -> None:
+    """What cannot be told of it any more is left out."""
+    gate = Lines()
+    with socket.socket() as sock:
+        greeting = Greeting(sock, ("192.0.2.1", 1234))
+    hint(HELLO, False, greeting, gate)
+    assert [line.partition(":")[0] for line in gate.found] == ["a client speaks TLS to a port without TLS (192.0.2.1"]
+
+
+def test_failure_without_words_has_the_name_of_its_kind() -> None:
+    gate = Lines()
+    with socket.socket() as sock:
+        greeting = Greeting(sock, ("192.0.2.1", 1234))
+        greeting.is_silent = False
+        for failure in (EOFError(), EOFError("half a request")):
+            say_failed(greeting, None, failure, gate, logging.getLogger(LOGGER))
+    assert [line.partition("): ")[2] for line in gate.found] == ["EOFError", "half a request"]
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (("127.0.0.1", 80), "127.0.0.1:80"),
+        (("::1", 80, 0, 0), "[::1]:80"),
+        ("/run/socket", "/run/socket"),
+        (b"\0abstract\xff", "\0abstract\ufffd"),
+        ("", "a Unix socket"),
+        (b"", "a Unix socket"),
+        (None, "a Unix socket"),
+    ],
+)
+def test_addresses(address: Any, text: str) -> None:
+    assert address_text(address) == text

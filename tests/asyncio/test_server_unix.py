@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -196,3 +197,23 @@ def test_unix_abstract(setting: Setting, run: Run, kind: Any) -> None:
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["close", "abort"])
+def test_unix_file_goes_after_the_loop(tmp_path: Path, close: bool) -> None:
+    """Closed where nothing can be waited for, the server leaves neither its file nor its sockets."""
+    path = tmp_path / "socket"
+
+    async def start() -> Any:
+        server = await wirespeed.unix_serve(echo, path)
+        return server, server.sockets
+
+    loop = asyncio.new_event_loop()
+    server, socks = loop.run_until_complete(start())
+    assert path.exists()
+    loop.close()
+    server.close(close_connections=close)
+    assert not path.exists()
+    assert [sock.fileno() for sock in socks] == [-1]
+    server.close()
+    assert not server.is_serving()

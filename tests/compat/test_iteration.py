@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
@@ -63,6 +64,30 @@ def test_an_iterator_as_a_generator(package: Any) -> None:
             assert await ws.recv() == "1"
 
     run(main)
+
+
+def test_what_is_thrown_into_an_iterator() -> None:
+    """An exception, or a class with one, and a traceback: as generators take it, in old programs."""
+    from wirespeed.compat.websockets.iteration import Messages
+
+    def thrown(*arguments: Any) -> tuple[BaseException, set[Any]]:
+        with pytest.raises(ZeroDivisionError) as caught:
+            Messages(iter("ab")).throw(*arguments)
+        return caught.value, {entry for entry, _ in traceback.walk_tb(caught.value.__traceback__)}
+
+    def elsewhere() -> tuple[ZeroDivisionError, Any]:
+        try:
+            raise ZeroDivisionError("given")
+        except ZeroDivisionError as exc:
+            return exc, exc.__traceback__
+
+    given, trace = elsewhere()
+    assert thrown(given.with_traceback(None))[0] is given
+    assert thrown(ZeroDivisionError, given.with_traceback(None))[0] is given
+    exc, frames = thrown(ZeroDivisionError)
+    assert (exc.args, trace.tb_frame in frames) == ((), False)
+    exc, frames = thrown(ZeroDivisionError, None, trace)
+    assert (exc.args, trace.tb_frame in frames) == ((), True)
 
 
 def test_an_iterator_raises_how_the_connection_ended(package: Any) -> None:

@@ -56,3 +56,39 @@ def test_serving_by_what_listens(package: Any) -> None:
 def test_the_old_name_of_blocking_servers(package: Any) -> None:
     with pytest.warns(DeprecationWarning, match="WebSocketServer was renamed to Server"):
         assert package.sync.server.WebSocketServer is package.sync.server.Server
+
+
+def test_serving_for_ever_by_what_listens(package: Any) -> None:
+    async def main() -> None:
+        async with package.asyncio.server.serve(echo, "127.0.0.1", 0, start_serving=False) as running:
+            uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+            serving = asyncio.create_task(running.server.serve_forever())
+            while not running.is_serving():
+                await asyncio.sleep(0)
+            async with package.asyncio.client.connect(uri) as ws:
+                await ws.send("x")
+                assert await ws.recv() == "x"
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            assert not running.is_serving()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_waiting_for_connections() -> None:
+    """As ``asyncio.Server`` does from Python 3.12 on."""
+    from wirespeed.compat.websockets.asyncio.client import connect
+    from wirespeed.compat.websockets.asyncio.server import serve
+
+    async def main() -> None:
+        async with serve(echo, "127.0.0.1", 0) as running:
+            async with connect(f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}") as ws:
+                running.server.close()
+                waiting = asyncio.create_task(running.server.wait_closed())
+                await ws.send("x")
+                assert await ws.recv() == "x"
+                assert not waiting.done()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(main(), 10))

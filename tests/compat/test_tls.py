@@ -104,6 +104,9 @@ def test_native_tls_as_an_ssl_object(certificates: Certificates) -> None:
     assert tls.cipher() == ("TLS_AES_128_GCM_SHA256", "TLSv1.3", 128)
     assert tls.selected_alpn_protocol() is tls.selected_npn_protocol() is tls.compression() is None
     assert (tls.server_hostname, tls.server_side) == ("localhost", False)
+    agreed = told(certificates)
+    agreed._tls = (*agreed._tls[:3], "http/1.1", *agreed._tls[4:])
+    assert ssl_object(agreed).selected_alpn_protocol() == "http/1.1"
     der = tls.getpeercert(binary_form=True)
     assert tls.get_unverified_chain() == [der]
     names = tls.getpeercert()["subjectAltName"]

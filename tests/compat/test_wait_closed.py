@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -88,3 +90,20 @@ def test_wait_closed_sees_what_comes_with_the_pong(scripted: Scripted) -> None:
             assert ws.wait_closed()
         assert ws.close_code == 1000
         peer.join()
+
+
+def test_waiting_for_bytes_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is none, and for a socket that is closed."""
+    from wirespeed.compat.websockets.sync import connection
+
+    wait_readable = connection._wait_readable
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for _ in range(2):
+            assert not wait_readable(ours.fileno(), 0)
+            assert not wait_readable(ours.fileno(), 0.001)
+            theirs.send(b"x")
+            assert wait_readable(ours.fileno(), 10)
+            assert ours.recv(1) == b"x"
+            monkeypatch.delattr(select, "poll", raising=False)
+    assert wait_readable(-1, 10)

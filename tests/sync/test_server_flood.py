@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import resource
+import select
 import socket
 import ssl
 import statistics
@@ -137,6 +138,28 @@ def test_half_open_tls(certificates: Certificates) -> None:
         wait_until(lambda: count_threads() <= 5)
 
 
+def test_half_a_handshake_of_tls_before_it_is_accepted(certificates: Certificates) -> None:
+    """It takes a place as well, and goes for others."""
+    from wirespeed.sync import serve
+
+    cert, key = certificates.server_files()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = certificates.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    with serve(echo, "127.0.0.1", 0, ssl=TLS(cert=cert, key=key)) as server, From(server, "127.0.0.1") as raw:
+        raw.send(outgoing.read())
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        # Our thread has answered, and waits for the other half.
+        assert raw.sock.recv(1) == b"\x16"
+        assert len(server._gate) == 1
+        raw.close()
+        wait_until(lambda: len(server._gate) == 0)
+        server.shutdown()
+        thread.join()
+
+
 # Who goes
 
 
@@ -228,6 +251,34 @@ def test_burst_of_clients_that_speak(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody comes while there are far too many, until one of them leaves."""
+    from wirespeed import admission
+
+    monkeypatch.setattr(admission, "PATIENCE", 600.0)
+    monkeypatch.setattr(admission, "GRACE", 600.0)
+    with serving(max_pending=1) as server, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(admission.BURST)]
+        wait_until(lambda: server._gate.delay() > 0)
+        last = stack.enter_context(From(server, "127.0.0.1"))
+        last.send(request())
+        wait_until(lambda: server._paused)
+        raws[0].send(request())
+        assert raws[0].head().status == 101
+        assert last.head().status == 101
+        for raw in (raws[0], last):
+            converse(raw)
+
+
+def test_wakeup_is_taken_out() -> None:
+    """Left in the socket, it would keep the thread that accepts from sleeping for ever after."""
+    with serving() as server:
+        for _ in range(3):
+            server._wake()
+            wait_until(lambda: not select.select([server._woken], [], [], 0)[0])
+        be_served(server, "127.0.0.1")
+
+
 def test_shutdown_during_a_flood() -> None:
     with serving(max_pending=20, open_timeout=0.5) as server, flood(server.socket.getsockname()[1], 60, again=True):
         wait_until(lambda: len(server._gate) >= 20)

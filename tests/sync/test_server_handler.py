@@ -152,3 +152,26 @@ def test_second_shutdown_closes_connections() -> None:
         for thread in (first, second):
             thread.join(PATIENCE)
             assert not thread.is_alive()
+
+
+def test_connections_that_close_in_their_own_way(caplog: pytest.LogCaptureFixture) -> None:
+    """What they raise is in the log, whoever closes them; others are closed all the same."""
+
+    class Own(wirespeed.sync.ServerConnection):
+        def close(self, *args: Any, **options: Any) -> None:
+            super().close(*args, **options)
+            if self.request is not None and self.request.path == "/own":
+                raise ZeroDivisionError("mine")
+
+    with serving(idle, create_connection=Own) as server, Raw.open(server, "/own") as own, Raw.open(server) as other:
+        wait_until(lambda: len(server.connections) == 2)
+        closing = threading.Thread(target=server.shutdown)
+        closing.start()
+        for raw in (own, other):
+            assert raw.until_close()[1] == Close(1001)
+            raw.send(masked(CLOSE, b"\x03\xe9"))
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+    lines = [line.partition(" (")[0] for line in logged(caplog, logging.ERROR)]
+    assert "closing a connection failed" in lines
+    assert caplog.text.count("ZeroDivisionError: mine") == len(lines)

@@ -225,7 +225,7 @@ def test_routes() -> None:
 
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response", "select_subprotocol"])
-def test_hook_raises(log: Log, hook: str) -> None:
+def test_hook_raises(log: Log, caplog: pytest.LogCaptureFixture, hook: str) -> None:
     def process(*_: Any) -> Any:
         raise KeyError("oops")
 
@@ -236,6 +236,7 @@ def test_hook_raises(log: Log, hook: str) -> None:
         assert answer(server, request()).status == 500  # and the server goes on
     errors = unnamed([text for level, text in log() if level == "ERROR"])
     assert errors == [f"{hook} failed" if hook.startswith("process") else "opening handshake failed"] * 2
+    assert caplog.text.count("KeyError: 'oops'") == 2
 
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response"])
@@ -270,7 +271,9 @@ def test_response_that_cannot_be_sent(caplog: pytest.LogCaptureFixture, response
     with serving(process_request=process) as server:
         reply = answer(server, request())
     assert (reply.status, reply["X-Evil"]) == (500, None)
-    assert logged(caplog, logging.ERROR)
+    assert unnamed(logged(caplog, logging.ERROR)) == ["the response cannot be sent"]
+    # And why.
+    assert "Traceback" in caplog.text
 
 
 def test_reason_of_a_response_is_one_line() -> None:

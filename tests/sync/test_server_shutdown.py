@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from interop.checks import no_leaks, within
-from interop.frames import TEXT, Close
+from interop.frames import CLOSE, TEXT, Close
 from interop.serving import LOGGER, logged, masked, request
 from interop.subject import IS_WIRESPEED, connect, exceptions
 from interop.threads import Raw, dial, echo, idle, no_threads_left, serving, uri, wait_until
@@ -505,7 +505,9 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    with serving(max_pending=1) as server:
+    with serving(max_pending=2) as server, Raw(server) as silent:
+        wait_until(lambda: len(server._gate) == 1)
+        time.sleep(0.03)
         monkeypatch.setattr(threading.Thread, "start", fail)
         used = time.process_time()
         for _ in range(2):
@@ -516,6 +518,11 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
             ws.send("x")
             assert ws.recv(timeout=5) == "x"
         assert time.process_time() - used < 0.5
+        # Whoever needs no thread does not have to go for it.
+        assert len(server._gate) == 1
+        silent.send(request())
+        assert silent.head().status == 101
+        silent.send(masked(CLOSE, b"\x03\xe8"))
     [text] = logged(caplog)
     assert text.startswith("cannot accept connections for now: can't start new thread")
 

@@ -81,7 +81,7 @@ def ssl_object(connection: Any) -> Any:
         connection: The connection.
     """
     native = connection._tls
-    if native is None or not isinstance(native, tuple):
+    if not isinstance(native, tuple):
         return native
     view, info = connection.protocol, cast("TLSInfo", tls_info(native))
     return NativeTLSView(info, view._server_hostname, view.side == protocol.Side.SERVER)

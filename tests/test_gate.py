@@ -1,0 +1,476 @@
+"""Places in the opening handshake, with a clock that is moved by hand: who goes, when, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import select
+import socket
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interop.flood import raise_descriptors
+from interop.serving import LOGGER, logged
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the gates are ours")
+
+if IS_WIRESPEED:
+    from wirespeed.admission import BURST, GRACE, PATIENCE
+    from wirespeed.asyncio.gate import Gate as LoopGate
+    from wirespeed.asyncio.gate import InTask
+    from wirespeed.greeting import Greeting
+    from wirespeed.sync import gate as sync_gate
+
+    class Silent(Greeting):
+        def has_unread(self) -> bool:
+            return False
+
+
+PEER = ("192.0.2.1", 1234)
+
+# What both gates have for one that begins to be late, and for those that are closed at once.
+INTERVAL = 0.005
+AT_ONCE = 64
+
+# How long a thread is given to close its client.
+RELIEF = 0.01
+
+
+class Client:
+    def __init__(self) -> None:
+        self.gone = 0
+
+    def has_unread(self) -> bool:
+        return False
+
+    def drop(self) -> None:
+        self.gone += 1
+
+
+class Handle:
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    """Its time, and what it was asked to call."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.handles: list[Handle] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Handle:
+        self.handles.append(Handle(when, call))
+        return self.handles[-1]
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+        return self.call_at(self.now + delay, call)
+
+    def due(self) -> list[float]:
+        return sorted(handle.when for handle in self.handles if not handle.is_cancelled)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        ready = [handle for handle in self.handles if handle.when <= self.now]
+        self.handles = [handle for handle in self.handles if handle not in ready]
+        for handle in ready:
+            if not handle.is_cancelled:
+                handle.call()
+
+
+def loop_gate(limit: int) -> tuple[Any, Loop]:
+    loop = Loop()
+    arguments: list[Any] = [loop, limit, logging.getLogger(LOGGER)]
+    return LoopGate(*arguments), loop
+
+
+class Clock:
+    """That of a gate for threads, and what it has called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.freed = 0
+        self.woken = 0
+        monkeypatch.setattr(sync_gate, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def gate(self, limit: int) -> Any:
+        lock = threading.Condition(threading.RLock())
+
+        def freed() -> None:
+            self.freed += 1
+
+        def wake() -> None:
+            self.woken += 1
+
+        return sync_gate.Gate(lock, limit, logging.getLogger(LOGGER), freed, wake)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture(params=["loop", "threads"])
+def gate_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Any, Any]]:
+    """A gate of either kind, and its clock."""
+    if request.param == "loop":
+        return loop_gate
+    clock = Clock(monkeypatch)
+    return lambda limit: (clock.gate(limit), clock)
+
+
+GateOf = Callable[[int], tuple[Any, Any]]
+
+
+def come(gate: Any, count: int) -> list[Client]:
+    clients = [Client() for _ in range(count)]
+    for client in clients:
+        gate.enter(client, PEER)
+    return clients
+
+
+def gone(clients: list[Client]) -> list[int]:
+    return [client.gone for client in clients]
+
+
+# Both
+
+
+def test_two_late_ones_go_for_one_that_comes(gate_of: GateOf) -> None:
+    """So that there are fewer in the end; but no more of them than are too many."""
+    gate, clock = gate_of(3)
+    clients = come(gate, 5)
+    clock.now += PATIENCE - 0.01
+    clients += come(gate, 1)
+    assert gone(clients) == [0] * 6
+    clock.now += 0.01
+    gate.enter(Client(), PEER)
+    assert gone(clients) == [1, 1, 0, 0, 0, 0]
+    assert len(gate) == 5
+
+
+def test_one_goes_where_that_is_enough(gate_of: GateOf) -> None:
+    gate, clock = gate_of(3)
+    clients = come(gate, 3)
+    clock.now += PATIENCE
+    gate.enter(Client(), PEER)
+    assert gone(clients) == [1, 0, 0]
+    assert len(gate) == 3
+
+
+def test_nobody_goes_while_there_are_places(gate_of: GateOf) -> None:
+    gate, clock = gate_of(3)
+    clients = come(gate, 2)
+    clock.now += 99
+    gate.enter(Client(), PEER)
+    assert gone(clients) == [0, 0]
+
+
+def test_far_too_many_wait_and_then_go(gate_of: GateOf) -> None:
+    gate, clock = gate_of(2)
+    clients = come(gate, 2 * BURST - 1)
+    assert gate.delay() == 0
+    clients += come(gate, 1)
+    assert gate.delay() == pytest.approx(GRACE)
+    clock.now += GRACE
+    assert gate.delay() == 0
+    # Who comes all the same takes the place of the first, late or not.
+    clients += come(gate, 1)
+    assert gone(clients) == [1] + [0] * (2 * BURST)
+    assert len(gate) == 2 * BURST
+
+
+def test_progress_is_time_anew(gate_of: GateOf) -> None:
+    gate, clock = gate_of(1)
+    client = Client()
+    entry = gate.enter(client, PEER)
+    clock.now += PATIENCE
+    gate.progress(entry)
+    gate.enter(Client(), PEER)
+    assert client.gone == 0
+
+
+def test_descriptors_are_short(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
+    gate, clock = gate_of(9)
+    assert gate.relieve() is None
+    with socket.socket() as sock:
+        for _ in range(2):
+            gate.enter(Silent(sock, PEER), PEER)
+    assert gate.relieve() == pytest.approx(GRACE)
+    assert len(gate) == 2
+    clock.now += GRACE
+    assert gate.relieve() == 0
+    assert len(gate) == 1
+    gate.finish()
+    assert [line.endswith(": 192.0.2.1, one of 2") for line in logged(caplog)] == [True]
+
+
+def test_lines_of_many(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
+    """The port of a client does not make it another."""
+    gate, _ = gate_of(9)
+    for number in range(3):
+        gate.count_of(("192.0.2.1", number), "kind", logging.WARNING, "line %d", number)
+        gate.count("other", logging.ERROR, "other %d", number)
+    assert logged(caplog) == ["line 0"]
+    gate.finish()
+    assert logged(caplog) == ["line 0", "line 2; 2 more like it", "other 2 (3 times)"]
+
+
+@pytest.mark.parametrize("kind", ["task", "thread"])
+def test_client_that_somebody_serves_may_have_spoken(kind: str) -> None:
+    """What it has sent is left to who serves it; its end is something to read too."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        candidate = InTask(ours, set()) if kind == "task" else sync_gate.InThread(ours)
+        assert not candidate.has_unread()
+        theirs.send(b"x")
+        assert candidate.has_unread()
+        assert ours.recv(9) == b"x"
+        assert not candidate.has_unread()
+        theirs.close()
+        assert candidate.has_unread()
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is one way only")
+def test_thread_looks_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not wait either."""
+    wait, waits = select.select, []
+
+    def look(read: Any, write: Any, errors: Any, timeout: float) -> Any:
+        waits.append(timeout)
+        return wait(read, write, errors, timeout)
+
+    monkeypatch.delattr(select, "poll")
+    monkeypatch.setattr(select, "select", look)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        candidate = sync_gate.InThread(ours)
+        assert not candidate.has_unread()
+        theirs.send(b"x")
+        assert candidate.has_unread()
+    assert waits == [0, 0]
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no other way")
+def test_thread_looks_at_any_descriptor() -> None:
+    """Those above 1023, which select does not know, are those that a flood has."""
+    if not raise_descriptors(1200):
+        pytest.skip("the hard limit of descriptors is below 1,200")
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1100)) as high:
+        candidate = sync_gate.InThread(high)
+        assert not candidate.has_unread()
+        theirs.send(b"x")
+        assert candidate.has_unread()
+
+
+def test_thread_wakes_up_when_its_client_goes() -> None:
+    """The socket stays its own: it closes it, be it late."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        candidate = sync_gate.InThread(ours)
+        candidate.drop()
+        assert (ours.recv(1), theirs.recv(1)) == (b"", b"")
+        assert ours.fileno() >= 0
+        ours.close()
+        candidate.drop()
+
+
+@pytest.mark.parametrize("state", ["open", "closed", "unwatched"])
+def test_task_ends_when_its_client_goes(state: str) -> None:
+    """Whether the loop watches the socket or the task has closed it; nothing of it is left."""
+
+    class Unwatching(asyncio.SelectorEventLoop):
+        def remove_reader(self, fd: Any) -> bool:
+            raise NotImplementedError
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            tasks: set[asyncio.Task[None]] = set()
+            candidate = InTask(ours, tasks)
+            candidate.drop()  # it has not begun
+            candidate.task = loop.create_task(asyncio.sleep(60))
+            tasks.add(candidate.task)
+            descriptor = ours.fileno()
+            if state == "open":
+                loop.add_reader(descriptor, ours.recv, 1)
+                loop.add_writer(descriptor, ours.send, b"x")
+            elif state == "closed":
+                ours.close()
+            candidate.drop()
+            assert (ours.fileno(), theirs.recv(1), tasks) == (-1, b"", set())
+            if state == "open":
+                assert not loop.remove_reader(descriptor)
+                assert not loop.remove_writer(descriptor)
+            with pytest.raises(asyncio.CancelledError):
+                await candidate.task
+
+    loop = Unwatching() if state == "unwatched" else asyncio.SelectorEventLoop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+# On a loop
+
+
+def test_loop_is_told_of_a_place_only_if_there_was_none() -> None:
+    gate, _ = loop_gate(1)
+    calls: list[int] = []
+    entries = [gate.enter(Client(), PEER) for _ in range(BURST)]
+    gate.leave(entries[0])
+    gate.freed = lambda: calls.append(len(gate))
+    gate.leave(entries[1])
+    gate.leave(None)
+    assert calls == []
+    last = [gate.enter(Client(), PEER) for _ in range(2)]
+    # It is somebody else's.
+    gate.leave(entries[0])
+    assert calls == []
+    gate.leave(last[0])
+    assert calls == [BURST - 1]
+
+
+def test_loop_closes_those_that_are_too_many() -> None:
+    """Some at once, and others a little later; until there are as many as there may be."""
+    gate, loop = loop_gate(AT_ONCE)
+    clients = come(gate, AT_ONCE)
+    assert loop.due() == []
+    loop.advance(0.25)
+    clients += come(gate, AT_ONCE + 2)
+    assert loop.due() == [pytest.approx(100 + PATIENCE)]
+    loop.advance(PATIENCE - 0.25)
+    assert sum(gone(clients)) == AT_ONCE
+    # The next of them is not late yet.
+    assert loop.due() == [pytest.approx(101 + 0.25), pytest.approx(102)]
+    loop.advance(0.25)
+    assert sum(gone(clients)) == AT_ONCE + 2
+    assert len(gate) == AT_ONCE
+    assert loop.due() == [pytest.approx(102)]  # the log
+
+
+def test_loop_has_a_pause_between() -> None:
+    """It has other things to do than to close a hundred of them."""
+    gate, loop = loop_gate(8)
+    assert not gate.is_crowded
+    clients = come(gate, 8 + AT_ONCE + 10)
+    loop.advance(PATIENCE)
+    assert sum(gone(clients)) == AT_ONCE
+    assert loop.due()[0] == pytest.approx(loop.now + INTERVAL)
+    loop.advance(INTERVAL)
+    assert sum(gone(clients)) == AT_ONCE + 10
+    assert gate.is_crowded
+
+
+def test_loop_tells_what_is_due(caplog: pytest.LogCaptureFixture) -> None:
+    """One timer, for what is due first."""
+    gate, loop = loop_gate(1)
+    gate.count_of(PEER, "kind", logging.WARNING, "line")
+    gate.count_of(PEER, "kind", logging.WARNING, "line")
+    assert loop.due() == [160]
+    loop.advance(0.5)
+    gate.count("other", logging.WARNING, "other")
+    gate.count("third", logging.WARNING, "third")
+    assert loop.due() == [101.5]
+    loop.advance(1)
+    assert logged(caplog) == ["line", "other", "third"]
+    assert loop.due() == [160]
+    loop.advance(58.5)
+    assert logged(caplog)[3:] == ["line; 1 more like it"]
+    assert loop.due() == [161.5]
+
+
+def test_loop_is_left_without_timers() -> None:
+    gate, loop = loop_gate(1)
+    come(gate, 2)
+    gate.count("other", logging.WARNING, "other")
+    assert len(loop.due()) == 2
+    gate.finish()
+    assert loop.due() == []
+    # And takes new ones.
+    come(gate, 1)
+    gate.count("other", logging.WARNING, "other")
+    assert len(loop.due()) == 2
+
+
+# With threads
+
+
+def test_thread_is_told_of_each_place(clock: Clock) -> None:
+    gate = clock.gate(1)
+    entry = gate.enter(Client(), PEER)
+    assert gate.leave(entry) is True
+    assert clock.freed == 1
+    assert gate.leave(entry) is False
+    assert gate.leave(None) is True
+    assert clock.freed == 1
+
+
+def test_thread_closes_those_that_are_too_many(clock: Clock) -> None:
+    """Some at once, and others a little later; who joins has closed nobody."""
+    gate = clock.gate(AT_ONCE)
+    clients = come(gate, AT_ONCE)
+    assert gate.trim() is None
+    clock.now += 0.25
+    others = [Client() for _ in range(AT_ONCE + 2)]
+    for client in others:
+        gate.join(client, PEER)
+    assert gate.trim() == pytest.approx(PATIENCE - 0.25)
+    clock.now += PATIENCE
+    assert gate.trim() == INTERVAL
+    assert (sum(gone(clients)), sum(gone(others))) == (AT_ONCE, 0)
+    assert gate.trim() is None
+    assert (sum(gone(others)), len(gate)) == (2, AT_ONCE)
+
+
+def test_thread_that_is_to_close_takes_its_time(clock: Clock) -> None:
+    gate = clock.gate(9)
+    gate.enter(Client(), PEER)
+    clock.now += GRACE
+    assert gate.relieve() == RELIEF
+    assert len(gate) == 0
+
+
+def test_thread_is_woken_for_the_first_line(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    gate = clock.gate(9)
+    assert gate.tell() is None
+    for _ in range(3):
+        gate.count_of(PEER, "kind", logging.WARNING, "line")
+    assert clock.woken == 1
+    assert gate.tell() == 60
+    clock.now += 60
+    assert gate.tell() == 60
+    assert logged(caplog) == ["line", "line; 2 more like it"]
+    clock.now += 60
+    assert gate.tell() is None
+    with caplog.at_level(logging.ERROR, LOGGER):
+        gate.count_of(PEER, "kind", logging.WARNING, "line")
+    assert clock.woken == 1
+
+
+def test_thread_never_polls_for_the_log(clock: Clock) -> None:
+    gate = clock.gate(9)
+    gate.count("kind", logging.WARNING, "line")
+    clock.now += 0.9999
+    assert gate.tell() == 0.001

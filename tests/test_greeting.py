@@ -1,0 +1,437 @@
+"""An accepted socket, and what comes from it before there is a request."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interop.subject import IS_WIRESPEED
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+if IS_WIRESPEED:
+    from wirespeed.asyncio.greeting import Greetings as LoopGreetings
+    from wirespeed.greeting import Greeting, has_unread
+    from wirespeed.sync import greeting as sync_greeting
+
+PEER = ("192.0.2.1", 1234)
+
+# RFC 8446, section 5.1: a record of a handshake with a body of 259 bytes.
+RECORD = b"\x16\x03\x01\x01\x03" + bytes(259)
+
+
+class Opening:
+    """Complete after an empty line; fails at a NUL."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+        self.done = False
+
+    def feed(self, data: bytes) -> None:
+        if b"\0" in data:
+            raise ValueError("no request")
+        self.taken += data
+        self.done = b"\r\n\r\n" in self.taken
+
+
+def make() -> Any:
+    return Opening()
+
+
+@pytest.fixture
+def greeting() -> Iterator[Any]:
+    with socket.socket() as sock:
+        yield Greeting(sock, PEER)
+
+
+def test_nothing_yet(greeting: Any) -> None:
+    assert (greeting.address, greeting.deadline, greeting.entry) == (PEER, None, None)
+    assert (greeting.opening, greeting.data) == (None, None)
+    assert (greeting.is_silent, greeting.is_complete, greeting.is_bare) == (True, False, False)
+    greeting.drop()  # there is nobody to ask
+
+
+def test_request_in_pieces(greeting: Any) -> None:
+    assert greeting.receive(b"GET /", make)
+    first = greeting.opening
+    assert (greeting.is_silent, greeting.is_complete, greeting.is_bare) == (False, False, False)
+    assert greeting.receive(b" HTTP/1.1\r\n", make)
+    assert not greeting.receive(b"\r\n", make)
+    assert greeting.opening is first
+    assert first.taken == b"GET / HTTP/1.1\r\n\r\n"
+    assert (greeting.data, greeting.is_complete, greeting.is_bare) == (None, True, True)
+
+
+def test_message_behind_the_request(greeting: Any) -> None:
+    assert not greeting.receive(b"GET / HTTP/1.1\r\n\r\n\x81", make)
+    assert (greeting.data, greeting.is_complete, greeting.is_bare) == (None, True, False)
+
+
+def test_no_request(greeting: Any) -> None:
+    """Whoever tells what is wrong with it is given all of it."""
+    assert greeting.receive(b"GET ", make)
+    assert not greeting.receive(b"\0", make)
+    assert (greeting.opening, greeting.data, greeting.is_complete) == (None, b"GET \0", False)
+
+
+@pytest.mark.parametrize("before", [b"", b"GET "])
+def test_end(greeting: Any, before: bytes) -> None:
+    """After a part of the request that has it, and with nothing, there is none."""
+    if before:
+        assert greeting.receive(before, make)
+    assert not greeting.receive(b"", make)
+    assert greeting.data == b""
+    assert (greeting.is_silent, greeting.opening is None) == (not before, not before)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 6, 260, len(RECORD) - 1])
+def test_first_record_of_tls(greeting: Any, size: int) -> None:
+    """It is waited for, and given to who speaks TLS with all that has come."""
+    assert greeting.receive(RECORD[:size], None)
+    assert not greeting.is_silent
+    assert not greeting.receive(RECORD[size:] + b"more", None)
+    assert (greeting.data, greeting.opening, greeting.is_complete) == (RECORD + b"more", None, False)
+
+
+def test_record_in_one_piece(greeting: Any) -> None:
+    assert not greeting.receive(RECORD, None)
+    assert greeting.data == RECORD
+
+
+@pytest.mark.parametrize("data", [b"G", b"\x17", b"\x15\x03\x01\x00\x02"])
+def test_no_record_of_a_handshake(greeting: Any, data: bytes) -> None:
+    assert not greeting.receive(data, None)
+    assert (greeting.data, greeting.is_silent) == (data, False)
+
+
+@pytest.mark.parametrize("before", [b"", b"\x16\x03"])
+def test_end_instead_of_tls(greeting: Any, before: bytes) -> None:
+    if before:
+        assert greeting.receive(before, None)
+    assert not greeting.receive(b"", None)
+    assert (greeting.data, greeting.is_silent) == (before, not before)
+
+
+def test_dropped_by_who_has_it() -> None:
+    dropped: list[Any] = []
+    with socket.socket() as sock:
+        greeting = Greeting(sock, PEER, 7.5, dropped.append)
+        assert (greeting.sock, greeting.deadline) == (sock, 7.5)
+        greeting.drop()
+    assert dropped == [greeting]
+
+
+def test_unread() -> None:
+    """What is there stays there; the end, and an error, can be read as well."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        greeting = Greeting(ours, PEER)
+        assert (has_unread(ours), greeting.has_unread()) == (False, False)
+        theirs.send(b"x")
+        assert (has_unread(ours), greeting.has_unread()) == (True, True)
+        assert ours.recv(9) == b"x"
+        assert not has_unread(ours)
+        theirs.close()
+        assert has_unread(ours)
+    assert has_unread(ours)  # EBADF
+
+
+# Those of a server
+
+
+class Gate:
+    """Has a place for everybody, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+        self.progressed: list[Any] = []
+
+    def enter(self, candidate: Any, address: Any) -> Any:
+        assert address == PEER
+        self.entered.append(candidate)
+        return ("place of", candidate)
+
+    def progress(self, entry: Any) -> None:
+        self.progressed.append(entry)
+
+
+class Selector:
+    def __init__(self) -> None:
+        self.watched: dict[Any, Any] = {}
+
+    def register(self, sock: Any, events: int, data: Any) -> None:
+        assert events == selectors.EVENT_READ
+        self.watched[sock] = data
+
+    def unregister(self, sock: Any) -> None:
+        del self.watched[sock]
+
+
+class Timer:
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.watched: dict[int, tuple[Any, ...]] = {}
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(when, call))
+        return self.timers[-1]
+
+    def add_reader(self, descriptor: int, *call: Any) -> None:
+        self.watched[descriptor] = call
+
+    def remove_reader(self, descriptor: int) -> bool:
+        return self.watched.pop(descriptor, None) is not None
+
+    def ready(self, sock: socket.socket) -> None:
+        call, *arguments = self.watched[sock.fileno()]
+        call(*arguments)
+
+    def due(self) -> list[float]:
+        return [timer.when for timer in self.timers if not timer.is_cancelled]
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for timer in [timer for timer in self.timers if timer.when <= self.now]:
+            self.timers.remove(timer)
+            if not timer.is_cancelled:
+                timer.call()
+
+
+@pytest.fixture
+def pairs() -> Iterator[Callable[[], tuple[socket.socket, socket.socket]]]:
+    """Makes pairs of an accepted socket and its client."""
+    with contextlib.ExitStack() as stack:
+
+        def make_pair() -> tuple[socket.socket, socket.socket]:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            return stack.enter_context(ours), stack.enter_context(theirs)
+
+        yield make_pair
+
+
+Pairs = Callable[[], tuple[socket.socket, socket.socket]]
+
+WHOLE = b"GET / HTTP/1.1\r\n\r\n"
+
+
+def on_loop(patience: float | None) -> tuple[Any, Loop, Gate, list[tuple[Any, bool]]]:
+    loop, gate = Loop(), Gate()
+    came: list[tuple[Any, bool]] = []
+    arguments: list[Any] = [loop, patience, gate, make, lambda *who: came.append(who)]
+    return LoopGreetings(*arguments), loop, gate, came
+
+
+def test_loop_waits_for_the_request(pairs: Pairs) -> None:
+    greetings, loop, gate, came = on_loop(7.0)
+    ours, theirs = pairs()
+    greetings.add(ours, PEER)
+    assert (came, loop.due()) == ([], [107])
+    [greeting] = gate.entered
+    assert (greeting.sock, greeting.entry) == (ours, ("place of", greeting))
+    loop.ready(ours)  # nothing has come
+    theirs.send(WHOLE[:5])
+    assert gate.progressed == []
+    loop.ready(ours)
+    assert (came, gate.progressed) == ([], [greeting.entry])
+    theirs.send(WHOLE[5:])
+    loop.ready(ours)
+    # Who takes it over stops the watch, or replaces it.
+    assert came == [(greeting, True)]
+    assert ours.fileno() in loop.watched
+    loop.ready(ours)  # seen in the same turn of the loop
+    assert len(came) == 1
+
+
+@pytest.mark.parametrize("data", [WHOLE, b"\0", b""])
+def test_loop_has_nothing_to_wait_for(pairs: Pairs, data: bytes) -> None:
+    greetings, loop, gate, came = on_loop(7.0)
+    ours, theirs = pairs()
+    if data:
+        theirs.send(data)
+    else:
+        theirs.close()
+    greetings.add(ours, PEER)
+    [(greeting, watched)] = came
+    assert (greeting.address, greeting.entry, watched) == (PEER, None, False)
+    assert (gate.entered, loop.watched, loop.due()) == ([], {}, [])
+
+
+def test_loop_has_one_timer(pairs: Pairs) -> None:
+    """And no time is over before it is."""
+    greetings, loop, gate, came = on_loop(7.0)
+    socks = []
+    for _ in range(3):
+        ours, _ = pairs()
+        socks.append(ours)
+        greetings.add(ours, PEER)
+        loop.now += 1
+    first, second, third = gate.entered
+    assert loop.due() == [107]
+    loop.advance(4)
+    assert (came, loop.due()) == ([(first, True)], [108])
+    second.drop()
+    loop.advance(1)
+    assert (came[1:], loop.due()) == ([], [109])
+    loop.advance(1)
+    assert (came[1:], loop.due()) == ([(third, True)], [])
+
+
+def test_loop_without_limit(pairs: Pairs) -> None:
+    greetings, loop, gate, came = on_loop(None)
+    ours, _ = pairs()
+    greetings.add(ours, PEER)
+    assert (loop.due(), gate.entered[0].deadline) == ([], None)
+    greetings.release()
+    assert came == [(gate.entered[0], True)]
+
+
+def test_loop_hands_over_all(pairs: Pairs) -> None:
+    greetings, loop, gate, came = on_loop(7.0)
+    for _ in range(2):
+        greetings.add(pairs()[0], PEER)
+    greetings.release()
+    assert came == [(greeting, True) for greeting in gate.entered]
+    assert loop.due() == []
+    greetings.release()
+    assert len(came) == 2
+    # It may go on.
+    greetings.add(pairs()[0], PEER)
+    assert loop.due() == [107]
+
+
+def test_loop_forgets_whoever_is_dropped(pairs: Pairs) -> None:
+    greetings, loop, gate, came = on_loop(7.0)
+    ours, theirs = pairs()
+    greetings.add(ours, PEER)
+    call, *arguments = loop.watched[ours.fileno()]
+    gate.entered[0].drop()
+    assert (loop.watched, ours.fileno(), theirs.recv(1)) == ({}, -1, b"")
+    call(*arguments)  # seen in the same turn of the loop
+    greetings.release()
+    assert came == []
+
+
+def test_loop_is_told_of_errors(pairs: Pairs) -> None:
+    """By who goes on, to whom they show again."""
+    greetings, loop, gate, came = on_loop(7.0)
+    ours, _ = pairs()
+    greetings.add(ours, PEER)
+    call, *arguments = loop.watched[ours.fileno()]
+    ours.close()
+    call(*arguments)
+    assert came == [(gate.entered[0], True)]
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(sync_greeting, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def in_thread(patience: float | None) -> tuple[Any, Selector, Gate]:
+    selector, gate = Selector(), Gate()
+    arguments: list[Any] = [selector, patience, gate, make]
+    return sync_greeting.Greetings(*arguments), selector, gate
+
+
+def test_thread_waits_for_the_request(pairs: Pairs, clock: Clock) -> None:
+    greetings, selector, gate = in_thread(7.0)
+    ours, theirs = pairs()
+    assert greetings.add(ours, PEER) is None
+    [greeting] = gate.entered
+    assert (greeting.sock, greeting.entry, selector.watched) == (ours, ("place of", greeting), {ours: greeting})
+    assert not greetings.readable(greeting)  # nothing has come
+    gate.progressed.clear()
+    theirs.send(WHOLE[:5])
+    assert not greetings.readable(greeting)
+    assert gate.progressed == [greeting.entry]
+    theirs.send(WHOLE[5:])
+    assert greetings.readable(greeting)
+    assert (selector.watched, greetings.timeout(), greetings.release()) == ({}, None, None)
+    assert not greetings.readable(greeting)  # seen at the same time
+
+
+@pytest.mark.parametrize("data", [WHOLE, b"\0", b""])
+def test_thread_has_nothing_to_wait_for(pairs: Pairs, clock: Clock, data: bytes) -> None:
+    greetings, selector, gate = in_thread(7.0)
+    ours, theirs = pairs()
+    if data:
+        theirs.send(data)
+    else:
+        theirs.close()
+    greeting = greetings.add(ours, PEER)
+    assert (greeting.address, greeting.entry, greeting.deadline) == (PEER, None, 107)
+    assert (gate.entered, selector.watched, greetings.timeout()) == ([], {}, None)
+
+
+def test_thread_knows_whose_time_is_over(pairs: Pairs, clock: Clock) -> None:
+    greetings, selector, gate = in_thread(7.0)
+    assert (greetings.timeout(), greetings.expired()) == (None, None)
+    for _ in range(2):
+        greetings.add(pairs()[0], PEER)
+        clock.now += 1
+    first, second = gate.entered
+    assert (greetings.timeout(), greetings.expired()) == (5, None)
+    clock.now = 106.9999
+    assert (greetings.timeout(), greetings.expired()) == (0.001, None)
+    clock.now = 107
+    assert (greetings.expired(), greetings.expired()) == (first, None)
+    assert list(selector.watched.values()) == [second]
+    clock.now = 999
+    assert greetings.timeout() == 0.001
+    assert (greetings.expired(), greetings.timeout()) == (second, None)
+
+
+def test_thread_without_limit(pairs: Pairs, clock: Clock) -> None:
+    greetings, selector, gate = in_thread(None)
+    greetings.add(pairs()[0], PEER)
+    clock.now += 9999
+    assert (greetings.timeout(), greetings.expired()) == (None, None)
+    assert greetings.release() is gate.entered[0]
+    assert (selector.watched, greetings.release()) == ({}, None)
+
+
+def test_thread_forgets_whoever_is_dropped(pairs: Pairs, clock: Clock) -> None:
+    greetings, selector, gate = in_thread(7.0)
+    ours, theirs = pairs()
+    greetings.add(ours, PEER)
+    gate.entered[0].drop()
+    assert (selector.watched, ours.fileno(), theirs.recv(1)) == ({}, -1, b"")
+    assert not greetings.readable(gate.entered[0])
+    assert (greetings.timeout(), greetings.release()) == (None, None)
+
+
+def test_thread_is_told_of_errors(pairs: Pairs, clock: Clock) -> None:
+    """By who goes on, to whom they show again."""
+    greetings, _, gate = in_thread(7.0)
+    ours, _ = pairs()
+    greetings.add(ours, PEER)
+    ours.close()
+    assert greetings.readable(gate.entered[0])
