@@ -318,8 +318,9 @@ impl<E: Environment> Outbox<E> {
     }
 
     /// Somebody waits until everything that is queued now was written.
-    pub fn park_flush(&mut self, drive: &Drive<E::Buffer>, future: E::Future) {
-        let link = &drive.peer.link;
+    pub fn park_flush(&mut self, drive: &mut Drive<E::Buffer>, future: E::Future) {
+        let link = &mut drive.peer.link;
+        link.seal(); // it counts as it will be written
         let target = if self.large.is_some() { u64::MAX } else { link.written() + link.queued() as u64 };
         self.flushes.push((target, future));
     }

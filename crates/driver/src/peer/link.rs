@@ -74,6 +74,8 @@ pub struct Link<B = Vec<u8>> {
     pub(super) layer: Option<Box<dyn Layer>>,
     /// An incomplete TLS record, or what the layer refers to.
     pub(super) cipher_tail: Vec<u8>,
+    /// Frames that are to be encrypted, with what follows them, when they leave; none without a layer.
+    plain: Vec<u8>,
     pub(super) output: WriteQueue,
     /// Pings and the deadline for their pongs.
     pub keepalive: Keepalive,
@@ -104,6 +106,7 @@ impl<B: PayloadBuffer> Link<B> {
             connection,
             layer,
             cipher_tail,
+            plain: Vec::new(),
             output: WriteQueue::default(),
             keepalive,
             mid_frame: false,
@@ -295,7 +298,7 @@ impl<B: PayloadBuffer> Link<B> {
 
     /// Queues a keepalive ping that is due at `now`; not now if the middle of a frame is being sent.
     pub fn send_keepalive(&mut self, now: Instant) {
-        if self.keepalive.timeout().is_none() && self.output.len() > PONG_BACKLOG {
+        if self.keepalive.timeout().is_none() && self.queued() > PONG_BACKLOG {
             self.keepalive.skip(now); // nobody ends the connection, and they would pile up
             return;
         }
@@ -319,7 +322,7 @@ impl<B: PayloadBuffer> Link<B> {
     }
 
     pub(super) fn queue_pong(&mut self, payload: ControlPayload) {
-        if self.mid_frame || self.output.len() > PONG_BACKLOG {
+        if self.mid_frame || self.queued() > PONG_BACKLOG {
             self.deferred_pong = Some(payload);
         } else {
             // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
@@ -375,35 +378,60 @@ impl<B: PayloadBuffer> Link<B> {
         }
     }
 
-    /// Runs an encoder against the queue, or against a buffer that is then encrypted into the queue.
+    /// Runs an encoder against the queue, or against what is encrypted into the queue when it leaves.
     #[inline]
     pub(super) fn encode<R>(&mut self, encoder: impl FnOnce(&mut Connection<B>, &mut Vec<u8>) -> R) -> R {
         if self.is_forked() {
             return encoder(&mut self.connection, &mut Vec::new());
         }
-        let Some(layer) = &mut self.layer else { return encoder(&mut self.connection, self.output.tail()) };
-        let mut plain = buffers::take_write();
-        let result = encoder(&mut self.connection, &mut plain);
-        if !plain.is_empty()
+        if self.layer.is_none() {
+            return encoder(&mut self.connection, self.output.tail());
+        }
+        if self.plain.capacity() == 0 {
+            self.plain = buffers::take_write();
+        }
+        encoder(&mut self.connection, &mut self.plain)
+    }
+
+    /// Encrypts what is to be: all frames that wait share the records, of up to 16 KiB each.
+    #[inline]
+    pub fn seal(&mut self) {
+        if self.plain.capacity() > 0 {
+            self.seal_some();
+        }
+    }
+
+    fn seal_some(&mut self) {
+        let plain = mem::take(&mut self.plain);
+        if let Some(layer) = self.layer.as_mut().filter(|_| !plain.is_empty())
             && let Err(error) = layer.send(&mut self.cipher_tail, &plain, self.output.tail())
         {
             self.failure.get_or_insert(Failure::Tls(Arc::new(error)));
             self.eof = true;
         }
         buffers::give_write(plain);
-        result
+    }
+
+    /// Forgets what waits: nobody will write it.
+    pub(super) fn clear_output(&mut self) {
+        if self.plain.capacity() > 0 {
+            buffers::give_write(mem::take(&mut self.plain));
+        }
+        self.output.clear();
     }
 
     /// Hands queued bytes to the kernel.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
         if self.is_forked() {
-            self.output.clear();
+            self.clear_output();
             return Ok(Flushed::All);
         }
+        self.seal();
         let mut result = self.output.flush(socket, mode);
         if self.deferred_pong.is_some() && !self.mid_frame && self.output.is_empty() {
             self.send_deferred();
+            self.seal();
             result = self.output.flush(socket, mode);
         }
         if let Err(error) = &result
@@ -419,11 +447,13 @@ impl<B: PayloadBuffer> Link<B> {
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
         if self.is_forked() {
-            self.output.clear();
+            self.clear_output();
         }
+        self.seal();
         let mut taken = self.output.take();
         if self.deferred_pong.is_some() && !self.mid_frame {
             self.send_deferred();
+            self.seal();
             taken.extend_from_slice(&self.output.take());
         }
         taken
@@ -437,11 +467,12 @@ impl<B: PayloadBuffer> Link<B> {
     /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps, can still be read.
     fn fail_sending(&mut self, error: io::Error) {
         self.failure.get_or_insert(Failure::Io(Arc::new(error)));
-        self.output.clear();
+        self.clear_output();
     }
 
     /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
     pub fn send_close_notify(&mut self) {
+        self.seal();
         if let Some(layer) = self.layer.as_mut().filter(|_| self.forks == entropy::forks()) {
             layer.close(&mut self.cipher_tail, self.output.tail());
         }
@@ -457,7 +488,12 @@ impl<B: PayloadBuffer> Link<B> {
     #[must_use]
     #[inline]
     pub fn queued(&self) -> usize {
-        self.output.len()
+        self.output.len() + self.plain.len()
+    }
+
+    /// Bytes of the buffers that hold them.
+    pub(super) fn queue_capacity(&self) -> usize {
+        self.output.capacity() + self.plain.capacity()
     }
 
     /// Where the connection is in its life.

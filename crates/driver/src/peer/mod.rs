@@ -5,7 +5,7 @@
 //! - `input`: plain bytes that were read and not parsed yet, lent by [`buffers`]; none while the connection is idle.
 //! - [`ReadOperation`]: the buffer of a read in flight; it is out of the peer, so that a blocking read holds no lock.
 //! - `cipher_tail`: an incomplete TLS record, copied to a vector of its size.
-//! - `output`: frames, encrypted if they have to be, that the socket has not taken; none while there are none.
+//! - `plain`: frames that are to be encrypted when they leave; `output`: bytes that the socket has not taken. None while there are none.
 
 mod link;
 
@@ -413,7 +413,7 @@ impl<B: PayloadBuffer> Peer<B> {
     pub fn fail(&mut self, failure: Failure) {
         self.link.failure.get_or_insert(failure);
         self.link.eof = true;
-        self.link.output.clear();
+        self.link.clear_output();
         if !self.has_input() {
             self.link.connection.receive_eof();
         }
@@ -422,7 +422,7 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Bytes of the buffers that this connection holds: none while it is idle, without compression.
     #[must_use]
     pub fn held_capacity(&self) -> usize {
-        self.input.capacity() + self.link.cipher_tail.capacity() + self.link.output.capacity()
+        self.input.capacity() + self.link.cipher_tail.capacity() + self.link.queue_capacity()
     }
 
     /// Nothing more comes after what was read: it is handed out first.
