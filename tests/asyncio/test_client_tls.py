@@ -14,6 +14,7 @@ from interop.asyncio_tools import cancelled
 from interop.certificates import Certificates
 from interop.checks import within
 from interop.frames import Close, close, text
+from interop.openssl import forget_errors, leave_error
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
@@ -142,6 +143,26 @@ def test_cancelled_recv_loses_nothing(
             assert await ws.recv() == "x" * 1000
             # Decrypted together with the first message: no byte is left on the socket that could wake a poll.
             assert await ws.recv() == "next"
+
+    run(main)
+
+
+def test_error_of_another_connection(
+    certificates: Certificates,
+    secure_server: WebSocketsServer,
+    tls: Settings,
+    run: Run,
+    connect: Connect,
+    request: pytest.FixtureRequest,
+) -> None:
+    """OpenSSL may still have it, for this thread; no read that only wants more fails for that."""
+    request.addfinalizer(forget_errors)
+
+    async def main() -> None:
+        async with connect(secure_server.uri, ssl=tls.trusting()) as ws:
+            leave_error(certificates)
+            await echo(ws, "x" * 100_000)
+        assert ws.close_code == 1000
 
     run(main)
 

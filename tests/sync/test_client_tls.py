@@ -14,6 +14,7 @@ import pytest
 from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
 from interop.frames import Close, close, text
+from interop.openssl import forget_errors, leave_error
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, connect, exceptions, unix_connect
@@ -107,6 +108,20 @@ def test_timeout_loses_nothing(certificates: Certificates, scripted: Scripted, t
         assert ws.recv(timeout=5) == "x" * 1000
         # Decrypted together with the first message: no byte is left on the socket that could wake a poll.
         assert ws.recv(timeout=5) == "next"
+
+
+def test_error_of_another_connection(
+    certificates: Certificates, secure_server: WebSocketsServer, tls: Settings, request: pytest.FixtureRequest
+) -> None:
+    """OpenSSL may still have it, for this thread; no read that only wants more fails for that."""
+    request.addfinalizer(forget_errors)
+    with connect(secure_server.uri, ssl=tls.trusting()) as ws:
+        leave_error(certificates)
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.1)
+        ws.send("hello")
+        assert ws.recv(timeout=5) == "hello"
+    assert ws.close_code == 1000
 
 
 def test_many_messages_in_one_record(certificates: Certificates, scripted: Scripted, tls: Settings) -> None:

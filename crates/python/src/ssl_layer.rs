@@ -7,6 +7,7 @@
 
 use std::any::Any;
 
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::tls::{Error, Layer};
@@ -22,6 +23,7 @@ pub(crate) struct SslLayer {
     outgoing: Py<PyAny>,
     want_read: Py<PyAny>,
     zero_return: Py<PyAny>,
+    ssl_error: Py<PyAny>,
     handshaking: bool,
     peer_closed: bool,
 }
@@ -53,6 +55,7 @@ impl SslLayer {
             outgoing: outgoing.unbind(),
             want_read: ssl.getattr("SSLWantReadError")?.unbind(),
             zero_return: ssl.getattr("SSLZeroReturnError")?.unbind(),
+            ssl_error: ssl.getattr("SSLError")?.unbind(),
             handshaking: true,
             peer_closed: false,
         })
@@ -84,10 +87,22 @@ impl SslLayer {
                 }
                 Err(error) if error.matches(py, self.want_read.bind(py))? => break,
                 Err(error) if error.matches(py, self.zero_return.bind(py))? => self.peer_closed = true,
+                Err(error) if self.is_of_another(py, &error)? => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Whether a read that only wants more bytes has raised what befell another connection of this thread.
+    ///
+    /// OpenSSL keeps errors for each thread, and tells why a call has failed by the first of them. From 3.6 on
+    /// it keeps those of system calls as well, and `ssl` leaves them there when it raises them, so that every
+    /// later read of that thread fails alike: <https://github.com/python/cpython/issues/148594>. Memory BIOs
+    /// make no system calls. What a signal handler or a subclass in Python raises has a traceback.
+    fn is_of_another(&self, py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+        let system = error.is_instance_of::<PyOSError>(py) && !error.matches(py, self.ssl_error.bind(py))?;
+        Ok(system && error.traceback(py).is_none())
     }
 
     /// Moves what OpenSSL wants to send.
