@@ -14,6 +14,8 @@ import struct
 import threading
 from typing import Any
 
+from interop.openssl import forget_errors
+
 from . import payload
 from .payload import Damaged, Ident
 from .wire import CLOSE, PING, PONG, Close, Codec, Violation
@@ -195,6 +197,7 @@ class Peer:
                 self._retrying = len(chunk)
                 break
             except OSError:
+                self._forget_errors()
                 # What the other end had sent before it went can still be read.
                 self.outgoing.clear()
                 break
@@ -220,7 +223,12 @@ class Peer:
                 break
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 data = b""
+            except BrokenPipeError:
+                # At the end of the stream OpenSSL sends an alert, for which it is too late.
+                self._forget_errors()
+                data = b""
             except OSError:
+                self._forget_errors()
                 self._end("reset")
                 return True
             if not data:
@@ -230,6 +238,11 @@ class Peer:
             most -= len(data)
             self._take(data)
         return moved
+
+    def _forget_errors(self) -> None:
+        """See to it that no other connection of this thread has the errors of this one."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            forget_errors()
 
     def _take(self, data: bytes) -> None:
         try:
