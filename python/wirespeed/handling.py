@@ -15,6 +15,9 @@ from .exceptions import ConnectionClosed
 
 __all__ = ["check_async_handler", "not_awaitable", "tell_end"]
 
+# What gives None: the second one in CPython 3.12 and 3.13, the third one from 3.15 on, else the first one.
+_CONSTANTS = ("LOAD_CONST", "RETURN_CONST", "LOAD_COMMON_CONSTANT")
+
 _HINT = "it must be a coroutine function, with async def; wirespeed.sync.serve takes plain functions"
 
 
@@ -54,7 +57,7 @@ def _returns_nothing(code: types.CodeType) -> bool:
         # Instructions differ between versions of Python: what is not understood may return anything.
         if instruction.opname.startswith("RETURN_"):
             constant = instruction if instruction.opname == "RETURN_CONST" else before
-            is_none = constant is not None and constant.opname in ("LOAD_CONST", "RETURN_CONST")
+            is_none = constant is not None and constant.opname in _CONSTANTS
             if not is_none or constant.argval is not None or instruction.is_jump_target:  # type: ignore[union-attr]
                 return False
             found = True
