@@ -82,7 +82,6 @@ fi
 inside sh -c "cd /wirespeed && VIRTUAL_ENV=$venv $venv/bin/maturin develop --profile quick \
     && cargo build --quiet --profile quick -p wirespeed-bench"
 # Where tests and benchmarks look for the echo server.
-mkdir -p target/release
-mount --bind "$root/var/cache/wirespeed/quick" "$root/wirespeed/target/release"
+ln -sfn quick "$root/var/cache/wirespeed/release"
 inside sh -c 'cd /wirespeed && exec "$@"' sh \
     "$venv/bin/python" -m pytest -q -p no:cacheprovider -n "${WORKERS:-3}" --dist loadfile "$@"
