@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 OLDEST = (3, 10)
-NEWEST = (3, 14)
+NEWEST = (3, 15)
 
 
 def version(python: str) -> tuple[int, ...] | None:
