@@ -433,6 +433,7 @@ class AsyncConnection:
         queue: tuple[tuple[int, int], tuple[int, int]],
         write_limit: tuple[int, int],
         yield_after: int,
+        coalesce: bool = True,
         listener: object | None = None,
         zero_copy: bool = False,
         server: Any = None,
@@ -627,7 +628,13 @@ class AsyncConnection:
         self, fragment: str | Buffer, first: bool, fin: bool, text: bool | None, compress: bool | None
     ) -> tuple[bool, Awaitable[None]]: ...
     def _room(self) -> Coroutine[Any, Any, None]: ...
-    def _flush(self) -> Coroutine[Any, Any, None] | None: ...
+    def flush(self) -> Coroutine[Any, Any, None]:
+        """Return when every byte that was sent before has been handed to the kernel.
+
+        Raises:
+            ConnectionClosed: It could not be.
+        """
+
     def _ping(self, data: str | Buffer | None = None) -> asyncio.Future[float]: ...
     def _pong(self, data: str | Buffer) -> None: ...
     def _begin_close(self, code: int, reason: str, *, keep: bool = False) -> None: ...

@@ -42,6 +42,7 @@ enum What {
     /// To send a message of this size.
     Send(usize),
     Drain,
+    Flush,
     End,
 }
 
@@ -175,6 +176,7 @@ impl End {
             messages: Marks::new([1, 4][random.below(2)], 1),
             bytes: Marks::new([1, 500, 4 << 20][random.below(3)], 1),
             write: Marks::new(high, high / 4),
+            coalesce: !random.one_in(4),
             yield_after: 1000,
         };
         let drive = Drive::new(peer, None, Some(Duration::from_secs(10)));
@@ -268,7 +270,8 @@ impl End {
             return self.ask_when_empty();
         }
         let Flow { drive, outbox, .. } = &mut self.flow;
-        outbox.take_flushed(drive).into_iter().for_each(|future| self.tasks.tell(future));
+        let flushed = outbox.take_flushed(drive);
+        flushed.into_iter().for_each(|task| self.wake(task));
     }
 
     fn wake(&mut self, task: usize) {
@@ -282,8 +285,8 @@ impl End {
 
     fn finish(&mut self) {
         let Some(farewell) = self.flow.finish(false) else { return };
-        farewell.waiters.into_iter().for_each(|task| self.wake(task));
-        farewell.failed.into_iter().chain(farewell.closers).for_each(|future| self.tasks.tell(future));
+        farewell.waiters.into_iter().chain(farewell.flushes).for_each(|task| self.wake(task));
+        farewell.pings.into_iter().chain(farewell.closers).for_each(|future| self.tasks.tell(future));
         self.kept.clear();
     }
 
@@ -350,7 +353,7 @@ impl End {
         if turn && !self.flow.outbox.is_first(ticket) && !self.flow.is_finished() {
             return self.park(number);
         }
-        if what == What::Drain {
+        if matches!(what, What::Drain | What::Flush) {
             return self.end_task(number);
         }
         self.step(number, turn);
@@ -407,6 +410,7 @@ impl End {
                 self.end_task(number);
             }
             What::Drain => self.end_task(number),
+            What::Flush => self.flush(number),
             What::End => {
                 self.settle();
                 if self.flow.is_finished() {
@@ -464,16 +468,16 @@ impl End {
         self.process();
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, number: usize) {
         self.write();
         self.settle();
         let written = self.flow.is_written() && self.kept.is_empty();
         if self.flow.is_finished() || self.flow.drive.peer.link.failure().is_some() || written {
-            return;
+            return self.end_task(number);
         }
-        let future = self.tasks.future();
+        self.wait(number);
         let Flow { drive, outbox, .. } = &mut self.flow;
-        outbox.park_flush(drive, future);
+        outbox.park_flush(drive, number);
         if !self.kept.is_empty() {
             self.tell_flushed();
             self.settle();
@@ -670,7 +674,7 @@ fn run(seed: u64, ends: bool) {
                 end.start(What::Send(size));
             }
             3 | 4 => end.start(What::Receive(Delivery::Messages)),
-            5 => end.flush(),
+            5 => end.start(What::Flush),
             6 => end.ping(&mut random),
             7 => end.turn(),
             8 => end.cancel(&mut random),

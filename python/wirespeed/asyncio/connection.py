@@ -201,18 +201,6 @@ class Connection(ConnectionStatus, AsyncConnection):
             await self.send(message, text=text, compress=compress)
         await self.flush()
 
-    async def flush(self) -> None:
-        """Return when every byte that was sent before has been handed to the kernel.
-
-        Raises:
-            ConnectionClosed: It could not be.
-        """
-        future = self._flush()
-        if future is not None:
-            await future
-        elif is_turn_due():
-            await give_turn()
-
     # They are no coroutines themselves, what `send` returns is awaited: one object less for each message.
     def send_json(self, value: Any, *, compress: bool | None = None) -> Coroutine[Any, Any, None]:
         """Send a value as JSON, in a text message. Needs ``wirespeed[codecs]``.

@@ -19,9 +19,9 @@ pub trait Environment {
     type Buffer: PayloadBuffer;
     /// What they become.
     type Message;
-    /// Somebody who waits to be woken: for a message, for room, for the end.
+    /// Somebody who waits to be woken: for a message, for room, for a flush, for the end.
     type Waiter: PartialEq;
-    /// Somebody who is told: that something was written, that a pong came, that it is over.
+    /// Somebody who is told: that a pong came, that it is over.
     type Future;
     /// What the bytes of a large message are taken from.
     type Source;
@@ -44,6 +44,8 @@ pub struct Limits {
     pub bytes: Marks,
     /// Bytes to be written.
     pub write: Marks,
+    /// Whether what is sent in one iteration of the loop may leave together.
+    pub coalesce: bool,
     /// Messages sent without a suspension after which the loop has a turn.
     pub yield_after: usize,
 }
@@ -123,8 +125,10 @@ impl Settling {
 pub struct Farewell<E: Environment> {
     /// They go on, and learn it.
     pub waiters: Vec<E::Waiter>,
-    /// What they waited for will not be: pongs and flushes.
-    pub failed: Vec<E::Future>,
+    /// They go on, and learn that what they sent was not all written.
+    pub flushes: Vec<E::Waiter>,
+    /// They have waited for pongs.
+    pub pings: Vec<E::Future>,
     /// They have waited for this.
     pub closers: Vec<E::Future>,
     /// The rest of a large message that nobody will send.
@@ -162,7 +166,7 @@ impl<E: Environment> Flow<E> {
         Self {
             drive,
             inbox: Inbox::new(limits.messages, limits.bytes),
-            outbox: Outbox::new(limits.write, limits.yield_after),
+            outbox: Outbox::new(limits.write, limits.coalesce, limits.yield_after),
             receivers: VecDeque::new(),
             listens,
             paused: false,
@@ -177,7 +181,7 @@ impl<E: Environment> Flow<E> {
     #[must_use]
     pub fn disowned() -> Self {
         let none = Marks::at(0);
-        let limits = Limits { messages: none, bytes: none, write: none, yield_after: 1 };
+        let limits = Limits { messages: none, bytes: none, write: none, coalesce: true, yield_after: 1 };
         Self { end: End::Complete, ..Self::new(Drive::disowned(Side::Client), limits, false) }
     }
 
@@ -356,13 +360,13 @@ impl<E: Environment> Flow<E> {
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
         waiters.extend(self.outbox.take_all());
         waiters.append(&mut self.enders);
-        let mut failed: Vec<_> = std::mem::take(&mut self.pings).into_iter().map(|(_, future)| future).collect();
-        failed.extend(self.outbox.take_flushes());
+        let pings = std::mem::take(&mut self.pings).into_iter().map(|(_, future)| future).collect();
+        let flushes = self.outbox.take_flushes().collect();
         // In a child process no loop will close it: it is the parent's.
         let lingers = lingers && !self.drive.peer.link.is_forked();
         self.end = if lingers { End::Lingering } else { End::Complete };
         let closers = if lingers { Vec::new() } else { std::mem::take(&mut self.closers) };
-        Some(Farewell { waiters, failed, closers, large: large.map(|large| large.source) })
+        Some(Farewell { waiters, flushes, pings, closers, large: large.map(|large| large.source) })
     }
 
     // ---- settling ----

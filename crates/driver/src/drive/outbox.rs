@@ -74,6 +74,8 @@ struct Looked {
 pub struct Outbox<E: Environment> {
     /// Of bytes to be written.
     marks: Marks,
+    /// What is sent in one iteration of the loop may leave together.
+    coalesce: bool,
     /// Messages sent without a suspension after which the loop has a turn.
     yield_after: usize,
     /// Those who wait for room to send, by their tickets: first come first served.
@@ -106,15 +108,16 @@ pub struct Outbox<E: Environment> {
     /// What a listener is to be told.
     pub tell_writable: TellWritable,
     /// Those who wait until something was written, with the count of written bytes that they wait for.
-    flushes: Vec<(u64, E::Future)>,
+    flushes: Vec<(u64, E::Waiter)>,
 }
 
 impl<E: Environment> Outbox<E> {
     /// An empty one.
     #[must_use]
-    pub fn new(marks: Marks, yield_after: usize) -> Self {
+    pub fn new(marks: Marks, coalesce: bool, yield_after: usize) -> Self {
         Self {
             marks,
+            coalesce,
             yield_after: yield_after.max(1),
             senders: VecDeque::new(),
             drainers: VecDeque::new(),
@@ -220,6 +223,7 @@ impl<E: Environment> Outbox<E> {
         self.take_turn(ticket);
         self.senders.retain(|(_, other)| other != waiter);
         self.drainers.retain(|other| other != waiter);
+        self.flushes.retain(|(_, other)| other != waiter);
     }
 
     /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were cancelled have none.
@@ -268,6 +272,9 @@ impl<E: Environment> Outbox<E> {
     pub fn output(&mut self, drive: &Drive<E::Buffer>, iteration: u64) -> Output {
         if self.blocked {
             return Output::Wait;
+        }
+        if !self.coalesce {
+            return Output::Write;
         }
         if self.wrote_in != iteration {
             self.wrote_in = iteration;
@@ -318,11 +325,11 @@ impl<E: Environment> Outbox<E> {
     }
 
     /// Somebody waits until everything that is queued now was written.
-    pub fn park_flush(&mut self, drive: &mut Drive<E::Buffer>, future: E::Future) {
+    pub fn park_flush(&mut self, drive: &mut Drive<E::Buffer>, waiter: E::Waiter) {
         let link = &mut drive.peer.link;
         link.seal(); // it counts as it will be written
         let target = if self.large.is_some() { u64::MAX } else { link.written() + link.queued() as u64 };
-        self.flushes.push((target, future));
+        self.flushes.push((target, waiter));
     }
 
     /// Whether somebody waits until something was written, and it may have been.
@@ -335,17 +342,17 @@ impl<E: Environment> Outbox<E> {
     }
 
     /// Those whose bytes were written. Nobody, once writing has failed: the end tells them.
-    pub fn take_flushed(&mut self, drive: &Drive<E::Buffer>) -> Vec<E::Future> {
+    pub fn take_flushed(&mut self, drive: &Drive<E::Buffer>) -> Vec<E::Waiter> {
         if !self.is_flush_due(drive) {
             return Vec::new();
         }
         let (all, written) = (self.is_written(drive), drive.peer.link.written());
-        self.flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, future)| future).collect()
+        self.flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
     }
 
     /// It is over: all who wait for a flush.
-    pub fn take_flushes(&mut self) -> impl Iterator<Item = E::Future> + use<E> {
-        std::mem::take(&mut self.flushes).into_iter().map(|(_, future)| future)
+    pub fn take_flushes(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
+        std::mem::take(&mut self.flushes).into_iter().map(|(_, waiter)| waiter)
     }
 
     /// Whether anybody waits.
@@ -354,13 +361,8 @@ impl<E: Environment> Outbox<E> {
         !self.senders.is_empty() || !self.drainers.is_empty() || !self.turns.is_empty() || !self.flushes.is_empty()
     }
 
-    /// All who wait for room.
+    /// All who wait.
     pub fn waiters(&self) -> impl Iterator<Item = &E::Waiter> {
-        self.senders.iter().map(|(_, sender)| sender).chain(&self.drainers)
-    }
-
-    /// All who wait for a flush.
-    pub fn futures(&self) -> impl Iterator<Item = &E::Future> {
-        self.flushes.iter().map(|(_, future)| future)
+        self.senders.iter().chain(&self.flushes).map(|(_, waiter)| waiter).chain(&self.drainers)
     }
 }

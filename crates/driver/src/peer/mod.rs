@@ -31,6 +31,13 @@ pub use link::{Failure, LargeSend, Link, Stats};
 /// system call costs more than the copy (measured: even at 8 KiB).
 const DIRECT_MIN: usize = 8 * 1024;
 
+/// A message of this size makes another one expected: then no more is read at once than shows its header, and the rest goes straight to its place.
+/// Below, the copy costs less than what the system calls would.
+const LARGE_MESSAGE: usize = 64 * 1024;
+
+/// What is read of a message that is expected to be large before its header is known, and of what comes behind one.
+const HEADER_READ: usize = 4 * 1024;
+
 /// Something that arrived.
 #[derive(Debug)]
 pub enum PeerEvent<'a, B> {
@@ -106,6 +113,8 @@ pub struct Peer<B = Vec<u8>> {
     fresh: bool,
     /// The last read has filled its buffer.
     flooded: bool,
+    /// The last message was large.
+    expects_large: bool,
 }
 
 impl<B: PayloadBuffer> Peer<B> {
@@ -131,6 +140,7 @@ impl<B: PayloadBuffer> Peer<B> {
             input_lent: false,
             fresh: true,
             flooded: false,
+            expects_large: false,
         }
     }
 
@@ -165,8 +175,10 @@ impl<B: PayloadBuffer> Peer<B> {
         self.input_start += before - slice.len();
         let event = match result {
             Ok(Some(Event::Message { kind, payload })) => {
+                let len = payload_len(&payload);
                 link.stats.messages_received += 1;
-                link.stats.bytes_received += payload_len(&payload) as u64;
+                link.stats.bytes_received += len as u64;
+                self.expects_large = len >= LARGE_MESSAGE;
                 Some(PeerEvent::Message { kind, payload })
             }
             Ok(Some(Event::Fragment { kind, payload, fin })) => {
@@ -257,9 +269,12 @@ impl<B: PayloadBuffer> Peer<B> {
 
     #[inline]
     fn begin_read_into(&mut self, mut buffer: ReadBuffer, most: usize) -> ReadOperation<B> {
-        let most = most.max(buffers::SMALL_READ_SIZE);
+        let mut most = most.max(buffers::SMALL_READ_SIZE);
         let mut destination = None;
         if self.link.layer.is_none() {
+            if self.expects_large {
+                most = HEADER_READ;
+            }
             destination = self.link.connection.take_destination(DIRECT_MIN);
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.

@@ -82,7 +82,7 @@ fn marks(pair: (usize, usize)) -> Marks {
 #[pymethods]
 impl AsyncConnection {
     #[new]
-    #[pyo3(signature = (opened, *, r#loop, logger, local_address, remote_address, queue, write_limit, yield_after, listener = None, zero_copy = false, server = None, **_kwargs))]
+    #[pyo3(signature = (opened, *, r#loop, logger, local_address, remote_address, queue, write_limit, yield_after, coalesce = true, listener = None, zero_copy = false, server = None, **_kwargs))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn new(
         py: Python<'_>,
@@ -94,6 +94,7 @@ impl AsyncConnection {
         queue: ((usize, usize), (usize, usize)),
         write_limit: (usize, usize),
         yield_after: usize,
+        coalesce: bool,
         listener: Option<Bound<'_, PyAny>>,
         zero_copy: bool,
         server: Option<Bound<'_, PyAny>>,
@@ -104,6 +105,7 @@ impl AsyncConnection {
             messages: marks(queue.0),
             bytes: marks(queue.1),
             write: marks(write_limit),
+            coalesce,
             yield_after: yield_after.max(1),
         };
         let conn = Drive::new(parts.peer, parts.socket, parts.settings.close_timeout);
@@ -258,9 +260,9 @@ impl AsyncConnection {
         Ok(self.lock(py)?.outbox.large.is_some())
     }
 
-    /// Hands the kernel what is queued; something to await for the rest, or to give the loop its turn; `None` if neither.
-    fn _flush(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
-        Self::begin_flush(slf)
+    /// Return when every byte that was sent before has been handed to the kernel.
+    fn flush<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        adopt(slf.py(), Operation::create(slf, Kind::Flush, None))
     }
 
     /// Sends a ping; the future of its latency.

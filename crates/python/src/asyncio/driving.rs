@@ -411,7 +411,11 @@ impl AsyncConnection {
         for waiter in farewell.waiters {
             steps.note(waiter.wake(py, false));
         }
-        for future in farewell.failed {
+        for waiter in farewell.flushes {
+            waiter.fail(py, conn.closed(py));
+            steps.note(waiter.wake(py, false));
+        }
+        for future in farewell.pings {
             steps.note(conn.fail_future(py, future.bind(py)));
         }
         steps.note(tell_closers(py, farewell.closers));
@@ -420,7 +424,7 @@ impl AsyncConnection {
         steps.end()
     }
 
-    /// A ping, or a flush, of a connection that is closed.
+    /// A ping of a connection that is closed.
     fn fail_future(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         if is_done(future) {
             return Ok(());

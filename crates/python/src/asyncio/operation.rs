@@ -43,6 +43,8 @@ pub(super) enum Kind {
     Room,
     /// To wait until there is room again.
     Drain,
+    /// To wait until everything is written.
+    Flush,
     /// To give the loop a turn.
     Yield,
     /// To wait for the end of the connection, which it then raises.
@@ -456,6 +458,7 @@ fn method_name(kind: Kind) -> *const c_char {
         Kind::ReceiveMany => c!("recv_many"),
         Kind::Fragment => c!("recv_streaming"),
         Kind::SendMany => c!("send_many"),
+        Kind::Flush => c!("flush"),
         _ => c!("send"),
     }
 }

@@ -21,6 +21,7 @@ impl AsyncConnection {
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         match operation.kind() {
             Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
+            Kind::Flush => self.flush_step(this, operation),
             _ => self.send_step(this, operation),
         }
     }

@@ -10,11 +10,11 @@ use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::write_queue::Flushed;
 
-use super::access::set_result;
 use super::connection::{AsyncConnection, Backend};
 use super::driving::limit_transport;
 use super::invoke::{self, Steps};
-use super::operation::{Kind, Operation};
+use super::operation::{Kind, Operation, Step, none};
+use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
 /// The next piece of a large message is queued when less than this is: it fits the buffer with it.
@@ -240,45 +240,52 @@ impl AsyncConnection {
         invoke::call_soon(self.event_loop.bind(py), &writable)
     }
 
-    /// `flush()`: a future for what the kernel has not taken.
-    pub(super) fn begin_flush(this: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+    /// The next step of `flush()`.
+    pub(super) fn flush_step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         let py = this.py();
-        let conn = this.get();
+        if let Some(waiter) = operation.take_waiter() {
+            if waiter.stage(py) == Stage::Waiting {
+                return Ok(Step::Wait(waiter));
+            }
+            return waiter.take_error(py).map_or_else(|| Ok(Step::Ready(none())), Err);
+        }
         Self::write_out(this)?;
-        let kept = conn.kept_by_transport(py)?;
+        let kept = self.kept_by_transport(py)?;
         {
-            let mut state = conn.lock(py)?;
+            let mut state = self.lock(py)?;
             if state.drive.peer.link.failure().is_some() || state.drive.is_over() {
                 drop(state);
-                return Err(conn.closed(py));
+                return Err(self.closed(py));
             }
             if state.is_written() && kept == 0 {
-                // A loop of send_nowait and flush must give others a turn too.
-                let turn = std::mem::take(&mut state.outbox.turn_owed);
+                // A loop of calls that have nothing to wait for must give others a turn too.
+                let counted = state.outbox.is_turn_due(0, self.loop_state.get().iteration());
+                if !std::mem::take(&mut state.outbox.turn_owed) && !counted {
+                    return Ok(Step::Ready(none()));
+                }
                 drop(state);
-                return if turn {
-                    super::raw::adopt(py, Operation::create(this, Kind::Yield, None)).map(|turn| Some(turn.unbind()))
-                } else {
-                    Ok(None)
-                };
+                operation.become_kind(Kind::Yield);
+                self.loop_state.get().begin_iteration();
+                return Ok(Step::Yield);
             }
         }
-        let future = conn.create_future(py)?;
+        let waiter = WaiterRef::of_sender(self.event_loop.bind(py), 0)?;
         {
-            let mut state = conn.lock(py)?;
+            let mut state = self.lock(py)?;
             if state.is_finished() {
                 drop(state);
-                return Err(conn.closed(py));
+                return Err(self.closed(py));
             }
             let drive::Flow { drive, outbox, .. } = &mut **state;
-            outbox.park_flush(drive, future.clone_ref(py));
+            outbox.park_flush(drive, waiter.clone());
         }
-        conn.hold(this);
+        self.hold(this);
+        self.loop_state.get().begin_iteration();
         if kept > 0 {
-            conn.tell_flushed(py)?;
+            self.tell_flushed(py)?;
             Self::settle(this)?; // a transport that is asked when it is empty is not full for that
         }
-        Ok(Some(future))
+        Ok(Step::Wait(waiter))
     }
 
     /// Tells those who wait for a flush how far it is.
@@ -295,8 +302,8 @@ impl AsyncConnection {
             outbox.take_flushed(drive)
         };
         let mut steps = Steps::new();
-        for future in flushed {
-            steps.note(set_result(future.bind(py), py.None().bind(py)));
+        for waiter in flushed {
+            steps.note(waiter.wake(py, false));
         }
         steps.end()
     }

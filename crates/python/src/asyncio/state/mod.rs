@@ -122,9 +122,7 @@ impl State {
         for waiter in flow.receivers.iter().chain(flow.outbox.waiters()).chain(&flow.enders) {
             waiter.visit(visit)?;
         }
-        for future in
-            flow.closers.iter().chain(flow.pings.iter().map(|(_, future)| future)).chain(flow.outbox.futures())
-        {
+        for future in flow.closers.iter().chain(flow.pings.iter().map(|(_, future)| future)) {
             visit.call(future)?;
         }
         Ok(())
