@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)] // uninitialised buffers and poll(2)
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,6 +78,11 @@ impl Socket {
     #[inline]
     pub fn send(&self, bytes: &[u8], mode: Mode) -> io::Result<usize> {
         self.inner.send_with_flags(bytes, SEND_FLAGS | mode.flags())
+    }
+
+    /// Sends from several parts, one after the other; how many bytes the kernel took.
+    pub fn send_vectored(&self, parts: &[IoSlice<'_>], mode: Mode) -> io::Result<usize> {
+        self.inner.send_vectored_with_flags(parts, SEND_FLAGS | mode.flags())
     }
 
     /// Receives `most` bytes, 1 at least, behind the length of `buffer`, as far as its capacity goes; how many came, 0: the end of the stream.

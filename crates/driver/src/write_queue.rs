@@ -1,9 +1,14 @@
 //! Bytes on their way to the socket.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
 
 use crate::buffers;
 use crate::socket::{Mode, Socket};
+
+/// Segments handed to the kernel in one call at most.
+const GATHERED: usize = 16;
 
 /// What a flush left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +19,37 @@ pub enum Flushed {
     Blocked,
 }
 
-/// A queue of bytes with a start: appended to by encoders, drained by the socket. Holds no buffer while it is empty.
+/// A part of a queue that nothing is appended to any more.
+enum Segment {
+    Owned(Vec<u8>),
+    Shared(Arc<[u8]>),
+}
+
+impl Segment {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+
+    fn release(self) {
+        if let Self::Owned(bytes) = self {
+            buffers::give_write(bytes);
+        }
+    }
+}
+
+/// A queue of bytes: appended to by encoders, drained by the socket. Its parts are its own or shared with other queues. Holds no buffer while it is empty.
 #[derive(Default)]
 pub struct WriteQueue {
-    /// Invariant: `start <= bytes.len()`; the bytes before `start` have been written; empty implies no capacity.
+    /// What is before `bytes`, the oldest first; most of the time there is none. None is empty.
+    segments: VecDeque<Segment>,
+    /// Bytes of these.
+    before: usize,
+    /// What is appended to. Empty implies no capacity, but while it is being appended to.
     bytes: Vec<u8>,
+    /// How much of the oldest part has been written.
     start: usize,
     written: u64,
 }
@@ -28,7 +59,7 @@ impl WriteQueue {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.start
+        self.before + self.bytes.len() - self.start
     }
 
     /// Whether none do.
@@ -38,10 +69,14 @@ impl WriteQueue {
         self.len() == 0
     }
 
-    /// Bytes of the buffer that it holds.
+    /// Bytes of the buffers that are its own.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        let owned = |segment: &Segment| match segment {
+            Segment::Owned(bytes) => bytes.capacity(),
+            Segment::Shared(_) => 0,
+        };
+        self.bytes.capacity() + self.segments.iter().map(owned).sum::<usize>()
     }
 
     /// All bytes that the kernel has taken so far.
@@ -59,14 +94,33 @@ impl WriteQueue {
         &mut self.bytes
     }
 
+    /// Appends bytes that are shared, without a copy.
+    pub fn push_shared(&mut self, bytes: Arc<[u8]>) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.bytes.len() > if self.segments.is_empty() { self.start } else { 0 } {
+            let own = std::mem::take(&mut self.bytes);
+            self.before += own.len();
+            self.segments.push_back(Segment::Owned(own));
+        } else if self.segments.is_empty() {
+            self.release();
+        }
+        self.before += bytes.len();
+        self.segments.push_back(Segment::Shared(bytes));
+    }
+
     /// Writes what waits, as far as `mode` and the kernel allow.
+    #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
         while !self.is_empty() {
-            match socket.send(&self.bytes[self.start..], mode) {
-                Ok(sent) => {
-                    self.start += sent;
-                    self.written += sent as u64;
-                }
+            let sent = if self.segments.is_empty() {
+                socket.send(&self.bytes[self.start..], mode)
+            } else {
+                self.send_gathered(socket, mode)
+            };
+            match sent {
+                Ok(sent) => self.advance(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.compact();
                     return Ok(Flushed::Blocked);
@@ -79,16 +133,50 @@ impl WriteQueue {
         Ok(Flushed::All)
     }
 
+    fn send_gathered(&self, socket: &Socket, mode: Mode) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); GATHERED];
+        let mut count = 0;
+        let parts = self.segments.iter().map(Segment::bytes).chain([&self.bytes[..]]);
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(if count == 0 { &part[self.start..] } else { part });
+            count += 1;
+        }
+        socket.send_vectored(&slices[..count], mode)
+    }
+
+    /// This many of the oldest bytes were written.
+    fn advance(&mut self, sent: usize) {
+        self.written += sent as u64;
+        self.start += sent;
+        while let Some(segment) = self.segments.front() {
+            let len = segment.bytes().len();
+            if self.start < len {
+                return;
+            }
+            self.start -= len;
+            self.before -= len;
+            if let Some(segment) = self.segments.pop_front() {
+                segment.release();
+            }
+        }
+    }
+
     /// Forgets what waits: the socket is gone.
     pub fn clear(&mut self) {
+        self.segments.drain(..).for_each(Segment::release);
+        self.before = 0;
         self.release();
     }
 
     /// Takes what waits out, as if it were written.
     pub fn take(&mut self) -> Vec<u8> {
-        let taken = self.bytes[self.start..].to_vec();
+        let mut taken = Vec::with_capacity(self.len());
+        let mut skip = self.start;
+        for part in self.segments.iter().map(Segment::bytes).chain([&self.bytes[..]]) {
+            taken.extend_from_slice(&part[std::mem::take(&mut skip)..]);
+        }
         self.written += taken.len() as u64;
-        self.release();
+        self.clear();
         taken
     }
 
@@ -101,9 +189,50 @@ impl WriteQueue {
 
     /// Gives back the room of what was written, once it is the larger part: every byte is moved at most once on average.
     fn compact(&mut self) {
-        if self.start > self.bytes.len() / 2 {
+        if self.segments.is_empty() && self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What waits, as it would be written.
+    fn waiting(queue: &WriteQueue) -> Vec<u8> {
+        let all: Vec<u8> =
+            queue.segments.iter().map(Segment::bytes).chain([&queue.bytes[..]]).flatten().copied().collect();
+        all[queue.start..].to_vec()
+    }
+
+    #[test]
+    fn parts_of_both_kinds_leave_in_their_order() {
+        for pieces in [1, 3, 10, 100] {
+            let (mut queue, mut expected, mut left) = (WriteQueue::default(), Vec::new(), Vec::new());
+            for turn in 0..200u32 {
+                let bytes = vec![turn as u8; turn as usize % 7];
+                expected.extend_from_slice(&bytes);
+                if turn % 3 == 0 {
+                    queue.push_shared(Arc::from(bytes));
+                } else {
+                    queue.tail().extend_from_slice(&bytes);
+                }
+                let sent = queue.len().min(pieces);
+                left.extend_from_slice(&waiting(&queue)[..sent]);
+                queue.advance(sent);
+                if queue.is_empty() {
+                    queue.release();
+                    assert_eq!(queue.capacity(), 0);
+                }
+                assert_eq!(left.len() + queue.len(), expected.len());
+                assert_eq!(queue.written(), left.len() as u64);
+            }
+            left.extend_from_slice(&queue.take());
+            assert_eq!(left, expected);
+            assert!(queue.is_empty());
+            assert_eq!((queue.capacity(), queue.written()), (0, expected.len() as u64));
         }
     }
 }

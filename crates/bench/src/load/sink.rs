@@ -146,7 +146,7 @@ impl Load {
                 }
             } else {
                 let bytes = block.messages * block.size as u64;
-                line.link.send_encoded(&block.frames, block.messages, bytes, false).map_err(text)?;
+                line.link.send_encoded(&block.frames, block.messages, bytes).map_err(text)?;
             }
             sink.sent += block.messages;
             if now >= sink.ask {

@@ -24,6 +24,9 @@ use crate::write_queue::{Flushed, WriteQueue};
 /// cannot fill our memory.
 const PONG_BACKLOG: usize = 64 * 1024;
 
+/// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
+const SHARED_MIN: usize = 4 * 1024;
+
 /// Why a connection ended otherwise than by two close frames.
 #[derive(Clone, Debug)]
 pub enum Failure {
@@ -251,31 +254,38 @@ impl<B: PayloadBuffer> Link<B> {
         Ok(())
     }
 
-    /// Queues frames that were encoded before, for many peers or many times: `messages` whole messages of `bytes` payload bytes.
-    /// For servers, whose frames have no mask. `compressed`: some are, each by itself and by the parameters of this connection.
-    pub fn send_encoded(
-        &mut self,
-        frames: &[u8],
-        messages: u64,
-        bytes: u64,
-        compressed: bool,
-    ) -> Result<(), SendError> {
+    /// Queues frames that were encoded before, for many times: `messages` whole messages of `bytes` payload bytes.
+    pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
+        self.check_encoded()?;
+        self.encode(|_, out| out.extend_from_slice(frames));
+        self.stats.messages_sent += messages;
+        self.stats.bytes_sent += bytes;
+        Ok(())
+    }
+
+    /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of servers, whose frames have no mask. `compressed`:
+    /// by itself and by the parameters of this connection. Where nothing is encrypted, what is not small is not copied.
+    pub fn send_shared(&mut self, frames: &Arc<[u8]>, bytes: u64, compressed: bool) -> Result<(), SendError> {
+        if self.layer.is_some() || frames.len() < SHARED_MIN || self.is_forked() {
+            self.send_encoded(frames, 1, bytes)?;
+        } else {
+            self.check_encoded()?;
+            self.output.push_shared(Arc::clone(frames));
+            self.stats.messages_sent += 1;
+            self.stats.bytes_sent += bytes;
+        }
+        if compressed {
+            self.connection.forget_sent();
+        }
+        Ok(())
+    }
+
+    fn check_encoded(&self) -> Result<(), SendError> {
         self.check_frame()?;
         if !self.connection.state().can_send() {
             return Err(SendError::NotOpen);
         }
-        if self.connection.is_sending_fragments() {
-            return Err(SendError::MessageOpen);
-        }
-        self.encode(|connection, out| {
-            out.extend_from_slice(frames);
-            if compressed {
-                connection.forget_sent();
-            }
-        });
-        self.stats.messages_sent += messages;
-        self.stats.bytes_sent += bytes;
-        Ok(())
+        if self.connection.is_sending_fragments() { Err(SendError::MessageOpen) } else { Ok(()) }
     }
 
     /// Queues a ping.

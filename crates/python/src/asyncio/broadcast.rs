@@ -1,5 +1,6 @@
 //! One message to many connections: encoded once, compressed at most once for each way of compressing.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::exceptions::PyTypeError;
@@ -55,13 +56,13 @@ type Failed = (Py<AsyncConnection>, &'static str);
 struct Frames<'a> {
     kind: MessageKind,
     payload: &'a [u8],
-    plain: Vec<u8>,
-    compressed: Vec<(Params, Vec<u8>)>,
+    plain: Arc<[u8]>,
+    compressed: Vec<(Params, Arc<[u8]>)>,
 }
 
 impl Frames<'_> {
     /// For connections with these parameters; whether they are compressed.
-    fn of(&mut self, deflate: Option<&Params>) -> Result<(&[u8], bool), SendError> {
+    fn of(&mut self, deflate: Option<&Params>) -> Result<(&Arc<[u8]>, bool), SendError> {
         let params = deflate.filter(|params| self.payload.len() >= params.threshold);
         let Some(params) = params else {
             if self.plain.is_empty() {
@@ -87,11 +88,11 @@ impl Frames<'_> {
     }
 }
 
-fn encode(kind: MessageKind, payload: &[u8], deflate: Option<Params>) -> Result<Vec<u8>, SendError> {
+fn encode(kind: MessageKind, payload: &[u8], deflate: Option<Params>) -> Result<Arc<[u8]>, SendError> {
     let mut connection: Connection<Vec<u8>> = Connection::new(Config { deflate, ..Config::new(Side::Server) });
     let mut out = Vec::with_capacity(payload.len() + 16);
     connection.send_message(kind, payload, None, entropy::draw_key, &mut out)?;
-    Ok(out)
+    Ok(out.into())
 }
 
 /// Sends a message to those of `connections` that are open. How many they are, and which of the others did not get it for what reason.
@@ -113,7 +114,8 @@ pub(crate) fn broadcast(
         let name = source::type_name(message);
         return Err(PyTypeError::new_err(format!("message must be str or bytes-like, not {name}")));
     };
-    let mut frames = Frames { kind, payload: bytes.piece(0..bytes.len()), plain: Vec::new(), compressed: Vec::new() };
+    let mut frames =
+        Frames { kind, payload: bytes.piece(0..bytes.len()), plain: Arc::default(), compressed: Vec::new() };
     let mut sent = 0;
     let mut missed = Vec::new();
     for connection in connections.try_iter()? {
@@ -171,7 +173,7 @@ fn send(
     let len = frames.payload.len();
     let result = if link.side() == Side::Server {
         let params = link.deflate().copied();
-        frames.of(params.as_ref()).and_then(|(bytes, compressed)| link.send_encoded(bytes, 1, len as u64, compressed))
+        frames.of(params.as_ref()).and_then(|(frames, compressed)| link.send_shared(frames, len as u64, compressed))
     } else {
         link.send_message(frames.kind, frames.payload, None) // each has a mask of its own
     };

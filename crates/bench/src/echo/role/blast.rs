@@ -50,7 +50,7 @@ impl Blast {
             self.next += 1;
         }
         let count = self.payloads.len() as u64;
-        link.send_encoded(&self.block, count, count * self.size as u64, false)
+        link.send_encoded(&self.block, count, count * self.size as u64)
     }
 }
 
