@@ -13,9 +13,6 @@ use super::Settings;
 use super::opening::{Opened, Opening};
 use super::role::Role;
 
-/// A read of fewer bytes has emptied the socket: the next bytes make a new event (epoll(7), edge-triggered).
-const FULL_READ: usize = 64 * 1024;
-
 /// How many blocks a stream produces while the client reads as fast, before what it sends is looked for.
 const LOOK_EVERY: u32 = 16;
 
@@ -116,10 +113,8 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
         }
         let mut operation = peer.begin_read(usize::MAX);
         let result = operation.read(socket, Mode::NonBlocking);
-        match &result {
-            Ok(received) => drained = *received < FULL_READ && *received > 0 && !closed,
-            Err(error) => drained = error.kind() == io::ErrorKind::WouldBlock,
-        }
+        // With the end there to be read, there is no other edge.
+        drained = operation.is_drained(&result) && !(closed && result.is_ok());
         peer.complete_read(operation, result);
         if peer.poll_eof() {
             return Outcome::Over;

@@ -203,10 +203,8 @@ impl Client {
         let Phase::Open(peer) = &mut self.phase else { return Ok(true) };
         let mut operation = peer.begin_read(usize::MAX);
         let result = operation.read(&self.socket, Mode::NonBlocking);
-        let drained = match &result {
-            Ok(received) => *received < FULL_READ && *received > 0 && !closed,
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        };
+        // With the end there to be read, there is no other edge.
+        let drained = operation.is_drained(&result) && !(closed && result.is_ok());
         peer.complete_read(operation, result);
         Ok(drained)
     }

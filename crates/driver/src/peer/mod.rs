@@ -75,6 +75,8 @@ pub struct ReadOperation<B> {
     large: bool,
     /// Bytes received into the destination.
     direct: usize,
+    /// Bytes for which the last read had room.
+    offered: usize,
 }
 
 impl<B: PayloadBuffer> ReadOperation<B> {
@@ -85,14 +87,28 @@ impl<B: PayloadBuffer> ReadOperation<B> {
         self.large || self.destination.is_some()
     }
 
+    /// Whether a read with this result has emptied the socket: who is told of edges waits for the next one then (epoll(7)), and else must read on.
+    #[must_use]
+    pub fn is_drained(&self, result: &io::Result<usize>) -> bool {
+        match result {
+            Ok(received) => *received > 0 && *received < self.offered,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
     /// Reads once; 0: the end of the stream.
     #[inline]
     pub fn read(&mut self, socket: &Socket, mode: Mode) -> io::Result<usize> {
+        let most = self.most.min(self.buffer.capacity() - self.buffer.len());
         match &mut self.destination {
-            None => socket.receive(&mut self.buffer, self.most, mode),
+            None => {
+                self.offered = most;
+                socket.receive(&mut self.buffer, most, mode)
+            }
             Some(destination) => {
                 let room = destination.room();
                 let length = room.len();
+                self.offered = most + length;
                 let received = socket.receive_vectored(room, &mut self.buffer, self.most, mode)?;
                 self.direct = received.min(length);
                 Ok(received)
@@ -280,7 +296,7 @@ impl<B: PayloadBuffer> Peer<B> {
             // A copy: while this read is out, the layer may refer to the original in order to send.
             buffer.extend_from_slice(&self.link.cipher_tail);
         }
-        ReadOperation { buffer, most, destination, large: self.flooded, direct: 0 }
+        ReadOperation { buffer, most, destination, large: self.flooded, direct: 0, offered: 0 }
     }
 
     /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
