@@ -122,6 +122,12 @@ def test_protocol_asks_for_no_host() -> None:
     assert not {"getrandom", "libc", "mio", "rand", "rustls", "socket2"} & used
 
 
+def test_bindings_make_no_system_calls() -> None:
+    """They convert, wake and map errors; sockets, readiness and timers are the driver's."""
+    used = dependencies(load(CRATES / "python" / "Cargo.toml"))
+    assert not {"libc", "mio", "nix", "rustix", "socket2", "tokio"} & used
+
+
 # Rust: unsafe code
 
 UNSAFE = {
@@ -131,6 +137,7 @@ UNSAFE = {
     "crates/protocol/src/deflate/codec.rs": None,
     "crates/protocol/src/payload.rs": None,
     "crates/protocol/src/connection/receive.rs": "put_destination",
+    "crates/driver/src/readiness.rs": None,
     "crates/driver/src/socket.rs": None,
     "crates/driver/src/thread.rs": None,
     "crates/driver/src/peer/mod.rs": "put_destination",
@@ -144,7 +151,6 @@ UNSAFE = {
     "crates/python/src/asyncio/listener.rs": None,
     "crates/python/src/asyncio/operation.rs": None,
     "crates/python/src/asyncio/raw.rs": None,
-    "crates/python/src/asyncio/selector.rs": None,
     "crates/python/src/asyncio/waiter/mod.rs": None,
     "crates/python/src/asyncio/waiter/slots.rs": None,
     "crates/python/src/opening/client.rs": None,

@@ -6,6 +6,7 @@
 //! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
 //! - [`drive`] is what moves, closes and keeps alive a connection, whoever waits for it and how.
 //! - [`blocking`] is how threads wait: the calls of the socket happen outside its lock.
+//! - [`readiness`] waits for many sockets at once.
 //! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
 //! - [`tls`] are the layers between the two.
 
@@ -17,6 +18,8 @@ pub mod entropy;
 pub mod keepalive;
 pub mod opening;
 pub mod peer;
+#[cfg(target_os = "linux")]
+pub mod readiness;
 pub mod socket;
 pub mod thread;
 pub mod tls;

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 #[cfg(target_os = "linux")]
-use std::io;
 #[cfg(target_os = "linux")]
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -17,9 +15,9 @@ use super::connection::AsyncConnection;
 use super::guarded::Guarded;
 use super::invoke::{self, Steps};
 use super::port::Port;
-#[cfg(target_os = "linux")]
-use super::timer::Timer;
 use crate::handover::{self, Handover};
+#[cfg(target_os = "linux")]
+use wirespeed_driver::readiness::Timer;
 
 /// The attribute of the loop that keeps it.
 const ATTRIBUTE: &str = "_wirespeed_state";
@@ -207,7 +205,7 @@ impl LoopState {
                 (Alarm::Handle(due, _), Some(wanted)) if *due <= wanted => return Ok(()),
                 #[cfg(target_os = "linux")]
                 (Alarm::Descriptor(timer), Some(wanted)) => {
-                    return Ok(timer.arm(Instant::now(), wanted).map_err(io::Error::from)?);
+                    return Ok(timer.arm(Instant::now(), wanted)?);
                 }
                 _ => {}
             }
@@ -220,7 +218,7 @@ impl LoopState {
             Alarm::Handle(_, handle) => invoke::method(handle.bind(py), intern!(py, "cancel"), []).map(drop)?,
             #[cfg(target_os = "linux")]
             Alarm::Descriptor(timer) => {
-                let fd = timer.fd.as_raw_fd().into_pyobject(py)?;
+                let fd = timer.raw().into_pyobject(py)?;
                 invoke::method(event_loop.bind(py), intern!(py, "remove_reader"), [fd.as_any()]).map(drop)?
             }
         }
@@ -253,10 +251,10 @@ impl LoopState {
 
     #[cfg(target_os = "linux")]
     fn watch_timer(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>, wanted: Instant) -> PyResult<Timer> {
-        let mut timer = Timer::new().map_err(io::Error::from)?;
-        timer.arm(Instant::now(), wanted).map_err(io::Error::from)?;
+        let mut timer = Timer::new()?;
+        timer.arm(Instant::now(), wanted)?;
         let py = slf.py();
-        let (fd, on_timer) = (timer.fd.as_raw_fd().into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
+        let (fd, on_timer) = (timer.raw().into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
         invoke::method(event_loop, intern!(py, "add_reader"), [fd.as_any(), &on_timer])?;
         Ok(timer)
     }

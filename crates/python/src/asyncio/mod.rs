@@ -2,7 +2,7 @@
 //!
 //! - `connection` is the object that the application holds, `access` what all its parts use; `receiving`, `sending`, `writing`, `driving`, `listener` are what it does.
 //! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
-//! - `state` is what a connection knows, `loop_state` what all connections of a loop share, `timer` one of these things.
+//! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
 //! - `broadcast` is one message for many connections.
 //! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how Python code is called from callbacks of the loop.
@@ -25,8 +25,6 @@ mod receiving;
 pub(crate) mod selector;
 mod sending;
 mod state;
-#[cfg(target_os = "linux")]
-mod timer;
 mod waiter;
 mod writing;
 

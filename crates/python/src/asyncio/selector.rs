@@ -3,10 +3,9 @@
 //! Its epoll knows two kinds of descriptors: those of the loop, whose keys `select` returns, and those of connections, whose ports it calls.
 //! When only connections were ready, and serving them scheduled nothing, it polls again without a turn of the loop.
 
-#![allow(unsafe_code)] // descriptors that others own
-
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -14,13 +13,12 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::io::Errno;
+use wirespeed_driver::readiness::{Events, Poller, Ready, Timer};
+use wirespeed_driver::socket::Readiness;
 
 use super::guarded::Guarded;
 use super::invoke;
 use super::port::Port;
-use super::timer::{Timer, timespec};
 
 /// Marks the descriptors of connections in what epoll returns.
 const NATIVE: u64 = 1 << 63;
@@ -41,18 +39,9 @@ const FAR: Duration = Duration::from_millis(2);
 /// How long to spin before signals are looked for.
 const SPIN_SLICE: Duration = Duration::from_millis(10);
 
-/// What epoll returned.
-#[derive(Default)]
-struct Events(Vec<Event>);
-
-// SAFETY: the pointer in an event is one form of its user data; ours are numbers.
-unsafe impl Send for Events {}
-// SAFETY: as above.
-unsafe impl Sync for Events {}
-
 struct Native {
     port: Py<Port>,
-    flags: EventFlags,
+    interest: Readiness,
 }
 
 struct Inner {
@@ -67,7 +56,7 @@ struct Inner {
 /// See the module.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeSelector {
-    epoll: Guarded<Option<std::sync::Arc<OwnedFd>>>,
+    poller: Guarded<Option<Arc<Poller>>>,
     keys: Py<PyDict>,
     /// What was asked for, by descriptor: a `modify` that changes nothing is none.
     interests: Guarded<std::collections::HashMap<c_int, u32>>,
@@ -76,29 +65,18 @@ pub(crate) struct NativeSelector {
     inner: Guarded<Inner>,
 }
 
-fn borrow<'a>(fd: c_int) -> PyResult<BorrowedFd<'a>> {
-    if fd < 0 {
-        return Err(PyValueError::new_err(format!("invalid file descriptor: {fd}")));
-    }
-    // SAFETY: not -1; a number that is no open descriptor is an error of epoll.
-    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+fn interest(events: u32) -> Readiness {
+    Readiness { readable: events & READ != 0, writable: events & WRITE != 0 }
 }
 
-fn os_error(errno: Errno) -> PyErr {
-    std::io::Error::from(errno).into()
-}
-
-fn flags(events: u32) -> EventFlags {
-    let mut flags = EventFlags::empty();
-    flags.set(EventFlags::IN, events & READ != 0);
-    flags.set(EventFlags::OUT, events & WRITE != 0);
-    flags
+fn check(fd: c_int) -> PyResult<()> {
+    if fd >= 0 { Ok(()) } else { Err(PyValueError::new_err(format!("invalid file descriptor: {fd}"))) }
 }
 
 impl NativeSelector {
-    fn epoll(&self, py: Python<'_>) -> PyResult<std::sync::Arc<OwnedFd>> {
+    fn poller(&self, py: Python<'_>) -> PyResult<Arc<Poller>> {
         let closed = || PyValueError::new_err("I/O operation on closed epoll object");
-        self.epoll.lock(py).clone().ok_or_else(closed)
+        self.poller.lock(py).clone().ok_or_else(closed)
     }
 
     /// Changes what is watched of a connection.
@@ -111,7 +89,7 @@ impl NativeSelector {
     ) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
-        let Ok(epoll) = this.epoll(py) else { return Ok(()) };
+        let Ok(poller) = this.poller(py) else { return Ok(()) };
         let index = usize::try_from(fd).map_err(|_| PyValueError::new_err("invalid file descriptor"))?;
         let mut inner = this.inner.lock(py);
         if inner.native.len() <= index {
@@ -119,22 +97,17 @@ impl NativeSelector {
         }
         let place = &mut inner.native[index];
         let known = place.is_some();
-        let before = place.as_ref().map_or(EventFlags::empty(), |native| native.flags);
-        let mut wanted = before;
-        if let Some(readable) = readable {
-            wanted.set(EventFlags::IN, readable);
-        }
-        if let Some(writable) = writable {
-            wanted.set(EventFlags::OUT, writable);
-        }
-        let data = EventData::new_u64(NATIVE | index as u64);
+        let before = place.as_ref().map_or(Readiness::default(), |native| native.interest);
+        let wanted =
+            Readiness { readable: readable.unwrap_or(before.readable), writable: writable.unwrap_or(before.writable) };
+        let token = NATIVE | index as u64;
         if !known {
-            epoll::add(&*epoll, borrow(fd)?, data, wanted).map_err(os_error)?;
-            *place = Some(Native { port: port.clone_ref(py), flags: wanted });
+            poller.add(fd, token, wanted)?;
+            *place = Some(Native { port: port.clone_ref(py), interest: wanted });
         } else if wanted != before {
-            epoll::modify(&*epoll, borrow(fd)?, data, wanted).map_err(os_error)?;
+            poller.modify(fd, token, wanted)?;
             if let Some(native) = place {
-                native.flags = wanted;
+                native.interest = wanted;
             }
         }
         if !known {
@@ -154,38 +127,37 @@ impl NativeSelector {
             removed
         };
         if removed.is_some()
-            && let Ok(epoll) = this.epoll(py)
+            && let Ok(poller) = this.poller(py)
         {
-            let _ = epoll::delete(&*epoll, borrow(fd)?); // gone already: as wanted
+            let _ = poller.delete(fd); // gone already: as wanted
         }
         drop(removed);
         Ok(())
     }
 
     /// One wait; the number of events, which are in `events`.
-    fn wait(&self, py: Python<'_>, epoll: &OwnedFd, events: &mut Events, until: Option<Instant>) -> PyResult<usize> {
+    fn wait(&self, py: Python<'_>, poller: &Poller, events: &mut Events, until: Option<Instant>) -> PyResult<usize> {
         let mut spin = (!self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
         loop {
-            events.0.clear();
             let now = Instant::now();
             let mut left = until.map(|until| until.saturating_duration_since(now));
             if let Some(until) = until.filter(|_| left.is_some_and(|left| left > FAR)) {
                 let mut timer = self.timer.lock(py);
                 let timer = match &mut *timer {
                     Some(timer) => timer,
-                    none => none.insert(add_timer(epoll).map_err(os_error)?),
+                    none => none.insert(add_timer(poller)?),
                 };
-                timer.arm(now, until).map_err(os_error)?;
+                timer.arm(now, until)?;
                 left = None;
             }
             let result = if left == Some(Duration::ZERO) {
-                poll(epoll, events, left)
+                poller.wait(events, left)
             } else if let Some(spin_until) = spin {
                 let slice = spin_until.min(now + SPIN_SLICE);
                 let slice = until.map_or(slice, |until| slice.min(until));
                 let result = py.detach(|| {
                     loop {
-                        match poll(epoll, events, Some(Duration::ZERO)) {
+                        match poller.wait(events, Some(Duration::ZERO)) {
                             Ok(0) if Instant::now() < slice => std::hint::spin_loop(),
                             result => return result,
                         }
@@ -200,36 +172,30 @@ impl NativeSelector {
                 }
                 result
             } else {
-                py.detach(|| poll(epoll, events, left))
+                py.detach(|| poller.wait(events, left))
             };
-            if let Some(index) = events.0.iter().position(|event| { event.data }.u64() == TIMER) {
-                events.0.swap_remove(index);
+            if events.take(TIMER) {
                 if let Some(timer) = &mut *self.timer.lock(py) {
                     timer.clear();
                 }
-                if events.0.is_empty() && until.is_none_or(|until| Instant::now() < until) {
+                if events.is_empty() && until.is_none_or(|until| Instant::now() < until) {
                     continue; // it was set for an earlier wait
                 }
-                return Ok(events.0.len());
+                return Ok(events.len());
             }
             match result {
                 Ok(count) => return Ok(count),
-                Err(Errno::INTR) => py.check_signals()?,
-                Err(errno) => return Err(os_error(errno)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => py.check_signals()?,
+                Err(error) => return Err(error.into()),
             }
         }
     }
 }
 
-fn add_timer(epoll: &OwnedFd) -> Result<Timer, Errno> {
+fn add_timer(poller: &Poller) -> io::Result<Timer> {
     let timer = Timer::new()?;
-    epoll::add(epoll, &timer.fd, EventData::new_u64(TIMER), EventFlags::IN)?;
+    poller.add(timer.raw(), TIMER, interest(READ))?;
     Ok(timer)
-}
-
-fn poll(epoll: &OwnedFd, events: &mut Events, timeout: Option<Duration>) -> Result<usize, Errno> {
-    let timeout = timeout.map(timespec);
-    epoll::wait(epoll.as_fd(), rustix::buffer::spare_capacity(&mut events.0), timeout.as_ref())
 }
 
 #[pymethods]
@@ -239,9 +205,8 @@ impl NativeSelector {
     fn new(py: Python<'_>, busy_poll: f64) -> PyResult<Self> {
         let busy_poll = Duration::try_from_secs_f64(busy_poll)
             .map_err(|_| PyValueError::new_err("busy_poll must be a number of seconds, not negative"))?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os_error)?;
         Ok(Self {
-            epoll: Guarded::new(Some(std::sync::Arc::new(epoll))),
+            poller: Guarded::new(Some(Arc::new(Poller::new()?))),
             keys: PyDict::new(py).unbind(),
             interests: Guarded::new(std::collections::HashMap::new()),
             busy_poll,
@@ -266,20 +231,21 @@ impl NativeSelector {
     }
 
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        Ok(self.epoll(py)?.as_raw_fd())
+        Ok(self.poller(py)?.raw())
     }
 
     fn register(&self, py: Python<'_>, fd: c_int, events: u32, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let epoll = self.epoll(py)?;
-        epoll::add(&*epoll, borrow(fd)?, EventData::new_u64(fd as u64), flags(events)).map_err(os_error)?;
+        check(fd)?;
+        self.poller(py)?.add(fd, fd as u64, interest(events))?;
         self.interests.lock(py).insert(fd, events);
         self.keys.bind(py).set_item(fd, key)
     }
 
     fn modify(&self, py: Python<'_>, fd: c_int, events: u32, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let epoll = self.epoll(py)?;
+        check(fd)?;
+        let poller = self.poller(py)?;
         if self.interests.lock(py).get(&fd) != Some(&events) {
-            epoll::modify(&*epoll, borrow(fd)?, EventData::new_u64(fd as u64), flags(events)).map_err(os_error)?;
+            poller.modify(fd, fd as u64, interest(events))?;
             self.interests.lock(py).insert(fd, events);
         }
         self.keys.bind(py).set_item(fd, key)
@@ -292,8 +258,8 @@ impl NativeSelector {
         }
         keys.del_item(fd)?;
         self.interests.lock(py).remove(&fd);
-        if let Ok(epoll) = self.epoll(py) {
-            let _ = epoll::delete(&*epoll, borrow(fd)?); // closed already: epoll has forgotten it
+        if let Ok(poller) = self.poller(py) {
+            let _ = poller.delete(fd); // closed already: the system has forgotten it
         }
         Ok(())
     }
@@ -311,7 +277,7 @@ impl NativeSelector {
     fn select<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyList>> {
         let py = slf.py();
         let this = slf.get();
-        let epoll = this.epoll(py)?;
+        let poller = this.poller(py)?;
         let until = match timeout {
             None => None,
             Some(timeout) if timeout.is_nan() => return Err(PyValueError::new_err("timeout must not be NaN")),
@@ -324,8 +290,7 @@ impl NativeSelector {
         let (mut events, event_loop, ready) = {
             let mut inner = this.inner.lock(py);
             let mut events = std::mem::take(&mut inner.events);
-            events.0.clear();
-            events.0.reserve((inner.registered + this.keys.bind(py).len()).max(64));
+            events.reserve((inner.registered + this.keys.bind(py).len()).max(64));
             let clone = |object: &Option<Py<PyAny>>| object.as_ref().map(|object| object.bind(py).clone());
             (events, clone(&inner.event_loop), clone(&inner.ready))
         };
@@ -337,7 +302,7 @@ impl NativeSelector {
         let result = PyList::empty(py);
         let mut outcome = Ok(());
         for _ in 0..ROUNDS {
-            match this.wait(py, &epoll, &mut events, until) {
+            match this.wait(py, &poller, &mut events, until) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => {
@@ -346,13 +311,10 @@ impl NativeSelector {
                 }
             }
             let mut foreign = false;
-            for event in &events.0 {
-                let (data, flags) = ({ event.data }.u64(), { event.flags });
-                if data & NATIVE == 0 {
+            for ready in events.iter() {
+                if ready.token & NATIVE == 0 {
                     foreign = true;
-                    continue;
-                }
-                if let Err(error) = serve(slf, (data & !NATIVE) as usize, flags, event_loop.as_ref()) {
+                } else if let Err(error) = serve(slf, ready, event_loop.as_ref()) {
                     outcome = Err(error);
                     break;
                 }
@@ -382,9 +344,9 @@ impl NativeSelector {
     }
 
     fn close(&self, py: Python<'_>) {
-        let epoll = self.epoll.lock(py).take();
+        let poller = self.poller.lock(py).take();
         let timer = self.timer.lock(py).take();
-        drop((timer, epoll));
+        drop((timer, poller));
         self.keys.bind(py).clear();
         self.interests.lock(py).clear();
         self.__clear__();
@@ -411,37 +373,28 @@ impl NativeSelector {
 }
 
 /// Calls the port of a connection. What it raises goes where the loop's own callbacks' exceptions go.
-fn serve(
-    slf: &Bound<'_, NativeSelector>,
-    index: usize,
-    flags: EventFlags,
-    event_loop: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
+fn serve(slf: &Bound<'_, NativeSelector>, ready: Ready, event_loop: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let py = slf.py();
+    let index = (ready.token & !NATIVE) as usize;
     let port = {
         let inner = slf.get().inner.lock(py);
         let Some(native) = inner.native.get(index).and_then(Option::as_ref) else { return Ok(()) };
-        // An error or a hang-up counts for whatever is watched.
-        if !flags.intersects(EventFlags::ERR | EventFlags::HUP) && !native.flags.intersects(flags) {
+        if !ready.concerns(native.interest) {
             return Ok(());
         }
         native.port.bind(py).clone()
     };
     let mut result = Ok(());
-    if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) && flags != EventFlags::IN {
+    if ready.readiness.writable || ready.failed {
         let watched = {
             let inner = slf.get().inner.lock(py);
-            inner
-                .native
-                .get(index)
-                .and_then(Option::as_ref)
-                .is_some_and(|native| native.flags.contains(EventFlags::OUT))
+            inner.native.get(index).and_then(Option::as_ref).is_some_and(|native| native.interest.writable)
         };
         if watched {
             result = Port::writable(&port);
         }
     }
-    if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
+    if ready.readiness.readable || ready.failed {
         result = result.and(Port::readable(&port));
     }
     let Err(error) = result else { return Ok(()) };
@@ -454,17 +407,13 @@ fn serve(
 /// The keys of the loop's own descriptors that are ready.
 fn collect(this: &NativeSelector, py: Python<'_>, events: &Events, result: &Bound<'_, PyList>) -> PyResult<()> {
     let keys = this.keys.bind(py);
-    for event in &events.0 {
-        let (data, flags) = ({ event.data }.u64(), { event.flags });
-        if data & NATIVE != 0 {
-            continue;
-        }
-        let Some(key) = keys.get_item(data)? else { continue };
+    for found in events.iter().filter(|found| found.token & NATIVE == 0) {
+        let Some(key) = keys.get_item(found.token)? else { continue };
         let mut ready = 0;
-        if flags.intersects(!EventFlags::IN) {
+        if found.readiness.writable || found.failed {
             ready |= WRITE;
         }
-        if flags.intersects(!EventFlags::OUT) {
+        if found.readiness.readable || found.failed {
             ready |= READ;
         }
         let wanted: u32 = key.cast::<PyTuple>()?.get_item(2)?.extract()?;

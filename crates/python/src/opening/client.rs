@@ -148,7 +148,7 @@ impl ClientOpening {
 
 /// A socket object that is closed has the number -1.
 fn check_open(fd: RawFd) -> PyResult<()> {
-    if fd >= 0 { Ok(()) } else { Err(PyOSError::new_err((libc::EBADF, "the socket is closed"))) }
+    if fd >= 0 { Ok(()) } else { Err(PyOSError::new_err("the socket is closed")) }
 }
 
 fn is_tls(stage: Stage) -> bool {

@@ -1,0 +1,229 @@
+//! Waiting for many descriptors at once: epoll(7), and a timer that is a descriptor.
+
+#![allow(unsafe_code)] // descriptors that others own, and what epoll returns
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+
+use crate::socket::Readiness;
+
+/// A descriptor that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// What it was registered under.
+    pub token: u64,
+    /// For what.
+    pub readiness: Readiness,
+    /// It has failed, or both directions have ended: this counts for whatever is waited for.
+    pub failed: bool,
+}
+
+impl Ready {
+    /// Whether whoever waits for `interest` has something to do.
+    #[must_use]
+    pub fn concerns(&self, interest: Readiness) -> bool {
+        self.failed || interest.readable && self.readiness.readable || interest.writable && self.readiness.writable
+    }
+}
+
+/// Room for what a wait finds.
+#[derive(Default)]
+pub struct Events(Vec<epoll::Event>);
+
+// SAFETY: the pointer in an event is one form of its user data; ours are numbers.
+unsafe impl Send for Events {}
+// SAFETY: as above.
+unsafe impl Sync for Events {}
+
+impl Events {
+    /// Makes room for this many, and forgets what was found.
+    pub fn reserve(&mut self, count: usize) {
+        self.0.clear();
+        self.0.reserve(count);
+    }
+
+    /// Forgets what was found.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// How many were found.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none were.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What was found.
+    pub fn iter(&self) -> impl Iterator<Item = Ready> + '_ {
+        self.0.iter().map(ready)
+    }
+
+    /// Takes the event of a token out; whether there was one.
+    pub fn take(&mut self, token: u64) -> bool {
+        let found = self.0.iter().position(|event| { event.data }.u64() == token);
+        found.map(|index| self.0.swap_remove(index)).is_some()
+    }
+}
+
+fn ready(event: &epoll::Event) -> Ready {
+    let flags = { event.flags };
+    let readiness = Readiness { readable: flags.contains(EventFlags::IN), writable: flags.contains(EventFlags::OUT) };
+    Ready { token: { event.data }.u64(), readiness, failed: flags.intersects(EventFlags::ERR | EventFlags::HUP) }
+}
+
+/// Watches descriptors, level-triggered. They are others', who keep them open as long as they are watched.
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// One that watches nothing.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
+    }
+
+    /// Its own descriptor: readable when one of those that it watches is ready.
+    #[must_use]
+    pub fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Watches a descriptor.
+    pub fn add(&self, fd: RawFd, token: u64, interest: Readiness) -> io::Result<()> {
+        Ok(epoll::add(&self.0, borrow(fd)?, EventData::new_u64(token), flags(interest))?)
+    }
+
+    /// Watches it for something else.
+    pub fn modify(&self, fd: RawFd, token: u64, interest: Readiness) -> io::Result<()> {
+        Ok(epoll::modify(&self.0, borrow(fd)?, EventData::new_u64(token), flags(interest))?)
+    }
+
+    /// Watches it no longer.
+    pub fn delete(&self, fd: RawFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.0, borrow(fd)?)?)
+    }
+
+    /// Waits until something is ready, as long as `timeout` says at most; how many are. There must be room in `events`.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
+        events.0.clear();
+        let timeout = timeout.map(timespec);
+        Ok(epoll::wait(self.0.as_fd(), rustix::buffer::spare_capacity(&mut events.0), timeout.as_ref())?)
+    }
+}
+
+fn borrow<'a>(fd: RawFd) -> io::Result<BorrowedFd<'a>> {
+    if fd < 0 {
+        return Err(rustix::io::Errno::BADF.into());
+    }
+    // SAFETY: not -1; a number that is no open descriptor is an error of epoll.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+fn flags(interest: Readiness) -> EventFlags {
+    let mut flags = EventFlags::empty();
+    flags.set(EventFlags::IN, interest.readable);
+    flags.set(EventFlags::OUT, interest.writable);
+    flags
+}
+
+/// A timer that is a descriptor. A wait with a timeout costs as much as reading a message; one that this ends needs none, and it stays as it is
+/// over many waits.
+pub struct Timer {
+    fd: OwnedFd,
+    /// When it is due: perhaps earlier than needed, which is noticed when it happens.
+    due: Option<Instant>,
+}
+
+impl Timer {
+    /// One that is never due.
+    pub fn new() -> io::Result<Self> {
+        let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        Ok(Self { fd, due: None })
+    }
+
+    /// Its descriptor: readable when it is due.
+    #[must_use]
+    pub fn raw(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Sees to it that the descriptor is readable at `until`, or before.
+    pub fn arm(&mut self, now: Instant, until: Instant) -> io::Result<()> {
+        if self.due.is_some_and(|due| due <= until) {
+            return Ok(());
+        }
+        let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would switch it off
+        let value = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(left) };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &value)?;
+        self.due = Some(until);
+        Ok(())
+    }
+
+    /// It was readable.
+    pub fn clear(&mut self) {
+        self.due = None;
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]); // a count of no interest
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX), tv_nsec: duration.subsec_nanos().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn what_is_ready_is_told_under_its_token() {
+        let (poller, mut events) = (Poller::new().unwrap(), Events::default());
+        events.reserve(8);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (readable, writable) =
+            (Readiness { readable: true, writable: false }, Readiness { readable: true, writable: true });
+        poller.add(ours.as_raw_fd(), 7, readable).unwrap();
+        assert_eq!(poller.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
+        poller.modify(ours.as_raw_fd(), 8, writable).unwrap();
+        assert_eq!(poller.wait(&mut events, None).unwrap(), 1);
+        let found: Vec<_> = events.iter().collect();
+        assert_eq!(
+            found,
+            [Ready { token: 8, readiness: Readiness { readable: false, writable: true }, failed: false }]
+        );
+        assert!(found[0].concerns(writable) && !found[0].concerns(readable));
+        drop(theirs);
+        poller.wait(&mut events, None).unwrap();
+        let gone = events.iter().next().unwrap();
+        assert!(gone.failed && gone.concerns(readable) && gone.concerns(Readiness::default()));
+        assert!(events.take(8) && !events.take(8));
+        poller.delete(ours.as_raw_fd()).unwrap();
+        assert_eq!(poller.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
+        assert!(poller.add(-1, 0, readable).is_err());
+    }
+
+    #[test]
+    fn a_timer_is_set_for_the_earliest() {
+        let (poller, mut events, mut timer) = (Poller::new().unwrap(), Events::default(), Timer::new().unwrap());
+        events.reserve(8);
+        poller.add(timer.raw(), 1, Readiness { readable: true, writable: false }).unwrap();
+        let now = Instant::now();
+        timer.arm(now, now + Duration::from_secs(1000)).unwrap();
+        timer.arm(now, now + Duration::from_millis(20)).unwrap();
+        timer.arm(now, now + Duration::from_secs(500)).unwrap(); // changes nothing
+        assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(60))).unwrap(), 1);
+        assert!((Duration::from_millis(20)..Duration::from_secs(50)).contains(&now.elapsed()));
+        timer.clear();
+        assert_eq!(poller.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
+    }
+}
