@@ -1,6 +1,5 @@
 //! Pings, and when to give up on a peer. Given the time; owns no timer.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// A ping that was not answered yet.
@@ -32,7 +31,7 @@ pub struct Keepalive {
     /// When the next ping of our own is due.
     next: Option<Instant>,
     /// In the order of sending.
-    outstanding: VecDeque<Outstanding>,
+    outstanding: Vec<Outstanding>,
     last_id: u64,
     latency: Option<Duration>,
 }
@@ -46,7 +45,7 @@ impl Keepalive {
             interval,
             timeout,
             next: interval.and_then(|interval| now.checked_add(interval)),
-            outstanding: VecDeque::new(),
+            outstanding: Vec::new(),
             last_id: 0,
             latency: None,
         }
@@ -93,7 +92,7 @@ impl Keepalive {
             // Without a timeout nobody waits for the pong of the one before, and a peer that answers none must not make them pile up.
             self.outstanding.retain(|ping| !ping.own);
         }
-        self.outstanding.push_back(Outstanding {
+        self.outstanding.push(Outstanding {
             id: self.last_id,
             payload: payload.into(),
             sent: now,

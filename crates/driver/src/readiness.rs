@@ -180,6 +180,7 @@ fn timespec(duration: Duration) -> Timespec {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
 mod tests {
     use std::os::unix::net::UnixStream;
 

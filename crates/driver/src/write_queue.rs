@@ -40,13 +40,20 @@ impl Segment {
     }
 }
 
+/// The older parts of a queue.
+#[derive(Default)]
+struct Before {
+    /// The oldest first. None is empty.
+    segments: VecDeque<Segment>,
+    /// Their bytes.
+    len: usize,
+}
+
 /// A queue of bytes: appended to by encoders, drained by the socket. Its parts are its own or shared with other queues. Holds no buffer while it is empty.
 #[derive(Default)]
 pub struct WriteQueue {
-    /// What is before `bytes`, the oldest first; most of the time there is none. None is empty.
-    segments: VecDeque<Segment>,
-    /// Bytes of these.
-    before: usize,
+    /// What is before `bytes`; most of the time there is nothing.
+    before: Option<Box<Before>>,
     /// What is appended to. Empty implies no capacity, but while it is being appended to.
     bytes: Vec<u8>,
     /// How much of the oldest part has been written.
@@ -59,7 +66,7 @@ impl WriteQueue {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.before + self.bytes.len() - self.start
+        self.before.as_ref().map_or(0, |before| before.len) + self.bytes.len() - self.start
     }
 
     /// Whether none do.
@@ -76,7 +83,7 @@ impl WriteQueue {
             Segment::Owned(bytes) => bytes.capacity(),
             Segment::Shared(_) => 0,
         };
-        self.bytes.capacity() + self.segments.iter().map(owned).sum::<usize>()
+        self.bytes.capacity() + self.segments().map(owned).sum::<usize>()
     }
 
     /// All bytes that the kernel has taken so far.
@@ -99,22 +106,28 @@ impl WriteQueue {
         if bytes.is_empty() {
             return;
         }
-        if self.bytes.len() > if self.segments.is_empty() { self.start } else { 0 } {
-            let own = std::mem::take(&mut self.bytes);
-            self.before += own.len();
-            self.segments.push_back(Segment::Owned(own));
-        } else if self.segments.is_empty() {
+        if self.before.is_none() && self.bytes.len() == self.start {
             self.release();
         }
-        self.before += bytes.len();
-        self.segments.push_back(Segment::Shared(bytes));
+        let before = self.before.get_or_insert_default();
+        if !self.bytes.is_empty() {
+            let own = std::mem::take(&mut self.bytes);
+            before.len += own.len();
+            before.segments.push_back(Segment::Owned(own));
+        }
+        before.len += bytes.len();
+        before.segments.push_back(Segment::Shared(bytes));
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.before.iter().flat_map(|before| &before.segments)
     }
 
     /// Writes what waits, as far as `mode` and the kernel allow.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
         while !self.is_empty() {
-            let sent = if self.segments.is_empty() {
+            let sent = if self.before.is_none() {
                 socket.send(&self.bytes[self.start..], mode)
             } else {
                 self.send_gathered(socket, mode)
@@ -136,7 +149,7 @@ impl WriteQueue {
     fn send_gathered(&self, socket: &Socket, mode: Mode) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); GATHERED];
         let mut count = 0;
-        let parts = self.segments.iter().map(Segment::bytes).chain([&self.bytes[..]]);
+        let parts = self.segments().map(Segment::bytes).chain([&self.bytes[..]]);
         for (slice, part) in slices.iter_mut().zip(parts) {
             *slice = IoSlice::new(if count == 0 { &part[self.start..] } else { part });
             count += 1;
@@ -148,23 +161,25 @@ impl WriteQueue {
     fn advance(&mut self, sent: usize) {
         self.written += sent as u64;
         self.start += sent;
-        while let Some(segment) = self.segments.front() {
+        let Some(before) = &mut self.before else { return };
+        while let Some(segment) = before.segments.pop_front() {
             let len = segment.bytes().len();
             if self.start < len {
+                before.segments.push_front(segment);
                 return;
             }
             self.start -= len;
-            self.before -= len;
-            if let Some(segment) = self.segments.pop_front() {
-                segment.release();
-            }
+            before.len -= len;
+            segment.release();
         }
+        self.before = None;
     }
 
     /// Forgets what waits: the socket is gone.
     pub fn clear(&mut self) {
-        self.segments.drain(..).for_each(Segment::release);
-        self.before = 0;
+        if let Some(before) = self.before.take() {
+            before.segments.into_iter().for_each(Segment::release);
+        }
         self.release();
     }
 
@@ -172,7 +187,7 @@ impl WriteQueue {
     pub fn take(&mut self) -> Vec<u8> {
         let mut taken = Vec::with_capacity(self.len());
         let mut skip = self.start;
-        for part in self.segments.iter().map(Segment::bytes).chain([&self.bytes[..]]) {
+        for part in self.segments().map(Segment::bytes).chain([&self.bytes[..]]) {
             taken.extend_from_slice(&part[std::mem::take(&mut skip)..]);
         }
         self.written += taken.len() as u64;
@@ -189,7 +204,7 @@ impl WriteQueue {
 
     /// Gives back the room of what was written, once it is the larger part: every byte is moved at most once on average.
     fn compact(&mut self) {
-        if self.segments.is_empty() && self.start > self.bytes.len() / 2 {
+        if self.before.is_none() && self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
@@ -202,8 +217,7 @@ mod tests {
 
     /// What waits, as it would be written.
     fn waiting(queue: &WriteQueue) -> Vec<u8> {
-        let all: Vec<u8> =
-            queue.segments.iter().map(Segment::bytes).chain([&queue.bytes[..]]).flatten().copied().collect();
+        let all: Vec<u8> = queue.segments().map(Segment::bytes).chain([&queue.bytes[..]]).flatten().copied().collect();
         all[queue.start..].to_vec()
     }
 

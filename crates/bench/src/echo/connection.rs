@@ -56,6 +56,7 @@ impl Connection {
                     if let Role::Close(code) = &role {
                         let _ = peer.link.send_close(Some(*code), ""); // it is open, and the code was checked
                     }
+                    let _ = peer.link.flush(&self.socket, Mode::NonBlocking); // a failure is found when it is read
                     self.phase = Phase::Open(peer, role);
                 }
             }

@@ -71,25 +71,30 @@ pub struct LargeSend {
     remaining: usize,
 }
 
+/// What encryption needs.
+pub(super) struct Secure {
+    pub(super) layer: Box<dyn Layer>,
+    /// An incomplete TLS record, or what the layer refers to.
+    pub(super) cipher_tail: Vec<u8>,
+    /// Frames that are to be encrypted, with what follows them, when they leave.
+    plain: Vec<u8>,
+}
+
 /// Everything of a connection but the bytes that were read: what the receiving and the sending side share.
 pub struct Link<B = Vec<u8>> {
     pub(super) connection: Connection<B>,
-    pub(super) layer: Option<Box<dyn Layer>>,
-    /// An incomplete TLS record, or what the layer refers to.
-    pub(super) cipher_tail: Vec<u8>,
-    /// Frames that are to be encrypted, with what follows them, when they leave; none without a layer.
-    plain: Vec<u8>,
+    pub(super) secure: Option<Box<Secure>>,
     pub(super) output: WriteQueue,
     /// Pings and the deadline for their pongs.
     pub keepalive: Keepalive,
     /// Part of a large frame was encoded: nothing else may be until its rest is.
     mid_frame: bool,
     /// A pong that must wait: for the rest of a large frame or for the peer to take what is queued.
-    deferred_pong: Option<ControlPayload>,
+    deferred_pong: Option<Box<ControlPayload>>,
     /// A close frame that must wait for the rest of a large frame.
     deferred_close: bool,
     pub(super) received_then_sent: Option<bool>,
-    pub(super) failure: Option<Failure>,
+    failure: Option<Box<Failure>>,
     pub(super) eof: bool,
     pub(super) stats: Stats,
     /// For what the connection keeps from one message to the next.
@@ -107,9 +112,7 @@ impl<B: PayloadBuffer> Link<B> {
     ) -> Self {
         Self {
             connection,
-            layer,
-            cipher_tail,
-            plain: Vec::new(),
+            secure: layer.map(|layer| Box::new(Secure { layer, cipher_tail, plain: Vec::new() })),
             output: WriteQueue::default(),
             keepalive,
             mid_frame: false,
@@ -266,7 +269,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of servers, whose frames have no mask. `compressed`:
     /// by itself and by the parameters of this connection. Where nothing is encrypted, what is not small is not copied.
     pub fn send_shared(&mut self, frames: &Arc<[u8]>, bytes: u64, compressed: bool) -> Result<(), SendError> {
-        if self.layer.is_some() || frames.len() < SHARED_MIN || self.is_forked() {
+        if self.secure.is_some() || frames.len() < SHARED_MIN || self.is_forked() {
             self.send_encoded(frames, 1, bytes)?;
         } else {
             self.check_encoded()?;
@@ -333,7 +336,7 @@ impl<B: PayloadBuffer> Link<B> {
 
     pub(super) fn queue_pong(&mut self, payload: ControlPayload) {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
-            self.deferred_pong = Some(payload);
+            self.deferred_pong = Some(Box::new(payload));
         } else {
             // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
             let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
@@ -381,7 +384,7 @@ impl<B: PayloadBuffer> Link<B> {
 
     fn send_deferred(&mut self) {
         if let Some(pong) = self.deferred_pong.take() {
-            self.queue_pong(pong);
+            self.queue_pong(*pong);
         }
         if mem::take(&mut self.deferred_close) {
             self.queue_close();
@@ -394,40 +397,51 @@ impl<B: PayloadBuffer> Link<B> {
         if self.is_forked() {
             return encoder(&mut self.connection, &mut Vec::new());
         }
-        if self.layer.is_none() {
-            return encoder(&mut self.connection, self.output.tail());
+        let Some(secure) = &mut self.secure else { return encoder(&mut self.connection, self.output.tail()) };
+        if secure.plain.capacity() == 0 {
+            secure.plain = buffers::take_write();
         }
-        if self.plain.capacity() == 0 {
-            self.plain = buffers::take_write();
-        }
-        encoder(&mut self.connection, &mut self.plain)
+        encoder(&mut self.connection, &mut secure.plain)
     }
 
     /// Encrypts what is to be: all frames that wait share the records, of up to 16 KiB each.
     #[inline]
     pub fn seal(&mut self) {
-        if self.plain.capacity() > 0 {
+        if self.secure.as_ref().is_some_and(|secure| secure.plain.capacity() > 0) {
             self.seal_some();
         }
     }
 
     fn seal_some(&mut self) {
-        let plain = mem::take(&mut self.plain);
-        if let Some(layer) = self.layer.as_mut().filter(|_| !plain.is_empty())
-            && let Err(error) = layer.send(&mut self.cipher_tail, &plain, self.output.tail())
+        let Some(secure) = &mut self.secure else { return };
+        let plain = mem::take(&mut secure.plain);
+        if !plain.is_empty()
+            && let Err(error) = secure.layer.send(&mut secure.cipher_tail, &plain, self.output.tail())
         {
-            self.failure.get_or_insert(Failure::Tls(Arc::new(error)));
+            self.note_failure(Failure::Tls(Arc::new(error)));
             self.eof = true;
         }
         buffers::give_write(plain);
     }
 
+    /// Bytes of the socket that the layer has yet to consume.
+    pub(super) fn cipher_tail(&self) -> &[u8] {
+        self.secure.as_ref().map_or(&[], |secure| &secure.cipher_tail)
+    }
+
     /// Forgets what waits: nobody will write it.
     pub(super) fn clear_output(&mut self) {
-        if self.plain.capacity() > 0 {
-            buffers::give_write(mem::take(&mut self.plain));
+        if let Some(secure) = &mut self.secure
+            && secure.plain.capacity() > 0
+        {
+            buffers::give_write(mem::take(&mut secure.plain));
         }
         self.output.clear();
+    }
+
+    /// Why it ended; the first reason counts.
+    pub(super) fn note_failure(&mut self, failure: Failure) {
+        self.failure.get_or_insert_with(|| Box::new(failure));
     }
 
     /// Hands queued bytes to the kernel.
@@ -476,15 +490,15 @@ impl<B: PayloadBuffer> Link<B> {
 
     /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps, can still be read.
     fn fail_sending(&mut self, error: io::Error) {
-        self.failure.get_or_insert(Failure::Io(Arc::new(error)));
+        self.note_failure(Failure::Io(Arc::new(error)));
         self.clear_output();
     }
 
     /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
     pub fn send_close_notify(&mut self) {
         self.seal();
-        if let Some(layer) = self.layer.as_mut().filter(|_| self.forks == entropy::forks()) {
-            layer.close(&mut self.cipher_tail, self.output.tail());
+        if let Some(secure) = self.secure.as_mut().filter(|_| self.forks == entropy::forks()) {
+            secure.layer.close(&mut secure.cipher_tail, self.output.tail());
         }
     }
 
@@ -498,12 +512,13 @@ impl<B: PayloadBuffer> Link<B> {
     #[must_use]
     #[inline]
     pub fn queued(&self) -> usize {
-        self.output.len() + self.plain.len()
+        self.output.len() + self.secure.as_ref().map_or(0, |secure| secure.plain.len())
     }
 
     /// Bytes of the buffers that hold them.
     pub(super) fn queue_capacity(&self) -> usize {
-        self.output.capacity() + self.plain.capacity()
+        let secure = self.secure.as_ref();
+        self.output.capacity() + secure.map_or(0, |secure| secure.plain.capacity() + secure.cipher_tail.capacity())
     }
 
     /// Where the connection is in its life.
@@ -523,7 +538,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// Why the connection ended, if not by two close frames.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
+        self.failure.as_deref()
     }
 
     /// The close frame that arrived.
@@ -559,7 +574,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// The layer between this connection and the socket, if there is one.
     #[must_use]
     pub fn layer(&self) -> Option<&dyn Layer> {
-        self.layer.as_deref()
+        self.secure.as_ref().map(|secure| &*secure.layer)
     }
 
     /// Releases what only speeds up the next message.

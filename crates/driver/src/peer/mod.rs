@@ -221,7 +221,7 @@ impl<B: PayloadBuffer> Peer<B> {
                 None
             }
             Err(fault) => {
-                link.failure.get_or_insert(Failure::Fault(fault));
+                link.note_failure(Failure::Fault(fault));
                 link.queue_close();
                 Some(PeerEvent::Closing)
             }
@@ -279,7 +279,7 @@ impl<B: PayloadBuffer> Peer<B> {
     #[must_use]
     #[inline]
     pub fn begin_large_read(&mut self, most: usize) -> ReadOperation<B> {
-        let large = self.flooded && self.link.layer.is_none() && most >= buffers::LARGE_READ_SIZE;
+        let large = self.flooded && self.link.secure.is_none() && most >= buffers::LARGE_READ_SIZE;
         self.begin_read_into(if large { buffers::take_large_read() } else { buffers::take_read() }, most)
     }
 
@@ -287,14 +287,14 @@ impl<B: PayloadBuffer> Peer<B> {
     fn begin_read_into(&mut self, mut buffer: ReadBuffer, most: usize) -> ReadOperation<B> {
         let mut most = most.max(buffers::SMALL_READ_SIZE);
         let mut destination = None;
-        if self.link.layer.is_none() {
+        if self.link.secure.is_none() {
             if self.expects_large {
                 most = HEADER_READ;
             }
             destination = self.link.connection.take_destination(DIRECT_MIN);
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.
-            buffer.extend_from_slice(&self.link.cipher_tail);
+            buffer.extend_from_slice(self.link.cipher_tail());
         }
         ReadOperation { buffer, most, destination, large: self.flooded, direct: 0, offered: 0 }
     }
@@ -310,7 +310,7 @@ impl<B: PayloadBuffer> Peer<B> {
             #[allow(unsafe_code)]
             let placed = unsafe { self.link.connection.put_destination(destination, direct) };
             if let Err(fault) = placed {
-                self.link.failure.get_or_insert(Failure::Fault(fault));
+                self.link.note_failure(Failure::Fault(fault));
                 self.link.queue_close();
             }
         }
@@ -326,9 +326,7 @@ impl<B: PayloadBuffer> Peer<B> {
     pub fn receive_slice(&mut self, bytes: &[u8]) {
         self.fresh = true;
         let mut buffer = buffers::take_read();
-        if self.link.layer.is_some() {
-            buffer.extend_from_slice(&self.link.cipher_tail);
-        }
+        buffer.extend_from_slice(self.link.cipher_tail());
         buffer.extend_from_slice(bytes);
         self.receive_bytes(buffer);
     }
@@ -364,22 +362,22 @@ impl<B: PayloadBuffer> Peer<B> {
 
     #[inline]
     fn receive_bytes(&mut self, mut buffer: ReadBuffer) {
-        if self.link.layer.is_none() {
+        if self.link.secure.is_none() {
             return self.add_input(buffer);
         }
-        let Some(layer) = &mut self.link.layer else { return };
+        let Some(secure) = &mut self.link.secure else { return };
         let mut plain = buffers::take_read();
-        let result = layer.receive(&mut buffer, &mut plain, self.link.output.tail());
+        let result = secure.layer.receive(&mut buffer, &mut plain, self.link.output.tail());
         if self.link.output.is_empty() {
             self.link.output.clear();
         }
-        let peer_closed = layer.is_peer_closed();
+        let peer_closed = secure.layer.is_peer_closed();
         // What was decrypted before an error or the end is valid and comes first.
         self.add_input(plain);
         match result {
             Ok(consumed) => self.keep_tail(&buffer, consumed),
             Err(error) => {
-                self.link.failure.get_or_insert(Failure::Tls(Arc::new(error)));
+                self.link.note_failure(Failure::Tls(Arc::new(error)));
                 self.link.eof = true;
             }
         }
@@ -401,10 +399,11 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Keeps what the layer did not consume of `buffer`, in a vector of its size.
     fn keep_tail(&mut self, buffer: &[u8], consumed: usize) {
+        let Some(secure) = &mut self.link.secure else { return };
         if consumed < buffer.len() {
-            self.link.cipher_tail = buffer[consumed..].to_vec();
-        } else if self.link.cipher_tail.capacity() > 0 {
-            self.link.cipher_tail = Vec::new();
+            secure.cipher_tail = buffer[consumed..].to_vec();
+        } else if secure.cipher_tail.capacity() > 0 {
+            secure.cipher_tail = Vec::new();
         }
     }
 
@@ -415,7 +414,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or received.
     pub fn refuse(&mut self) {
-        self.link.failure.get_or_insert(Failure::Refused);
+        self.link.note_failure(Failure::Refused);
         self.release_input();
         self.link.connection.receive_eof();
     }
@@ -434,7 +433,7 @@ impl<B: PayloadBuffer> Peer<B> {
             return false;
         }
         if self.link.connection.state() != State::Closed {
-            self.link.failure.get_or_insert(Failure::Eof);
+            self.link.note_failure(Failure::Eof);
         }
         self.link.connection.receive_eof();
         true
@@ -442,7 +441,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Nothing can be received or sent any more.
     pub fn fail(&mut self, failure: Failure) {
-        self.link.failure.get_or_insert(failure);
+        self.link.note_failure(failure);
         self.link.eof = true;
         self.link.clear_output();
         if !self.has_input() {
@@ -453,18 +452,18 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Bytes of the buffers that this connection holds: none while it is idle, without compression.
     #[must_use]
     pub fn held_capacity(&self) -> usize {
-        self.input.capacity() + self.link.cipher_tail.capacity() + self.link.queue_capacity()
+        self.input.capacity() + self.link.queue_capacity()
     }
 
     /// Nothing more comes after what was read: it is handed out first.
     pub fn fail_after_input(&mut self, failure: Failure) {
-        self.link.failure.get_or_insert(failure);
+        self.link.note_failure(failure);
         self.link.eof = true;
     }
 
     /// Fails the connection as [`Self::fail`] does, but tells the peer why first, if it can still be told.
     pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
-        self.link.failure.get_or_insert(failure);
+        self.link.note_failure(failure);
         let mid_frame = self.link.is_mid_frame();
         self.release_input();
         if mid_frame {

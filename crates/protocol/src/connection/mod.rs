@@ -66,7 +66,8 @@ pub struct Connection<B = Vec<u8>> {
     incoming: Option<Incoming>,
     /// Where that message's bytes are. Invariant: `Some` only while `incoming` is, and not while a [`Destination`] is out.
     buffer: Option<B>,
-    control: ControlPayload,
+    /// The control frame that is arriving.
+    control: Option<Box<ControlPayload>>,
     inflater: Option<Box<Inflater>>,
     fault: Option<Fault>,
     close_received: Option<Box<CloseFrame>>,
@@ -141,7 +142,7 @@ impl<B: PayloadBuffer> Connection<B> {
             frame: None,
             incoming: None,
             buffer: None,
-            control: ControlPayload::new(),
+            control: None,
             inflater: None,
             fault: None,
             close_received: None,

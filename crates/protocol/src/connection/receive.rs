@@ -200,7 +200,7 @@ impl<B: PayloadBuffer> Connection<B> {
             Opcode::Text => MessageKind::Text,
             Opcode::Binary => MessageKind::Binary,
             Opcode::Close | Opcode::Ping | Opcode::Pong => {
-                self.control = ControlPayload::new();
+                self.control = Some(Box::new(ControlPayload::new()));
                 return Ok(());
             }
         };
@@ -220,7 +220,9 @@ impl<B: PayloadBuffer> Connection<B> {
     /// Takes the next, unmasked bytes of the frame's payload.
     fn receive_payload(&mut self, header: &Header, chunk: &[u8]) -> Result<(), Fault> {
         if header.opcode.is_control() {
-            self.control.extend(chunk);
+            if let Some(control) = &mut self.control {
+                control.extend(chunk);
+            }
             return Ok(());
         }
         self.with_buffer(|connection, buffer, incoming| {
@@ -239,8 +241,8 @@ impl<B: PayloadBuffer> Connection<B> {
     /// The frame is complete: the event that this makes, if it makes one.
     fn end_frame<'i>(&mut self, header: &Header) -> Result<Option<Event<'i, B>>, Fault> {
         match header.opcode {
-            Opcode::Ping => return Ok(Some(Event::Ping(self.control))),
-            Opcode::Pong => return Ok(Some(Event::Pong(self.control))),
+            Opcode::Ping => return Ok(Some(Event::Ping(self.take_control()))),
+            Opcode::Pong => return Ok(Some(Event::Pong(self.take_control()))),
             Opcode::Close => return self.receive_close().map(Some),
             Opcode::Continuation | Opcode::Text | Opcode::Binary => {}
         }
@@ -271,6 +273,11 @@ impl<B: PayloadBuffer> Connection<B> {
         self.take_fragment()
     }
 
+    /// The payload of the control frame that is complete.
+    fn take_control(&mut self) -> ControlPayload {
+        self.control.take().map_or_else(ControlPayload::new, |control| *control)
+    }
+
     /// Hands out what is assembled of the open message.
     fn take_fragment<'i>(&mut self) -> Result<Option<Event<'i, B>>, Fault> {
         let Some(incoming) = &mut self.incoming else { return Ok(None) };
@@ -283,7 +290,7 @@ impl<B: PayloadBuffer> Connection<B> {
     }
 
     fn receive_close<'i>(&mut self) -> Result<Event<'i, B>, Fault> {
-        let close = CloseFrame::decode(self.control.as_slice())?;
+        let close = CloseFrame::decode(self.take_control().as_slice())?;
         self.state = self.state.after(Transition::CloseReceived);
         self.close_received = Some(Box::new(close.clone()));
         Ok(Event::Close(close))
