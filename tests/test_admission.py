@@ -13,7 +13,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the rules are ours")
 
 if IS_WIRESPEED:
-    from wirespeed.admission import BURST, GRACE, PATIENCE, Admission, Lingering, origin_of
+    from wirespeed._handshake.admission import BURST, GRACE, PATIENCE, Admission, Lingering, origin_of
 
 
 class Client:

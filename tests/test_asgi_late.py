@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from interop.certificates import Certificates
 from interop.uvicorn_server import UvicornServer
-from wirespeed.asgi import lateness
+from wirespeed.asgi import _lateness as lateness
 from wirespeed.close_codes import Close
 from wirespeed.exceptions import ConnectionClosed
 

@@ -173,7 +173,7 @@ def test_nothing_is_left() -> None:
         await (echo(scope, receive, send) if scope["path"] == "/" else send({"type": "websocket.close"}))
 
     from wirespeed.asgi import WebSocketProtocol
-    from wirespeed.asyncio.connection import Connection
+    from wirespeed.asyncio import Connection
 
     def left() -> int:
         gc.collect()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
-from wirespeed.asgi.head import HEAD_BYTES, essence, with_version
-from wirespeed.asgi.server import http_version_of
+from wirespeed.asgi._head import HEAD_BYTES, essence, with_version
+from wirespeed.asgi._server import http_version_of
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

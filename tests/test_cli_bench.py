@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from wirespeed.cli import bench
-from wirespeed.cli.status import CommandError
+from wirespeed.cli import _bench as bench
+from wirespeed.cli._status import CommandError
 
 ROOT = Path(__file__).resolve().parents[1]
 needs_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="the benchmarks need Python 3.11")

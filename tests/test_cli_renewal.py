@@ -19,7 +19,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the command is ours")
 
 if IS_WIRESPEED:
-    from wirespeed.cli import renewal
+    from wirespeed.cli import _renewal as renewal
 
 
 class Server:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from wirespeed import Listener
-from wirespeed.client_options import (
+from wirespeed._net.uri import parse_uri
+from wirespeed._options.client import (
     ClientOptions,
     Network,
     checked_async_options,
@@ -18,7 +19,6 @@ from wirespeed.client_options import (
     checked_options,
 )
 from wirespeed.datastructures import Headers
-from wirespeed.uri import parse_uri
 
 KINDS = [checked_options, checked_async_options]
 

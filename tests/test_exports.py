@@ -328,7 +328,7 @@ KINDS = ["sync", "asyncio"]
 
 
 def module_of(package: str, kind: str) -> ModuleType:
-    return importlib.import_module(f"{package}.{kind}.client")
+    return importlib.import_module(f"{package}.{kind}.client" if package == "websockets" else f"{package}.{kind}")
 
 
 def names_of_connection(package: str, kind: str, uri: str) -> set[str]:

@@ -21,11 +21,11 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the gates are ours")
 
 if IS_WIRESPEED:
-    from wirespeed.admission import BURST, GRACE, PATIENCE
-    from wirespeed.asyncio.gate import Gate as LoopGate
-    from wirespeed.asyncio.gate import InTask
-    from wirespeed.greeting import Greeting
-    from wirespeed.sync import gate as sync_gate
+    from wirespeed._handshake.admission import BURST, GRACE, PATIENCE
+    from wirespeed._handshake.greeting import Greeting
+    from wirespeed.asyncio._gate import Gate as LoopGate
+    from wirespeed.asyncio._gate import InTask
+    from wirespeed.sync import _gate as sync_gate
 
     class Silent(Greeting):
         def has_unread(self) -> bool:

@@ -16,9 +16,9 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed.asyncio.greeting import Greetings as LoopGreetings
-    from wirespeed.greeting import Greeting, has_unread
-    from wirespeed.sync import greeting as sync_greeting
+    from wirespeed._handshake.greeting import Greeting, has_unread
+    from wirespeed.asyncio._greeting import Greetings as LoopGreetings
+    from wirespeed.sync import _greeting as sync_greeting
 
 PEER = ("192.0.2.1", 1234)
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.wirespeed_only("ours")
 if IS_WIRESPEED:
     import wirespeed
     from wirespeed import sync
-    from wirespeed.hints import hinting
+    from wirespeed._options.hints import hinting
 
 
 def handler(ws: Any) -> None: ...

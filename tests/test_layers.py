@@ -1,7 +1,7 @@
 """The rules of dependence, checked by machine: who may know whom, and where unsafe code may be.
 
     protocol <- driver <- python, bench        Rust crates, by Cargo.toml and by source
-    wirespeed <- wirespeed.sync                Python
+    _net, _connection <- _options <- _handshake <- _serving <- asyncio, sync <- asgi, cli, compat     Python
     public names <- tests, examples, conformance, bench, interop
 
 The other half of the first rule, that crates/protocol needs nothing of a host, is scripts/check-no-host.sh.
@@ -228,8 +228,17 @@ def test_workspace_lints() -> None:
 
 FOLDERS = {"sync", "asyncio"}
 # What is made of these: nothing else knows it.
-ABOVE = {"__main__.py", "asgi", "cli", "compat", "patching.py"}
+ABOVE = {"__main__.py", "asgi", "cli", "compat", "_patching.py"}
 """Parts of the package that stand side by side, above the rest."""
+
+INNER = {
+    "_net": set(),
+    "_connection": set(),
+    "_options": {"_net", "_connection"},
+    "_handshake": {"_net", "_connection", "_options"},
+    "_serving": {"_net", "_connection", "_options", "_handshake"},
+}
+"""The packages that threads and event loops share, and those that each may know."""
 
 PYTHON = sorted(PACKAGE.rglob("*.py*"))
 STDLIB = sys.stdlib_module_names
@@ -283,6 +292,22 @@ def test_python_layers(path: Path) -> None:
     assert wrong == set()
 
 
+def test_every_inner_package_has_a_rule() -> None:
+    assert {path.name for path in PACKAGE.glob("_*") if path.is_dir() and path.name != "__pycache__"} == set(INNER)
+
+
+@pytest.mark.parametrize("folder", INNER)
+def test_inner_packages(folder: str) -> None:
+    forbidden = {f"wirespeed.{other}" for other in set(INNER) - INNER[folder] - {folder}}
+    wrong = {
+        (path.name, name)
+        for path in (PACKAGE / folder).rglob("*.py")
+        for name in modules_imported(path)
+        if any(f"{name}.".startswith(f"{other}.") for other in forbidden)
+    }
+    assert wrong == set()
+
+
 def test_blocking_code_does_not_know_asyncio() -> None:
     for path in (PACKAGE / "sync").rglob("*.py"):
         assert not {name for name in modules_imported(path) if name.split(".")[0] == "asyncio"}
@@ -320,20 +345,59 @@ USERS = sorted(
 )
 
 
+TESTED_INSIDE = {
+    "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
+    "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial"},
+    "tests/asyncio/test_reconnect.py": {"asyncio._reconnect"},
+    "tests/asyncio/test_server_broadcast_slow.py": {"asyncio._broadcasting"},
+    "tests/asyncio/test_server_flood.py": {"_handshake.admission", "asyncio._listening"},
+    "tests/asyncio/test_server_greeting.py": {"_handshake.admission"},
+    "tests/asyncio/test_server_handler.py": {"_serving.handling"},
+    "tests/asyncio/test_server_handshake.py": {"asyncio._listening"},
+    "tests/asyncio/test_server_told.py": {"_connection.status", "_handshake.greeting", "_handshake.negotiation"},
+    "tests/compat/test_iteration.py": {"compat.websockets._iteration"},
+    "tests/compat/test_lines.py": {"compat.websockets._lines"},
+    "tests/compat/test_linking.py": {"compat.websockets._installed"},
+    "tests/compat/test_tls.py": {"compat.websockets._certificates", "compat.websockets._views"},
+    "tests/sync/test_client_codecs.py": {"_connection.codec"},
+    "tests/sync/test_dial.py": {"sync._dial"},
+    "tests/sync/test_server_flood.py": {"_handshake.admission", "sync._server"},
+    "tests/sync/test_server_told.py": {"_serving.tally"},
+    "tests/test_admission.py": {"_handshake.admission"},
+    "tests/test_asgi_late.py": {"asgi._lateness"},
+    "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
+    "tests/test_cli_bench.py": {"cli._bench", "cli._status"},
+    "tests/test_cli_renewal.py": {"cli._renewal"},
+    "tests/test_client_options.py": {"_net.uri", "_options.client"},
+    "tests/test_gate.py": {"_handshake.admission", "_handshake.greeting", "asyncio._gate", "sync._gate"},
+    "tests/test_greeting.py": {"_handshake.greeting", "asyncio._greeting", "sync._greeting"},
+    "tests/test_hints.py": {"_options.hints"},
+    "tests/test_proxy.py": {"_net.proxy", "_net.uri"},
+    "tests/test_redaction.py": {"_redaction"},
+    "tests/test_redirects.py": {"_net.redirects"},
+    "tests/test_tally.py": {"_serving.tally"},
+    "tests/test_uri.py": {"_net.uri"},
+}
+"""Tests of modules that are not public, because what they decide is hard to bring about from outside."""
+
+
 @pytest.mark.parametrize("path", USERS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_users_take_public_names(path: Path) -> None:
-    """No module and no name that begins with an underscore, and none that its module does not list."""
+    """No module with an underscore but those that are allowed, and no name that its module does not list."""
     wrong = []
+    inside: set[str] = set()
     for name, item in imports(path):
         if name.split(".")[0] != "wirespeed":
             continue
-        listed = getattr(importlib.import_module(name), "__all__", []) if "._" not in name else []
-        if "._" in name or (item is not None and item not in listed and not is_public_module(f"{name}.{item}")):
-            wrong.append(f"{name}.{item}" if item else name)
+        module = f"{name}.{item}" if item is not None and is_module(f"{name}.{item}") else name
+        if "._" in module:
+            inside.add(module.removeprefix("wirespeed."))
+        if module == name and item is not None and item not in getattr(importlib.import_module(name), "__all__", []):
+            wrong.append(f"{name}.{item}")
     assert wrong == []
+    assert inside == TESTED_INSIDE.get(str(path.relative_to(ROOT)), set())
 
 
-def is_public_module(name: str) -> bool:
+def is_module(name: str) -> bool:
     relative = Path(*name.split(".")[1:])
-    exists = (PACKAGE / relative).is_dir() or (PACKAGE / relative).with_suffix(".py").exists()
-    return exists and not any(part.startswith("_") for part in relative.parts)
+    return (PACKAGE / relative).is_dir() or (PACKAGE / relative).with_suffix(".py").exists()

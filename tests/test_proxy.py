@@ -16,9 +16,9 @@ import pytest
 
 from interop.checks import no_leaks, within
 from interop.proxies import Proxy as RunningProxy
+from wirespeed._net.proxy import Proxy, basic_authorization, connect_socks, get_proxy, parse_proxy, tunnel_request
+from wirespeed._net.uri import parse_uri
 from wirespeed.exceptions import InvalidProxy, ProxyError
-from wirespeed.proxy import Proxy, basic_authorization, connect_socks, get_proxy, parse_proxy, tunnel_request
-from wirespeed.uri import parse_uri
 
 RunProxy = Callable[..., RunningProxy]
 

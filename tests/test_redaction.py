@@ -9,7 +9,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("these functions are ours")
 
 if IS_WIRESPEED:
-    from wirespeed.redaction import mask_header, mask_query, mask_uri, printable
+    from wirespeed._redaction import mask_header, mask_query, mask_uri, printable
 
 SECRETS = ["Authorization", "proxy-authorization", "COOKIE", "Set-Cookie", "Sec-WebSocket-Protocol"]
 REFERENCES = ["Location", "content-location", "REFERER"]

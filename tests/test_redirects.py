@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from wirespeed.datastructures import Headers, Response
-from wirespeed.exceptions import InvalidStatus, InvalidURI, SecurityError
-from wirespeed.redirects import (
+from wirespeed._net.redirects import (
     MAX_REDIRECTS,
     RedirectChain,
     redirect_location,
     resolve_location,
     without_credentials,
 )
+from wirespeed.datastructures import Headers, Response
+from wirespeed.exceptions import InvalidStatus, InvalidURI, SecurityError
 
 
 def redirect(location: str, status: int = 302) -> InvalidStatus:

@@ -12,7 +12,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the log is ours")
 
 if IS_WIRESPEED:
-    from wirespeed.tally import Tally
+    from wirespeed._serving.tally import Tally
 
 
 def test_one(caplog: pytest.LogCaptureFixture) -> None:

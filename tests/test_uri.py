@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from wirespeed._net.uri import WebSocketURI, parse_uri
 from wirespeed.exceptions import InvalidURI
-from wirespeed.uri import WebSocketURI, parse_uri
 
 VALID: list[tuple[str, WebSocketURI]] = [
     ("ws://localhost/", WebSocketURI(False, "localhost", 80, "/", "")),

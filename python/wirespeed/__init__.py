@@ -4,21 +4,24 @@ import os as _os
 import sys as _sys
 
 from . import sync
+from ._connection.state import State
 from ._native import after_fork as _after_fork
-from .asyncio.basic_auth import basic_auth
-from .asyncio.broadcasting import broadcast
-from .asyncio.client import connect, unix_connect
-from .asyncio.connection import ClientConnection
+from ._options.compression import Deflate
+from ._patching import patch, unpatch
+from ._version import __version__
+from .asyncio._basic_auth import basic_auth
+from .asyncio._broadcasting import broadcast
+from .asyncio._client import connect, unix_connect
+from .asyncio._connection import ClientConnection
+from .asyncio._pipe import StreamClosedError
+from .asyncio._reconnect import ConnectAttempt
+from .asyncio._router import Router, route, unix_route
+from .asyncio._serve import serve, unix_serve
+from .asyncio._server import Server, ServerConnection
+from .asyncio._stream import StreamReader, StreamWriter, open_stream
 from .asyncio.listener import Listener
 from .asyncio.loop import EventLoop, new_event_loop, run
-from .asyncio.pipe import StreamClosedError
-from .asyncio.reconnect import ConnectAttempt
-from .asyncio.router import Router, route, unix_route
-from .asyncio.serve import serve, unix_serve
-from .asyncio.server import Server, ServerConnection
-from .asyncio.stream import StreamReader, StreamWriter, open_stream
 from .close_codes import Close, CloseCode
-from .compression import Deflate
 from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
 from .exceptions import (
     ConcurrencyError,
@@ -55,8 +58,6 @@ from .exceptions import (
     TooManyHeaders,
     WebSocketException,
 )
-from .patching import patch, unpatch
-from .protocol_state import State
 from .tls import TLS, TLSInfo
 from .typing import (
     BytesLike,
@@ -69,7 +70,6 @@ from .typing import (
     StatusLike,
     Subprotocol,
 )
-from .version import __version__
 
 __all__ = [
     # Connections

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from .redaction import printable
+from ._redaction import printable
 
 __all__ = ["Close", "CloseCode"]
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Protocol
 
+from ._redaction import mask_header, mask_query, printable
 from .exceptions import InvalidHeaderFormat, InvalidHeaderValue
-from .redaction import mask_header, mask_query, printable
 
 __all__ = ["Headers", "HeadersLike", "MultipleValuesError", "Request", "Response", "SupportsKeysAndGetItem"]
 

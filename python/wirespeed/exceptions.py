@@ -43,8 +43,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._redaction import mask_header, mask_uri, mask_user_info, printable
 from .close_codes import CloseCode
-from .redaction import mask_header, mask_uri, mask_user_info, printable
 
 if TYPE_CHECKING:
     from .close_codes import Close

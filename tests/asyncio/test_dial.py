@@ -21,8 +21,8 @@ from interop import asyncio_tools
 from interop.addresses import Resolve, full_listener
 from interop.asyncio_tools import LOOPS, cancelled, soon, spin
 from interop.checks import no_leaks, open_descriptors, within
-from wirespeed.addresses import Failures
-from wirespeed.asyncio.dial import dial, dial_unix
+from wirespeed._net.addresses import Failures
+from wirespeed.asyncio._dial import dial, dial_unix
 
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
 

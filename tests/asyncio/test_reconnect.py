@@ -90,7 +90,7 @@ def test_fatal(exc: Exception) -> None:
 
 @pytest.mark.wirespeed_only("it lies elsewhere")
 def test_backoff() -> None:
-    from wirespeed.asyncio.reconnect import backoff
+    from wirespeed.asyncio._reconnect import backoff
 
     series = [list(itertools.islice(backoff(), 12)) for _ in range(50)]
     limits = [5.0, *(min(90.0, 3.1 * 1.618**number) for number in range(11))]

@@ -27,7 +27,7 @@ from interop.tls_settings import Settings
 pytestmark = pytest.mark.wirespeed_only("ours")
 
 if IS_WIRESPEED:
-    from wirespeed.asyncio.reconnect import ConnectAttempt
+    from wirespeed import ConnectAttempt
 
 SETTINGS = ONE_PORT
 

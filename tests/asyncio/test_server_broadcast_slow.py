@@ -23,7 +23,7 @@ pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 
 if IS_WIRESPEED:
     from wirespeed import State, broadcast
-    from wirespeed.asyncio.broadcasting import report
+    from wirespeed.asyncio._broadcasting import report
 
 Run = Callable[..., Any]
 
@@ -134,7 +134,7 @@ def test_another_reason(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_forgotten(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     """What is known of a stall keeps no connection, and goes with it."""
-    from wirespeed.asyncio import broadcasting
+    from wirespeed.asyncio import _broadcasting as broadcasting
 
     async def main() -> None:
         async with serve(setting, idle, compression=None) as server:

@@ -38,7 +38,7 @@ SOON = 3.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is silent while there are too many has to go soon."""
-    from wirespeed import admission
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(admission, "PATIENCE", 0.02)
 
@@ -278,7 +278,7 @@ def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.
 
 def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than there is patience for, at a server that is busy longer: what they have sent is read all the same."""
-    from wirespeed import admission
+    from wirespeed._handshake import admission
 
     # Longer than a busy machine takes between the two halves of the requests.
     monkeypatch.setattr(admission, "PATIENCE", 1.5)
@@ -307,7 +307,7 @@ def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.Monkey
 
 def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes while there are far too many, until one of them leaves."""
-    from wirespeed import admission
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(admission, "PATIENCE", 600.0)
     monkeypatch.setattr(admission, "GRACE", 600.0)
@@ -399,7 +399,7 @@ def test_errors_that_do_not_end(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Whatever it is, it is tried again, and not without a pause."""
-    from wirespeed.asyncio import listening
+    from wirespeed.asyncio import _listening as listening
 
     monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
     listener = Failing(*failures)
@@ -435,7 +435,7 @@ def test_listening_socket_that_is_closed_meanwhile(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing is accepted for a time."""
-    from wirespeed.asyncio import listening
+    from wirespeed.asyncio import _listening as listening
 
     monkeypatch.setattr(listening, "RETRY_DELAY", 0.01)
     listener = Failing(errno.ENOTDIR)
@@ -457,7 +457,7 @@ def test_listening_socket_that_is_closed_meanwhile(
 @pytest.mark.parametrize("failures", [[], [errno.EPROTO], [errno.ENOTDIR]], ids=["none", "lost", "unknown"])
 def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
     """As that of Windows, which accepts by itself."""
-    from wirespeed.asyncio import listening
+    from wirespeed.asyncio import _listening as listening
 
     monkeypatch.setattr(listening, "RETRY_DELAY", 0.01)
 

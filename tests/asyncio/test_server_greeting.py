@@ -184,7 +184,7 @@ def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogC
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes last is served; who was silent is gone."""
-    from wirespeed import admission
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(admission, "PATIENCE", 0.02)
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
     import wirespeed
-    from wirespeed.handling import check_async_handler
+    from wirespeed._serving.handling import check_async_handler
 
 SETTINGS = one_loop()
 

@@ -346,7 +346,7 @@ def test_accept_fails_for_now(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """It goes on, after a pause if the system is out of something, else at once."""
-    from wirespeed.asyncio import listening
+    from wirespeed.asyncio import _listening as listening
 
     number = getattr(errno, name, None)
     if number is None:
@@ -376,7 +376,7 @@ def test_closing_while_accepting_waits(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timer that would try again is forgotten."""
-    from wirespeed.asyncio import listening
+    from wirespeed.asyncio import _listening as listening
 
     monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
     listener = FailingSocket()

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 SETTINGS = ONE_OF_EACH_PORT
 
 if IS_WIRESPEED:
-    from wirespeed.connection_status import address_text
-    from wirespeed.greeting import Greeting
-    from wirespeed.negotiation import hint, say_failed
+    from wirespeed._connection.status import address_text
+    from wirespeed._handshake.greeting import Greeting
+    from wirespeed._handshake.negotiation import hint, say_failed
 
 Run = Callable[..., Any]
 

@@ -68,7 +68,7 @@ def test_an_iterator_as_a_generator(package: Any) -> None:
 
 def test_what_is_thrown_into_an_iterator() -> None:
     """An exception, or a class with one, and a traceback: as generators take it, in old programs."""
-    from wirespeed.compat.websockets.iteration import Messages
+    from wirespeed.compat.websockets._iteration import Messages
 
     def thrown(*arguments: Any) -> tuple[BaseException, set[Any]]:
         with pytest.raises(ZeroDivisionError) as caught:

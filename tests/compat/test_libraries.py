@@ -18,7 +18,7 @@ BEGIN = """
 import asyncio, contextlib, json, logging, threading
 from websockets.asyncio.client import connect as their_connect
 from websockets.asyncio.server import serve as their_serve
-from wirespeed.patching import patch
+from wirespeed import patch
 patch()
 import wirespeed, websockets
 

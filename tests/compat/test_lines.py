@@ -112,7 +112,7 @@ def test_lines_of_threads(server: Any, lines: Lines) -> None:
 
 def test_a_quiet_log_costs_nothing(server: Any) -> None:
     """With the logger at WARNING, as it is by default, no response is made to be logged."""
-    from wirespeed.compat.websockets.lines import Logged
+    from wirespeed.compat.websockets._lines import Logged
 
     class Base:
         def _give(self, answer: Any) -> str:

@@ -25,7 +25,7 @@ def test_theirs_are_bases_of_ours(name: str) -> None:
 
 
 def test_linking_again_changes_nothing() -> None:
-    from wirespeed.compat.websockets.installed import link_exceptions
+    from wirespeed.compat.websockets._installed import link_exceptions
 
     before = {name: getattr(wirespeed, name).__mro__ for name in wirespeed.exceptions.__all__}
     link_exceptions()

@@ -31,7 +31,7 @@ def run(code: str, *, hide: bool = False, options: tuple[str, ...] = ()) -> str:
 
 ECHO = """
 import wirespeed
-from wirespeed.patching import patch, unpatch
+from wirespeed import patch, unpatch
 patch()
 import asyncio
 import websockets
@@ -86,7 +86,7 @@ def test_unpatch_restores_everything() -> None:
         for name in NAMES:
             importlib.import_module(f"websockets.{name}")
         import wirespeed.compat.websockets  # links exceptions
-        from wirespeed.patching import patch, unpatch
+        from wirespeed import patch, unpatch
         before = {name: module for name, module in sys.modules.items() if name.startswith("websockets")}
         names = {name: dict(vars(module)) for name, module in before.items()}
         for _ in range(2):
@@ -115,7 +115,7 @@ def test_names_taken_before_go_on_working() -> None:
         import asyncio
         from websockets.asyncio.client import connect
         from websockets.asyncio.server import serve
-        from wirespeed.patching import patch
+        from wirespeed import patch
         patch()
         import websockets
         assert websockets.connect is not connect
@@ -138,7 +138,7 @@ def test_unpatch_without_the_package() -> None:
     run(
         """
         import sys
-        from wirespeed.patching import patch, unpatch
+        from wirespeed import patch, unpatch
         patch()
         import websockets.asyncio.client
         unpatch()
@@ -162,7 +162,7 @@ def test_protocol_without_io_and_legacy_api_stay_theirs() -> None:
         """
         import websockets.client, websockets.server, websockets.http11, websockets.frames
         theirs = websockets.client.ClientProtocol, websockets.server.ServerProtocol, websockets.http11.Request
-        from wirespeed.patching import patch
+        from wirespeed import patch
         patch()
         import websockets
         assert (websockets.ClientProtocol, websockets.ServerProtocol, websockets.Request) == theirs
@@ -197,7 +197,7 @@ def test_importing_wirespeed_imports_no_websockets() -> None:
     run("""
         import sys
         import wirespeed
-        import wirespeed.patching
+        import wirespeed._patching
         assert "websockets" not in sys.modules
         assert not [name for name in sys.modules if name.startswith("wirespeed.compat")]
     """)
@@ -205,7 +205,7 @@ def test_importing_wirespeed_imports_no_websockets() -> None:
 
 def test_connections_outlive_unpatch() -> None:
     run("""
-        from wirespeed.patching import patch, unpatch
+        from wirespeed import patch, unpatch
         patch()
         import asyncio, websockets
         async def handler(ws):
@@ -296,7 +296,7 @@ class Fails:
         if name == "wirespeed.compat.websockets.sync.server":
             raise ImportError("not now")
 sys.meta_path.insert(0, Fails())
-from wirespeed.patching import patch, unpatch
+from wirespeed import patch, unpatch
 try:
     patch()
 except ImportError as exc:

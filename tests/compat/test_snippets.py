@@ -12,7 +12,7 @@ pytest.importorskip("websockets", minversion="17")
 
 PATCH = """
 import wirespeed
-from wirespeed.patching import patch
+from wirespeed import patch
 patch()
 """
 

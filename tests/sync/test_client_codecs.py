@@ -114,7 +114,7 @@ def test_closed(server: WebSocketsServer, codec: str) -> None:
 
 def test_without_msgspec(server: WebSocketsServer, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exception says what to install, and no message is lost."""
-    from wirespeed import codec as module
+    from wirespeed._connection import codec as module
 
     for name in ("msgspec", "msgspec.json", "msgspec.msgpack"):
         monkeypatch.setitem(sys.modules, name, None)

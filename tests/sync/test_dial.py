@@ -16,7 +16,7 @@ import pytest
 
 from interop.addresses import Resolve, full_listener
 from interop.checks import no_leaks, within
-from wirespeed.sync.dial import dial, dial_unix
+from wirespeed.sync._dial import dial, dial_unix
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ SOON = 3.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is silent while there are too many has to go soon."""
-    from wirespeed import admission
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(admission, "PATIENCE", 0.02)
 
@@ -253,7 +253,7 @@ def test_burst_of_clients_that_speak(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes while there are far too many, until one of them leaves."""
-    from wirespeed import admission
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(admission, "PATIENCE", 600.0)
     monkeypatch.setattr(admission, "GRACE", 600.0)
@@ -335,7 +335,7 @@ def test_errors_that_do_not_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Whatever it is, it is tried again, and not without a pause."""
-    from wirespeed.sync import server as module
+    from wirespeed.sync import _server as module
 
     monkeypatch.setattr(module, "RETRY_DELAY", 0.1)
     with serving(sock=Failing(*failures)) as server, within(5, at_least=0.09):

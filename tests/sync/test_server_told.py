@@ -14,7 +14,7 @@ from interop.threads import Raw, serving, wait_until
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed import tally
+    from wirespeed._serving import tally
 
 
 def test_once_for_a_cause(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

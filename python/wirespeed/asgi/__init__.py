@@ -1,5 +1,5 @@
 """The WebSockets of an ASGI application under uvicorn: ``uvicorn --ws wirespeed.asgi:WebSocketProtocol``."""
 
-from .protocol import WebSocketProtocol
+from ._protocol import WebSocketProtocol
 
 __all__ = ["WebSocketProtocol"]

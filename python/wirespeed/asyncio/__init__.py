@@ -1,15 +1,15 @@
 """The asyncio API: for tasks and callbacks on an event loop. Its names are those of the package itself."""
 
-from .basic_auth import basic_auth
-from .broadcasting import broadcast
-from .client import connect, unix_connect
-from .connection import ClientConnection, Connection
+from ._basic_auth import basic_auth
+from ._broadcasting import broadcast
+from ._client import connect, unix_connect
+from ._connection import ClientConnection, Connection
+from ._reconnect import ConnectAttempt, process_exception
+from ._router import Router, route, unix_route
+from ._serve import serve, unix_serve
+from ._server import Server, ServerConnection
+from ._stream import StreamReader, StreamWriter, open_stream
 from .listener import Listener
-from .reconnect import ConnectAttempt, process_exception
-from .router import Router, route, unix_route
-from .serve import serve, unix_serve
-from .server import Server, ServerConnection
-from .stream import StreamReader, StreamWriter, open_stream
 
 __all__ = [
     "ClientConnection",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from ._connection import Connection
 
 __all__ = ["Listener"]
 

@@ -1,5 +1,5 @@
 """The command line ``wirespeed``: a user of the package like any other."""
 
-from .main import main
+from ._main import main
 
 __all__ = ["main"]

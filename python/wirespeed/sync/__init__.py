@@ -1,11 +1,11 @@
 """The blocking API: for programs and threads that wait."""
 
-from .basic_auth import basic_auth
-from .client import connect, unix_connect
-from .connection import ClientConnection, Ping
-from .router import Router, route, unix_route
-from .serve import serve, unix_serve
-from .server import Server, ServerConnection
+from ._basic_auth import basic_auth
+from ._client import connect, unix_connect
+from ._connection import ClientConnection, Ping
+from ._router import Router, route, unix_route
+from ._serve import serve, unix_serve
+from ._server import Server, ServerConnection
 
 __all__ = [
     "ClientConnection",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import installed
+from . import _installed as installed
 
 installed.link_exceptions()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import exceptions
-from .installed import Names
+from ._installed import Names
 
 _DELAYS = {"INITIAL_DELAY": 5.0, "MIN_DELAY": 3.1, "MAX_DELAY": 90.0, "FACTOR": 1.618}
 _INITIAL, _MIN, _MAX, _FACTOR = (

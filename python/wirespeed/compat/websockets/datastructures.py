@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import datastructures as _datastructures
-from .installed import Names
+from ._installed import Names
 
 _names = Names(
     "datastructures",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import exceptions as _exceptions
-from .installed import Names
+from ._installed import Names
 
 _names = Names("exceptions", {name: getattr(_exceptions, name) for name in _exceptions.__all__})
 __all__ = _names.public

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...close_codes import Close as _Close
 from ...close_codes import CloseCode as _CloseCode
-from .installed import Names
+from ._installed import Names
 
 # RFC 6455, section 5.2.
 _Opcode = enum.IntEnum("_Opcode", {"CONT": 0, "TEXT": 1, "BINARY": 2, "CLOSE": 8, "PING": 9, "PONG": 10})

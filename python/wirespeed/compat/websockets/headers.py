@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ...credentials import parse_authorization, unauthorized
+from ..._handshake.credentials import parse_authorization, unauthorized
 from ...datastructures import Headers
 from ...exceptions import InvalidHeaderValue
-from .installed import Names
+from ._installed import Names
 
 
 def _build_www_authenticate_basic(realm: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ... import version
+from ... import _version as version
 from ...datastructures import Request as _Request
 from ...datastructures import Response as _Response
-from .installed import Names
+from ._installed import Names
 
 _names = Names(
     "http11",

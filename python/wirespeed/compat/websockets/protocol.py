@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from ...protocol_state import State as _State
-from .installed import Names
+from ..._connection.state import State as _State
+from ._installed import Names
 
 _Side = enum.IntEnum("_Side", {"SERVER": 0, "CLIENT": 1})
 

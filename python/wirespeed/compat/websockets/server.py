@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .installed import Names
+from ._installed import Names
 
 _names = Names("server", {})
 __all__ = _names.public

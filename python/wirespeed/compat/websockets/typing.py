@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import typing as _typing
-from .installed import Names
+from ._installed import Names
 
 _names = Names("typing", {name: getattr(_typing, name) for name in _typing.__all__ if name != "HeadersLike"})
 __all__ = _names.public

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import uri as _uri
-from .installed import Names
+from ..._net import uri as _uri
+from ._installed import Names
 
 _names = Names("uri", {name: getattr(_uri, name) for name in ("parse_uri", "WebSocketURI")})
 __all__ = _names.public

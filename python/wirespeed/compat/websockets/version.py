@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .installed import Names
+from ._installed import Names
 
 # The release that this package was written after.
 _names = Names("version", {"tag": "17.4", "version": "17.4", "commit": "17.4", "released": True})

@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from ....asyncio.client import connect as _connect
-from ....asyncio.connection import ClientConnection as _ClientConnection
-from ....asyncio.reconnect import Policy
-from ....client_options import checked_async_options
+from ...._options.client import checked_async_options
+from ....asyncio._client import connect as _connect
+from ....asyncio._connection import ClientConnection as _ClientConnection
+from ....asyncio._reconnect import Policy
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
-from .. import heads
+from .. import _heads as heads
+from .._connecting import Connecting, local_uri, redirected_by
+from .._installed import private
+from .._redirecting import Chain
+from .._settings import MAX_FRAGMENTS
+from .._views import ProtocolView
 from ..client import backoff, process_exception
-from ..connecting import Connecting, local_uri, redirected_by
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import USER_AGENT
-from ..installed import private
-from ..redirecting import Chain
-from ..settings import MAX_FRAGMENTS
-from ..views import ProtocolView
+from ._network import client_network
 from .connection import Connection, use_native
-from .network import client_network
 
 __all__ = ["connect", "unix_connect", "ClientConnection"]
 

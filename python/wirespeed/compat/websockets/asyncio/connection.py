@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ...._connection.state import State
 from ...._native import broadcast as _broadcast
-from ....asyncio.broadcasting import kept, report
-from ....asyncio.connection import Connection as _Connection
+from ....asyncio._broadcasting import kept, report
+from ....asyncio._connection import Connection as _Connection
 from ....close_codes import CloseCode
 from ....exceptions import ConnectionClosedOK
-from ....protocol_state import State
 from ....typing import BytesLike, Data, DataLike
-from .. import heads
+from .. import _heads as heads
 from .. import protocol as protocols
-from ..installed import private
-from ..iteration import AsyncMessages
-from ..settings import adapter, check_code
-from ..views import ProtocolView, TransportView
+from .._installed import private
+from .._iteration import AsyncMessages
+from .._settings import adapter, check_code
+from .._views import ProtocolView, TransportView
 
 __all__ = ["Connection", "use_native"]
 

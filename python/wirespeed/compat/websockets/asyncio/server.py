@@ -8,23 +8,24 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from ....asyncio.basic_auth import basic_auth as _basic_auth
-from ....asyncio.serve import serve as _serve
-from ....asyncio.serve import unix_serve as _unix_serve
-from ....asyncio.server import Server as _Server
-from ....asyncio.server import ServerConnection as _ServerConnection
+from ....asyncio._basic_auth import basic_auth as _basic_auth
+from ....asyncio._serve import serve as _serve
+from ....asyncio._serve import unix_serve as _unix_serve
+from ....asyncio._server import Server as _Server
+from ....asyncio._server import ServerConnection as _ServerConnection
 from ....close_codes import CloseCode
 from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
-from .. import heads, hooks
-from ..credentials import pairs
+from .. import _heads as heads
+from .. import _hooks as hooks
+from .._credentials import pairs
+from .._installed import private
+from .._lines import Logged, log_closed
+from .._settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
+from .._views import ProtocolView
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
-from ..installed import private
-from ..lines import Logged, log_closed
-from ..settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
-from ..views import ProtocolView
+from ._network import check_limits
 from .connection import Connection, broadcast, use_native
-from .network import check_limits
 
 __all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]
 

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ....compression import Deflate
-from ..installed import Names
+from ...._options.compression import Deflate
+from .._installed import Names
 
 # The attributes and arguments are those of the classes of the same name in websockets.
 

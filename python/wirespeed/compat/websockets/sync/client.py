@@ -10,20 +10,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from ....client_options import checked_options
-from ....sync.client import _connect
-from ....sync.connection import ClientConnection as _ClientConnection
-from ....sync.dial import dial
+from ...._options.client import checked_options
+from ....sync._client import _connect
+from ....sync._connection import ClientConnection as _ClientConnection
+from ....sync._dial import dial
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
-from .. import heads
+from .. import _heads as heads
+from .._connecting import Connecting, local_uri, redirected_by
+from .._installed import private
+from .._redirecting import Chain
+from .._settings import MAX_FRAGMENTS, reject
+from .._views import ProtocolView
 from ..client import backoff, process_exception
-from ..connecting import Connecting, local_uri, redirected_by
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import USER_AGENT
-from ..installed import private
-from ..redirecting import Chain
-from ..settings import MAX_FRAGMENTS, reject
-from ..views import ProtocolView
 from .connection import Connection
 
 __all__ = ["connect", "unix_connect", "reconnect", "unix_reconnect", "ClientConnection"]

@@ -13,16 +13,16 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
+from ...._connection.state import State
 from ....close_codes import CloseCode
-from ....protocol_state import State
-from ....sync.connection import Connection as _Connection
+from ....sync._connection import Connection as _Connection
 from ....typing import BytesLike, Data, DataLike
-from .. import heads
+from .. import _heads as heads
 from .. import protocol as protocols
-from ..installed import private
-from ..iteration import Messages
-from ..settings import adapter, check_code
-from ..views import ProtocolView, SocketView, socket_view
+from .._installed import private
+from .._iteration import Messages
+from .._settings import adapter, check_code
+from .._views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl as ssl_module
 from typing import Any, Literal
 
-from ....sync.router import Router as _Router
+from ....sync._router import Router as _Router
 from ....typing import PathLike
-from ..installed import private
+from .._installed import private
 from .server import Server, serve
 
 __all__ = ["route", "unix_route", "Router"]

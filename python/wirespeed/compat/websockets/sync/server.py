@@ -10,22 +10,23 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ...._connection.state import State
 from ....close_codes import CloseCode
-from ....protocol_state import State
-from ....sync.basic_auth import basic_auth as _basic_auth
-from ....sync.serve import serve as _serve
-from ....sync.serve import unix_serve as _unix_serve
-from ....sync.server import Server as _Server
-from ....sync.server import ServerConnection as _ServerConnection
+from ....sync._basic_auth import basic_auth as _basic_auth
+from ....sync._serve import serve as _serve
+from ....sync._serve import unix_serve as _unix_serve
+from ....sync._server import Server as _Server
+from ....sync._server import ServerConnection as _ServerConnection
 from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
-from .. import heads, hooks
-from ..credentials import pairs
+from .. import _heads as heads
+from .. import _hooks as hooks
+from .._credentials import pairs
+from .._installed import private
+from .._lines import Logged, log_closed
+from .._settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
+from .._views import ProtocolView
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
-from ..installed import private
-from ..lines import Logged, log_closed
-from ..settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
-from ..views import ProtocolView
 from .connection import Connection, broadcast
 
 __all__ = ["broadcast", "serve", "unix_serve", "ServerConnection", "Server", "basic_auth"]

@@ -1,0 +1,1 @@
+"""What every connection has, whatever waits for it: its state, what it tells of itself, messages as objects."""

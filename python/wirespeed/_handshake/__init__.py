@@ -1,0 +1,1 @@
+"""Between a socket and an open connection, without waiting: the client's plan, the server's answer."""

@@ -1,0 +1,81 @@
+"""The answer to a request whose headers the application has changed.
+
+The native core answers the request as it came. What follows from the headers that may be changed, the key, the
+subprotocols and the extensions that the client offers, is put right here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+
+from ..datastructures import Headers, Response
+from ..exceptions import InvalidHeader, InvalidHeaderFormat, InvalidHeaderValue
+
+__all__ = ["amend", "offered_subprotocols"]
+
+# RFC 6455, section 1.3.
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def offered_subprotocols(headers: Headers) -> list[str]:
+    """Return the subprotocols that a request offers, the preferred one first.
+
+    Args:
+        headers: Those of the request.
+
+    Raises:
+        InvalidHeaderFormat: They are no list of tokens: RFC 6455, section 4.2.1.
+    """
+    name = "Sec-WebSocket-Protocol"
+    tokens = [token.strip(" \t") for value in headers.get_all(name) for token in value.split(",")]
+    for token in tokens:
+        if not _TOKEN.issuperset(token):
+            raise InvalidHeaderFormat(name, "expected a list of tokens", token, 0)
+    return [token for token in tokens if token]
+
+
+def amend(response: Response, headers: Headers, subprotocol: str | None, offered: Sequence[str]) -> None:
+    """Make an accepting response that of a request with other headers.
+
+    Args:
+        response: The response to the request as it came, without a subprotocol.
+        headers: Those of the request by now.
+        subprotocol: The one that was chosen.
+        offered: Those that the request offers.
+
+    Raises:
+        InvalidHeader: The key is missing, or no key.
+        ValueError: The subprotocol is none of those offered.
+    """
+    if subprotocol is not None:
+        if subprotocol not in offered:
+            raise ValueError(f"subprotocol must be one that the client offers, not {subprotocol!r}")
+        response.headers["Sec-WebSocket-Protocol"] = subprotocol
+    del response.headers["Sec-WebSocket-Accept"]
+    response.headers["Sec-WebSocket-Accept"] = _accept(headers)
+    # RFC 6455, section 9.1: the server accepts none that were not offered.
+    offers = [value.partition(";")[0].strip() for line in headers.get_all(_EXTENSIONS) for value in line.split(",")]
+    if _EXTENSIONS in response.headers and "permessage-deflate" not in offers:
+        del response.headers[_EXTENSIONS]
+
+
+_EXTENSIONS = "Sec-WebSocket-Extensions"
+
+
+def _accept(headers: Headers) -> str:
+    name = "Sec-WebSocket-Key"
+    keys = headers.get_all(name)
+    if len(keys) != 1:
+        raise InvalidHeader(name, "more than one value" if keys else None)
+    try:
+        is_key = len(base64.b64decode(keys[0].encode(), validate=True)) == 16
+    except binascii.Error:
+        is_key = False
+    if not is_key:
+        raise InvalidHeaderValue(name, keys[0])
+    # RFC 6455, section 4.2.2: SHA-1 is what it demands.
+    return base64.b64encode(hashlib.sha1(keys[0].encode() + _GUID, usedforsecurity=False).digest()).decode()

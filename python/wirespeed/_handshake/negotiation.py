@@ -1,0 +1,229 @@
+"""What servers of every kind do between the request and its answer.
+
+It does no I/O and waits for nobody: the application's functions are called by whoever drives :func:`negotiation`, who
+awaits what they return if there is an event loop to do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from .._connection.state import State
+from .._connection.status import address_text
+from .._native import Handshake
+from .._options.server import ServerOptions
+from ..datastructures import Headers, Response
+from ..exceptions import ConnectionClosed, InvalidHandshake, InvalidHeader, InvalidOrigin, NegotiationError
+from ..typing import LoggerLike
+from .amended import amend, offered_subprotocols
+from .greeting import Greeting
+from .responses import common_fields, plain_response
+
+__all__ = ["LINGER", "READ_SIZE", "hint", "is_peers_fault", "negotiation", "refuse", "say_failed", "say_refused"]
+
+READ_SIZE = 2**15
+"""Bytes to receive at once. A request head is at most 16 KiB."""
+
+LINGER = 2.0
+"""Seconds that a client which was refused may take to read why, where nothing else bounds it."""
+
+_FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
+
+
+class Gate(Protocol):
+    """What the gates of servers have in common: the log of what clients can cause as often as they like."""
+
+    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+        """Log it, or count it."""
+        ...
+
+
+def negotiation(
+    connection: Any, options: ServerOptions, is_closing: Callable[[], bool]
+) -> Generator[Any, Any, Exception | None]:
+    """Answer the request of a connection, as the application and the rules will have it.
+
+    It yields what ``process_request`` and ``process_response`` return, and takes back what that comes to: the same, or
+    the result of awaiting it. An exception of that belongs to ``throw``.
+
+    Args:
+        connection: A server's connection.
+        options: Those of the server.
+        is_closing: Whether the server closes, so that nobody is accepted any more.
+
+    Returns:
+        Why the connection was refused, if it was.
+    """
+    handshake: Handshake = connection._handshake
+    if not options.has_hooks and not is_closing():
+        error: Exception | None = connection._give(handshake.answer(common_fields(options.server_header)))
+        return error
+    request = handshake.request
+    response: Response | None = None
+    error = None
+    changed = False
+    if options.process_request is not None:
+        before = list(request.headers.raw_items())
+        response, error = yield from _ask("process_request", options.process_request, connection, request)
+        changed = list(request.headers.raw_items()) != before
+    if response is None:
+        response, error = _draft(connection, options, changed)
+    _add_server(response, options)
+    if options.process_response is not None:
+        other, failure = yield from _ask("process_response", options.process_response, connection, request, response)
+        if other is not None:
+            response, error = other, failure
+    if response.status_code == 101 and is_closing():
+        response = plain_response(503, "Server is shutting down.\n")
+        _add_server(response, options)
+    try:
+        connection._give(handshake.respond(response))
+    except InvalidHandshake as exc:
+        # An application that accepts what is no request for a WebSocket.
+        response = handshake.draft(True, None, common_fields(options.server_header))[0]
+        connection._give(handshake.respond(response))
+        return exc
+    except Exception as exc:
+        if connection._state != State.CONNECTING:
+            raise
+        # A response of the application's that cannot be sent.
+        connection.logger.error("the response cannot be sent (%s)", connection._label, exc_info=True)
+        refuse(connection)
+        return exc
+    if response.status_code != 101 and error is None:
+        excerpt = response.body_excerpt()
+        error = InvalidHandshake(f"HTTP {response.status_code:d}" + (f": {excerpt}" if excerpt else ""))
+    return error
+
+
+def refuse(connection: Any) -> None:
+    """Answer that the server has failed, where the log says how.
+
+    Args:
+        connection: A server's connection.
+    """
+    connection._give(connection._handshake.respond(plain_response(500, _FAILED)))
+
+
+def _add_server(response: Response, options: ServerOptions) -> None:
+    if options.server_header is not None and "Server" not in response.headers:
+        response.headers["Server"] = options.server_header
+
+
+def _ask(
+    name: str, function: Callable[..., Any], connection: Any, *arguments: Any
+) -> Generator[Any, Any, tuple[Response | None, Exception | None]]:
+    try:
+        response = yield function(connection, *arguments)
+        if response is not None and not isinstance(response, Response):
+            raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
+    except Exception as exc:
+        connection.logger.error("%s failed (%s)", name, connection._label, exc_info=True)
+        return plain_response(500, _FAILED), exc
+    return response, None
+
+
+def _draft(connection: Any, options: ServerOptions, changed: bool) -> tuple[Response, Exception | None]:
+    """Return the response that a request deserves, whose headers the application may have changed."""
+    fields = common_fields(None)
+    handshake: Handshake = connection._handshake
+    try:
+        options.check_origin(handshake.request.headers)
+        if changed:
+            response, error = _amended_draft(connection, options, handshake.request.headers)
+        elif options.select_subprotocol is None:
+            response, error = handshake.draft(True, None, fields)
+        else:
+            chosen = options.select_subprotocol(connection, handshake.offered_subprotocols())
+            response, error = handshake.draft(False, chosen, fields)
+            if isinstance(error, ValueError):
+                raise error  # it chose what was not offered
+    except InvalidOrigin as exc:
+        return plain_response(403, f"Failed to open a WebSocket connection: {exc}.\n"), exc
+    except (NegotiationError, InvalidHeader) as exc:
+        return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
+    except Exception as exc:
+        connection.logger.error("opening handshake failed (%s)", connection._label, exc_info=True)
+        return plain_response(500, _FAILED), exc
+    return response, error
+
+
+def _amended_draft(connection: Any, options: ServerOptions, headers: Headers) -> tuple[Response, Exception | None]:
+    response, error = connection._handshake.draft(False, None, common_fields(None))
+    if error is None:
+        offered = offered_subprotocols(headers)
+        if options.select_subprotocol is not None:
+            chosen = options.select_subprotocol(connection, offered)
+        else:
+            chosen = next((name for name in options.subprotocols or () if name in offered), None)
+        amend(response, headers, chosen, offered)
+    return response, error
+
+
+def hint(data: bytes, is_tls: bool, greeting: Greeting, gate: Gate) -> None:
+    """Say in the log what a client cannot be told in a language that it speaks.
+
+    Args:
+        data: The first that came from it, in which there is no request.
+        is_tls: Whether it should have been TLS.
+        greeting: Where it came from.
+        gate: Has the log.
+    """
+    # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
+    if not is_tls and data[:2] == b"\x16\x03":
+        text = "a client speaks TLS to a port without TLS (%s): it should connect to ws://, or the server needs ssl="
+    elif is_tls and data[:4] in (b"GET ", b"HEAD", b"POST"):
+        text = "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://"
+    else:
+        return
+    ends = address_text(greeting.address)
+    with contextlib.suppress(OSError):
+        ends += f" -> {address_text(greeting.sock.getsockname())}"
+    gate.count_of(greeting.address, text, logging.WARNING, text, ends)
+
+
+def say_refused(connection: Any, error: Exception, gate: Gate) -> None:
+    """Log that a connection was refused.
+
+    Args:
+        connection: A server's connection.
+        error: Why.
+        gate: Has the log.
+    """
+    text = "connection %s refused: %s"
+    gate.count_of(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
+
+
+def say_failed(greeting: Greeting, connection: Any | None, exc: Exception, gate: Gate, logger: LoggerLike) -> None:
+    """Log that an opening handshake has failed.
+
+    Args:
+        greeting: Whose it was.
+        connection: The connection, if it came so far.
+        exc: Why.
+        gate: Has the log of what clients cause.
+        logger: The log of everything else.
+    """
+    who = address_text(greeting.address) if connection is None else connection._label
+    text = "opening handshake failed (%s): %s"
+    said = str(exc) or type(exc).__name__
+    if not is_peers_fault(exc):
+        logger.error(text, who, said, exc_info=exc)
+    elif greeting.is_silent:
+        # A scan of ports, or somebody who looks whether the server is there.
+        logger.debug("a client has sent nothing (%s): %s", who, said)
+    else:
+        # Not what it says: that may quote bytes that are others each time.
+        gate.count_of(greeting.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
+
+
+def is_peers_fault(exc: Exception) -> bool:
+    """Return whether an exception in the opening handshake comes from the other end, or from what lies between.
+
+    Args:
+        exc: The exception.
+    """
+    return isinstance(exc, (ConnectionClosed, InvalidHandshake, OSError, EOFError))

@@ -1,0 +1,55 @@
+"""HTTP responses of servers: what is the same in all of them."""
+
+from __future__ import annotations
+
+import email.utils
+import http
+import time
+
+from ..datastructures import Headers, Response
+from ..typing import StatusLike
+
+__all__ = ["common_fields", "plain_response"]
+
+_date: tuple[int, str] = (0, "")
+
+
+def http_date() -> str:
+    """Return the time in the form of a Date header: RFC 9110, section 5.6.7."""
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = (now, email.utils.formatdate(now, usegmt=True))
+    return _date[1]
+
+
+def common_fields(server_header: str | None) -> list[tuple[str, str]]:
+    """Return the fields of every response.
+
+    Args:
+        server_header: Value of the Server header, ``None`` for none.
+    """
+    fields = [("Date", http_date())]
+    if server_header is not None:
+        fields.append(("Server", server_header))
+    return fields
+
+
+def plain_response(status: StatusLike, text: str) -> Response:
+    """Return a response with a text.
+
+    Args:
+        status: Its status code.
+        text: Its body.
+    """
+    status = http.HTTPStatus(status)
+    body = text.encode()
+    headers = Headers.from_raw(
+        [
+            ("Date", http_date()),
+            ("Connection", "close"),
+            ("Content-Length", str(len(body))),
+            ("Content-Type", "text/plain; charset=utf-8"),
+        ]
+    )
+    return Response(status.value, status.phrase, headers, body)

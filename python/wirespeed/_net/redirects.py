@@ -1,0 +1,191 @@
+"""Redirects of the opening handshake: which to follow, and what must not travel along.
+
+It opens no connection. Clients keep one ``RedirectChain`` for each attempt to connect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.parse
+from typing import TYPE_CHECKING
+
+from .._redaction import mask_uri, printable
+from ..datastructures import Headers, HeadersLike, Response
+from ..exceptions import InvalidStatus, InvalidURI, SecurityError
+from .uri import WebSocketURI, parse_uri, split
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MAX_REDIRECTS", "RedirectChain", "redirect_location", "resolve_location", "without_credentials"]
+
+MAX_REDIRECTS = 10
+"""How many redirects a client follows before it takes them for a loop. Precedent: websockets."""
+
+# RFC 9110, section 15.4. 304, 305 and 306 redirect to nowhere.
+_STATUSES = frozenset({300, 301, 302, 303, 307, 308})
+
+# HTTP servers know no others; the handshake is an HTTP request anyway.
+_SCHEMES = {"http": "ws", "https": "wss"}
+
+_CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+
+class RedirectChain:
+    """The URIs that one attempt to connect goes through.
+
+    Args:
+        uri: Where the attempt starts.
+        headers: The headers that the caller adds to the request.
+        sock: Whether the caller supplied the socket.
+        unix: Whether the connection goes to a Unix socket.
+        address: Whether the caller supplied another host or port than those of the URI.
+        max_redirects: How many redirects to follow.
+
+    Attributes:
+        uri: The current URI.
+        parsed: Its parts.
+        headers: The headers to add to the request at the current URI, ``None`` if the caller gave none.
+
+    Raises:
+        InvalidURI: ``uri`` is not a WebSocket URI.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        headers: HeadersLike | None = None,
+        *,
+        sock: bool = False,
+        unix: bool = False,
+        address: bool = False,
+        max_redirects: int = MAX_REDIRECTS,
+    ) -> None:
+        self.uri = uri
+        self.parsed = parse_uri(uri)
+        self.headers = None if headers is None else Headers(headers)
+        self._sock = sock
+        self._unix = unix
+        self._address = address
+        self._max_redirects = max_redirects
+        self._followed = 0
+
+    @property
+    def shown_uri(self) -> str:
+        """The URI for logs: without credentials and query."""
+        return printable(mask_uri(self.uri))
+
+    def copy(self) -> Self:
+        """Return a chain that is where this one is, and moves on by itself."""
+        chain = type(self).__new__(type(self))
+        vars(chain).update(vars(self))
+        return chain
+
+    def follow(self, exc: InvalidStatus) -> None:
+        """Move on to where a response redirects.
+
+        Args:
+            exc: The rejection, raised again if it is not a redirect.
+
+        Raises:
+            InvalidStatus: The response is not a redirect.
+            InvalidURI: It redirects to something that is not a WebSocket URI.
+            SecurityError: It leads from wss to ws, or there were too many redirects.
+            ValueError: It cannot be followed with the socket or the address that the caller supplied.
+        """
+        location = redirect_location(exc.response)
+        if location is None:
+            raise exc
+        uri = resolve_location(self.uri, location)
+        parsed = parse_uri(uri)
+        self._check(parsed, printable(mask_uri(uri)), exc)
+        if parsed.origin != self.parsed.origin and self.headers is not None:
+            self.headers = without_credentials(self.headers)
+        self.uri = uri
+        self.parsed = parsed
+        self._followed += 1
+
+    def _check(self, new: WebSocketURI, shown: str, exc: InvalidStatus) -> None:
+        if self._followed >= self._max_redirects:
+            raise SecurityError(f"more than {self._max_redirects} redirects") from exc
+        if self.parsed.secure and not new.secure:
+            raise SecurityError(f"cannot follow redirect to non-secure URI {shown}") from exc
+        # A rejected connection is closed: the socket of the caller cannot be used again.
+        if self._sock:
+            raise ValueError(f"cannot follow redirect to {shown} with a preexisting socket") from exc
+        if new.origin != self.parsed.origin:
+            if self._unix:
+                raise ValueError(f"cannot follow cross-origin redirect to {shown} with a Unix socket") from exc
+            if self._address:
+                raise ValueError(
+                    f"cannot follow cross-origin redirect to {shown} with an explicit host or port"
+                ) from exc
+
+
+def redirect_location(response: Response) -> str | None:
+    """Return where a response redirects to, ``None`` if it does not.
+
+    Args:
+        response: A response to the opening handshake.
+    """
+    locations = response.headers.get_all("Location")
+    if response.status_code not in _STATUSES or len(locations) != 1 or not locations[0]:
+        return None
+    return locations[0]
+
+
+def resolve_location(uri: str, location: str) -> str:
+    """Resolve a Location header against the URI of the request.
+
+    Args:
+        uri: The URI that was requested, valid.
+        location: Value of the header: absolute or relative, with a WebSocket or an HTTP scheme.
+
+    Returns:
+        The URI to request next. It has the user information of ``uri`` exactly if both have the same origin, unless
+        the location brings its own for that origin.
+
+    Raises:
+        InvalidURI: The location does not lead to a WebSocket URI.
+    """
+    # Servers that write other characters than ASCII write UTF-8; headers hold ISO-8859-1.
+    with contextlib.suppress(UnicodeError):
+        location = location.encode("iso-8859-1").decode()
+    # RFC 9110, section 10.2.2, allows a fragment. RFC 6455, section 3, knows none.
+    location = location.partition("#")[0]
+    try:
+        scheme, authority, *_ = split(location)
+        if scheme:
+            new = _SCHEMES.get(scheme, scheme) + location[len(scheme) :]
+        elif authority is not None:
+            new = f"{split(uri)[0]}:{location}"
+        else:
+            new = urllib.parse.urljoin(uri, location)
+    except ValueError as exc:
+        raise InvalidURI(location, str(exc)) from None
+    return _with_user_info(new, uri)
+
+
+def without_credentials(headers: Headers) -> Headers:
+    """Return a copy of headers without those that must not reach another origin.
+
+    Args:
+        headers: The headers.
+    """
+    return Headers.from_raw(item for item in headers.raw_items() if item[0].lower() not in _CREDENTIALS)
+
+
+def _with_user_info(new: str, old: str) -> str:
+    _, at, location = _authority(new).rpartition("@")
+    if parse_uri(new).origin != parse_uri(old).origin:
+        authority = location
+    elif not at:
+        authority = "".join(_authority(old).rpartition("@")[:2]) + location
+    else:
+        return new
+    scheme, _, rest = new.partition("://")
+    return f"{scheme}://{authority}{rest[len(_authority(new)) :]}"
+
+
+def _authority(uri: str) -> str:
+    return split(uri)[1] or ""

@@ -1,0 +1,246 @@
+"""The keyword arguments of clients: checked here, once, for every kind of client.
+
+It opens no connection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+import socket
+import ssl as ssl_module
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from .._native import ClientTLS, check_request
+from .._native_types import ConnectOptions
+from .._net.addresses import HAPPY_EYEBALLS_DELAY
+from .._net.proxy import basic_authorization
+from .._net.redirects import RedirectChain
+from .._net.uri import WebSocketURI
+from ..datastructures import Headers, HeadersLike
+from ..exceptions import InvalidHeader
+from ..tls import TLS
+from ..typing import LoggerLike, PathLike
+from .common import AsyncOptions, ConnectionOptions, bounded, check_seconds, check_type, remembered
+
+__all__ = [
+    "AsyncClientOptions",
+    "ClientOptions",
+    "Network",
+    "check_headers",
+    "checked_async_options",
+    "checked_network",
+    "checked_options",
+    "native_tls",
+]
+
+_LOGGER = logging.getLogger("wirespeed.client")
+
+
+@dataclasses.dataclass(kw_only=True)
+class ClientOptions(ConnectionOptions):
+    """Keyword arguments that do not depend on where a client connects to. Their names are those of ``connect``.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value.
+    """
+
+    origin: str | None = None
+    user_agent_header: str | None = None
+    # What was asked for last, and where: most connections of a program go to one place.
+    _last: tuple[WebSocketURI, ConnectOptions] | None = dataclasses.field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        for name in ("origin", "user_agent_header"):
+            check_type(name, getattr(self, name), str, "a str or None")
+        super().__post_init__()
+
+    @property
+    def effective_logger(self) -> LoggerLike:
+        """The logger to use: the one given, or ``wirespeed.client``."""
+        return _LOGGER if self.logger is None else self.logger
+
+    def request(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
+        """Return the options of one attempt in the form of the native core, which has checked them.
+
+        Args:
+            uri: Where it goes.
+            headers: Headers to add to the request.
+
+        Raises:
+            TypeError, ValueError: They cannot be asked for.
+        """
+        last = self._last
+        if headers is None and last is not None and last[0] is uri:
+            return last[1]
+        request = self._native(uri, headers)
+        check_request(request)
+        # Queries and user information hold secrets: nothing keeps those beyond the attempt.
+        if headers is None and not uri.query and uri.user_info is None:
+            self._last = uri, request
+        return request
+
+    def _native(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
+        authorization = None
+        # RFC 7617: user information of the URI as Basic authentication, unless the caller authenticates otherwise.
+        if uri.user_info is not None and (headers is None or "Authorization" not in headers):
+            authorization = basic_authorization(*uri.user_info)
+        return {
+            "host": uri.host_header,
+            "target": uri.resource_name,
+            "origin": self.origin,
+            "user_agent": self.user_agent_header,
+            "authorization": authorization,
+            "headers": [] if headers is None else list(headers.raw_items()),
+            **self.shared_settings(),
+        }
+
+
+@dataclasses.dataclass(kw_only=True)
+class AsyncClientOptions(AsyncOptions, ClientOptions):
+    """The same for a client on an event loop, with what only such clients have.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value.
+    """
+
+    listener: object | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.listener, type):
+            raise TypeError(f"listener must be an object, not a class; write {self.listener.__name__}()")
+        if self.zero_copy and self.listener is None:
+            raise ValueError("zero_copy needs a listener: what recv() returns must stay valid")
+
+
+def native_tls(tls: TLS) -> ClientTLS:
+    """Return the native form of TLS settings: equal settings share it, and with it resumed sessions.
+
+    Args:
+        tls: The settings.
+    """
+    # Where the system's authorities are is part of the settings.
+    return _make_tls(tls, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+# As many as an application has different settings; the certificates of each take some kilobytes.
+@functools.lru_cache(maxsize=64)
+def _make_tls(tls: TLS, _cert_file: str | None, _cert_dir: str | None) -> ClientTLS:
+    return ClientTLS(**tls._native_arguments())
+
+
+def check_headers(headers: HeadersLike | None) -> Headers | None:
+    """Return headers that a user passed as ``additional_headers``.
+
+    Args:
+        headers: What the user passed.
+
+    Raises:
+        TypeError: It is no mapping and no iterable of pairs of ``str``.
+        ValueError: A name or a value cannot stand in a request.
+    """
+    if headers is None:
+        return None
+    expected = "additional_headers must be a mapping of str to str, or an iterable of such pairs"
+    if isinstance(headers, (str, bytes)):
+        raise TypeError(f"{expected}, not {type(headers).__name__}")
+    try:
+        if isinstance(headers, Headers):
+            return headers.copy()
+        pairs = (
+            list(headers)
+            if isinstance(headers, Iterable) and not isinstance(headers, Mapping)
+            else [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it need not be iterable
+        )
+        if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
+            raise TypeError
+        return Headers(pairs)
+    except InvalidHeader as exc:
+        raise ValueError(f"additional_headers: {exc}") from None
+    except (TypeError, ValueError, AttributeError):
+        raise TypeError(f"{expected}, not {type(headers).__name__}") from None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Network:
+    """The keyword arguments that tell how to reach a server. Their names are those of ``connect`` and ``unix_connect``.
+
+    Attributes:
+        unix: Whether the socket is a Unix socket.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value.
+    """
+
+    unix: bool = False
+    path: PathLike | None = None
+    sock: socket.socket | None = None
+    ssl: TLS | ssl_module.SSLContext | bool | None = None
+    server_hostname: str | None = None
+    host: str | None = None
+    port: int | None = None
+    local_addr: tuple[str, int] | None = None
+    family: int = 0
+    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY
+    proxy: str | Literal[True] | None = True
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None
+    proxy_server_hostname: str | None = None
+
+    def __post_init__(self) -> None:
+        check_type("sock", self.sock, socket.socket, "a socket.socket or None")
+        if isinstance(self.sock, ssl_module.SSLSocket):
+            # The core would read and write behind the back of its TLS.
+            raise TypeError("sock must be a plain socket, not an SSLSocket; use a wss:// URI and the ssl argument")
+        for name in ("ssl", "proxy_ssl"):
+            expected = (bool, TLS, ssl_module.SSLContext)
+            check_type(name, getattr(self, name), expected, "True, a TLS, an ssl.SSLContext or None")
+        for name in ("server_hostname", "proxy_server_hostname", "host"):
+            check_type(name, getattr(self, name), str, "a str or None")
+        for name, most in (("port", 2**16), ("family", 2**31)):
+            value = getattr(self, name)
+            check_type(name, value, int, "an int")
+            if isinstance(value, int) and not 0 <= value < most:
+                raise ValueError(f"{name} must be at least 0 and less than {most}")
+        check_seconds("happy_eyeballs_delay", self.happy_eyeballs_delay)
+        self.happy_eyeballs_delay = bounded(self.happy_eyeballs_delay)
+        if self.local_addr is not None and not (isinstance(self.local_addr, tuple) and len(self.local_addr) == 2):
+            raise TypeError(f"local_addr must be a pair of host and port, not {type(self.local_addr).__name__}")
+        if self.proxy is not True:
+            check_type("proxy", self.proxy, str, "True, a str or None")
+        if self.unix and self.path is None and self.sock is None:
+            raise ValueError("path is missing")
+        if self.unix and self.path is not None and self.sock is not None:
+            raise ValueError("path and sock exclude each other")
+
+    def chain(self, uri: str, headers: Headers | None) -> RedirectChain:
+        """Return the chain that begins with a URI.
+
+        Args:
+            uri: What the user passed.
+            headers: Headers to add to the request.
+
+        Raises:
+            InvalidURI: It is not a WebSocket URI.
+        """
+        return RedirectChain(
+            uri,
+            headers,
+            sock=self.sock is not None,
+            unix=self.unix,
+            address=self.host is not None or self.port is not None,
+        )
+
+
+_PLAIN = (bool, int, float, type(None))
+
+# Of the arguments of a network, those that are a str may hold the password of a proxy.
+checked_options = remembered(ClientOptions, (*_PLAIN, str))
+checked_async_options = remembered(AsyncClientOptions, (*_PLAIN, str))
+checked_network = remembered(Network, _PLAIN)

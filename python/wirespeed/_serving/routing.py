@@ -1,0 +1,136 @@
+"""From the path of a request to a handler, by a map of werkzeug. It knows neither threads nor event loops."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .._handshake.responses import plain_response
+from ..datastructures import Request, Response
+
+if TYPE_CHECKING:
+    # werkzeug's own types are not needed to check this package.
+    Map = Any
+
+__all__ = ["RouterBase"]
+
+
+class RouterBase:
+    """Base of routers, which :func:`route` makes.
+
+    Args:
+        url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
+        server_name: Name of the server as clients see it, ``None`` for the Host header.
+        url_scheme: Scheme of the URIs in redirects.
+
+    Raises:
+        ImportError: werkzeug is not installed.
+    """
+
+    def __init__(self, url_map: Map, server_name: str | None = None, url_scheme: str = "ws") -> None:
+        try:
+            from werkzeug.routing import Map as WerkzeugMap
+        except ImportError as exc:
+            raise ImportError("route() needs werkzeug: install wirespeed[routing]") from exc
+        if not isinstance(url_map, WerkzeugMap):
+            raise TypeError(f"url_map must be a werkzeug.routing.Map, not {type(url_map).__name__}")
+        self.url_map = url_map
+        self.server_name = server_name
+        self.url_scheme = url_scheme
+        for rule in url_map.iter_rules():
+            rule.websocket = True
+
+    @classmethod
+    def arrange(
+        cls, url_map: Map, server_name: str | None, ssl: object, kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the handler and the keyword arguments of ``serve`` that make of it what ``route`` is.
+
+        Args:
+            url_map: As for ``route``.
+            server_name: As for ``route``.
+            ssl: As for ``route``.
+            kwargs: Other keyword arguments of ``route``.
+        """
+        router = cls(url_map, server_name, "ws" if ssl is None else "wss")
+        first = kwargs.pop("process_request", None)
+        process_request = router.route_request if first is None else router._after(first)
+        return router.handler, {
+            **kwargs,
+            "ssl": None if ssl is True else ssl,
+            "process_request": process_request,
+        }
+
+    def handler(self, connection: Any) -> Any:
+        """Run the handler that was chosen.
+
+        Args:
+            connection: The connection.
+        """
+        return connection.handler(connection, **connection.handler_kwargs)
+
+    def _after(self, first: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a ``process_request`` that chooses a handler if another one has no answer."""
+
+        def process_request(connection: Any, request: Request) -> Response | None:
+            response: Response | None = first(connection, request)
+            return self.route_request(connection, request) if response is None else response
+
+        return process_request
+
+    def get_server_name(self, connection: Any, request: Request) -> str:
+        """Return the name of the server.
+
+        Args:
+            connection: The connection.
+            request: Its request.
+        """
+        return request.headers.get("Host", "") if self.server_name is None else self.server_name
+
+    def redirect(self, connection: Any, url: str) -> Response:
+        """Return the response for a path that has moved.
+
+        Args:
+            connection: The connection.
+            url: Where it has moved.
+        """
+        response = plain_response(302, f"Found at {url}")
+        response.headers["Location"] = url
+        return response
+
+    def not_found(self, connection: Any) -> Response:
+        """Return the response for a path without a handler.
+
+        Args:
+            connection: The connection.
+        """
+        return plain_response(404, "Not Found")
+
+    def route_request(self, connection: Any, request: Request) -> Response | None:
+        """Choose the handler of a connection: a ``process_request``.
+
+        Args:
+            connection: The connection, which gets ``handler`` and ``handler_kwargs``.
+            request: Its request.
+        """
+        from werkzeug.exceptions import HTTPException, NotFound
+        from werkzeug.routing import RequestRedirect
+
+        name = self.get_server_name(connection, request)
+        try:
+            adapter = self.url_map.bind(server_name=name, url_scheme=self.url_scheme)
+            parsed = urllib.parse.urlsplit(request.path)
+            handler, arguments = adapter.match(
+                path_info=urllib.parse.unquote(parsed.path), query_args=parsed.query, websocket=True
+            )
+        except RequestRedirect as exc:
+            return self.redirect(connection, exc.new_url)
+        except NotFound:
+            return self.not_found(connection)
+        except HTTPException as exc:
+            return plain_response(exc.code or 400, exc.description or "")
+        except UnicodeError:
+            return plain_response(400, "invalid Host header\n")
+        connection.handler, connection.handler_kwargs = handler, arguments
+        return None

@@ -1,0 +1,551 @@
+"""What uvicorn makes for every WebSocket: the object between its transport, the application and a connection.
+
+uvicorn accepts sockets, makes TLS and reads the request. Once the application has answered that, the transport belongs
+to the native core: for bytes that arrive no Python runs here, only for events that the application receives or sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NoReturn
+
+from .._native import ServerOpening
+from .._redaction import mask_query
+from ..asyncio._connection import Connection
+from ..close_codes import CloseCode
+from ..datastructures import Headers, Response
+from ..exceptions import ConnectionClosed, InvalidHandshake
+from . import _events as events
+from . import _head as head
+from ._lateness import Lateness
+from ._lines import Lines, lines_for
+from ._lingering import lingering_of
+from ._server import TRACE, ClientDisconnected, http_version_of, settings_of, utils
+
+__all__ = ["WebSocketProtocol"]
+
+# Bytes that are read from a client before it is answered: it should send none.
+_EARLY_BYTES = 2**16
+
+# Seconds that a client has to answer the close frame when the server shuts down. uvicorn itself does not wait.
+_SHUTDOWN_LINGER = 1.0
+
+# How far a connection is.
+_NEW = 0
+_ASKED = 1  # the application knows the request
+_DENYING = 2  # it has begun a response that refuses
+_OPEN = 3
+_ENDING = 4  # nothing more is to be said
+
+
+class WebSocketProtocol(asyncio.Protocol):
+    """A WebSocket of uvicorn: ``uvicorn --ws wirespeed.asgi:WebSocketProtocol``, or ``uvicorn.run(..., ws=...)``.
+
+    Args:
+        config: The settings of uvicorn: ``ws_max_size``, ``ws_ping_interval``, ``ws_ping_timeout``,
+            ``ws_per_message_deflate`` and ``root_path`` count.
+        server_state: What the connections of a server share.
+        app_state: What the lifespan of the application has put into its state.
+    """
+
+    __slots__ = (
+        "_app_state",
+        "_changed",
+        "_client",
+        "_config",
+        "_connect_told",
+        "_connection",
+        "_cut_timer",
+        "_denial",
+        "_disconnect_told",
+        "_dismissed",
+        "_draft",
+        "_early",
+        "_end",
+        "_http_version",
+        "_lateness",
+        "_lines",
+        "_logger",
+        "_loop",
+        "_lost",
+        "_phase",
+        "_port",
+        "_recv",
+        "_refused",
+        "_running",
+        "_scope",
+        "_send",
+        "_server_state",
+        "_transport",
+        "_vain",
+    )
+
+    def __init__(
+        self,
+        config: Any,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self._config = config
+        self._server_state = server_state
+        self._app_state = app_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._logger = logging.getLogger("uvicorn.error")
+        self._transport: Any = None
+        self._client: tuple[str, int] | None = None
+        self._http_version = "1.1"
+        self._connection: Connection | None = None
+        # The protocol of the transport, once the native core has it.
+        self._port: asyncio.Protocol | None = None
+        self._scope: dict[str, Any] = {}
+        self._phase = _NEW
+        self._lost = False
+        # The server has refused what the application was asked.
+        self._refused = False
+        self._connect_told = False
+        self._disconnect_told = False
+        # Whether the application runs.
+        self._running = False
+        # The server ends: who waits in vain is told so, once. None: has been told.
+        self._dismissed: bool | None = False
+        # Those who receive although there is nothing more to come.
+        self._vain: set[asyncio.Future[None]] = set()
+        # Of the connection, as long as events are messages and nothing else.
+        self._recv: Any = None
+        self._send: Any = None
+        # Set when the phase is no longer below _OPEN, or the client has gone; made for who waits.
+        self._changed: asyncio.Event | None = None
+        self._early: list[bytes] = []
+        self._draft: Response | None = None
+        self._denial: tuple[int, Headers, list[bytes]] | None = None
+        self._end: tuple[int, str] = (CloseCode.ABNORMAL_CLOSURE, "")
+        self._cut_timer: asyncio.TimerHandle | None = None
+        # Made when something is sent to a client that has closed.
+        self._lateness: Lateness | None = None
+        # None: nobody wants them.
+        self._lines: Lines | None = None
+
+    # What uvicorn and the transport call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a transport over.
+
+        Args:
+            transport: It has received the request, which :meth:`data_received` is given next.
+        """
+        self._transport = transport
+        self._server_state.connections.add(self)
+        self._client = utils.get_remote_addr(transport)
+        self._http_version = http_version_of(transport)
+        self._trace("WebSocket connection made")
+
+    def data_received(self, data: bytes) -> None:
+        """Take the request, and after it what the client sends before it is answered.
+
+        Args:
+            data: First the whole head of the request.
+        """
+        if self._port is not None:
+            # With eager tasks, uvicorn sets this protocol after the application has answered.
+            self._transport.set_protocol(self._port)
+            self._port.data_received(data)
+        elif self._phase == _NEW:
+            self._receive_request(data)
+        elif self._phase < _OPEN:
+            self._early.append(data)
+            if sum(map(len, self._early)) > _EARLY_BYTES:
+                self._transport.pause_reading()
+
+    def eof_received(self) -> bool | None:
+        """Let the transport close, unless the core has it."""
+        return None if self._port is None else self._port.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application that the client has gone.
+
+        Args:
+            exc: Why.
+        """
+        if self._port is not None:
+            self._port.connection_lost(exc)
+            return
+        self._handle_lost()
+        if exc is None:
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        """Pass it on to the core."""
+        if self._port is not None:
+            self._port.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on to the core."""
+        if self._port is not None:
+            self._port.resume_writing()
+
+    def shutdown(self) -> None:
+        """Close the connection, because the server ends: with code 1012, or status 500 before it was accepted."""
+        if self._lost:
+            return
+        if self._phase == _NEW:
+            self._transport.close()
+            return
+        self.dismiss()
+        if self._phase == _OPEN and self._connection is not None:
+            self._connection._begin_close(CloseCode.SERVICE_RESTART, "")
+        elif self._phase < _OPEN:
+            self._refused = True
+            self._fail()
+        if self._cut_timer is None:
+            self._cut_timer = self._loop.call_later(_SHUTDOWN_LINGER, self._transport.close)
+
+    def dismiss(self) -> None:
+        """Let the application end that receives although there is nothing more to come, because the server ends.
+
+        What it waits for is cancelled, once: if that is ignored, it is left to the deadline of the server.
+        """
+        if self._dismissed is False:
+            self._dismissed = None if self._vain else True
+            for waiter in list(self._vain):
+                waiter.cancel()
+
+    # The request.
+
+    def _receive_request(self, data: bytes) -> None:
+        settings = settings_of(self._config)
+        opening = ServerOpening(settings.native)
+        data, fields = head.essence(head.with_version(data, self._http_version))
+        try:
+            opening.feed(data)
+            opened = opening.finish()
+        except (InvalidHandshake, RuntimeError) as exc:
+            # What uvicorn takes for a request and the core does not: it is above a limit.
+            self._phase = _ENDING
+            self._log_refusal(exc)
+            headers = Headers()
+            events.add_default_headers(headers, self._server_state.default_headers)
+            opening.reject(list(headers.raw_items()))
+            self._transport.write(opening.take_output())
+            self._transport.close()
+            return
+        server = utils.get_local_addr(self._transport)
+        lines = self._lines = lines_for(self._logger, self._prefix())
+        connection = self._connection = Connection(
+            opened,
+            loop=self._loop,
+            logger=self._logger,
+            local_address=server,
+            remote_address=self._client,
+            listener=lines,
+            **settings.arguments,
+        )
+        if lines is not None:
+            lines.request(connection.request, fields)
+        draft, error = connection._handshake.draft(False, None, [])
+        if error is not None:
+            self._log_refusal(error)
+            events.add_default_headers(draft.headers, self._server_state.default_headers)
+            self._refuse(draft)
+            return
+        self._scope = {
+            **events.scope(connection.request, self._config.root_path, fields),
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
+            "scheme": "wss" if utils.is_ssl(self._transport) else "ws",
+            "server": server,
+            "client": self._client,
+            "state": self._app_state.copy(),
+        }
+        self._draft = draft
+        self._phase = _ASKED
+        self._running = True
+        task = self._loop.create_task(self._run())
+        self._server_state.tasks.add(task)
+        task.add_done_callback(self._server_state.tasks.discard)
+
+    # The application.
+
+    async def _run(self) -> None:
+        code = CloseCode.INTERNAL_ERROR
+        try:
+            result = await self._config.loaded_app(self._scope, self.receive, self.send)
+        except ClientDisconnected:
+            code = CloseCode.NORMAL_CLOSURE
+        except BaseException as exc:
+            # Cancellation too: uvicorn cancels what does not end in time.
+            if not (isinstance(exc, asyncio.CancelledError) and self._disconnect_told and self._dismissed is None):
+                self._logger.exception("Exception in ASGI application\n")
+            if not isinstance(exc, Exception):
+                # It is for the task, or for the loop: what ends the program is not to be kept from it.
+                raise
+        else:
+            code = CloseCode.NORMAL_CLOSURE
+            if self._phase < _OPEN and not self._lost:
+                self._logger.error("ASGI callable returned without completing handshake.")
+            elif result is not None:
+                self._logger.error("ASGI callable should return None, but returned '%s'.", result)
+        finally:
+            self._end_run(code)
+
+    def _end_run(self, code: int) -> None:
+        """The application has ended: so does the connection."""
+        self._running = False
+        if self._lost:
+            lingering_of(self._server_state).discard(self)
+        elif self._phase < _OPEN:
+            self._fail()
+        elif self._phase == _OPEN:
+            self._close(code, "")
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next event for the application: ``websocket.connect``, ``.receive`` or ``.disconnect``.
+
+        After ``websocket.disconnect`` nothing comes: further calls wait until they are cancelled, by whoever does it,
+        or by :meth:`dismiss`.
+        """
+        if self._recv is None:
+            event = await self._receive_other()
+            if event is not None:
+                return event
+        try:
+            message = await self._recv()
+        except ConnectionClosed as exc:
+            self._recv = None
+            self._disconnect_told = True
+            return events.disconnect(*events.closing_of(exc))
+        if type(message) is str:
+            return {"type": "websocket.receive", "text": message}
+        return {"type": "websocket.receive", "bytes": message}
+
+    async def _receive_other(self) -> dict[str, Any] | None:
+        """Return an event that is not of an open connection; ``None`` if it is open."""
+        if not self._connect_told:
+            self._connect_told = True
+            return {"type": "websocket.connect"}
+        if self._disconnect_told:
+            await self._wait_in_vain()
+        if self._phase < _OPEN and not self._lost:
+            if self._changed is None:
+                self._changed = asyncio.Event()
+            await self._changed.wait()
+        if self._phase == _OPEN and self._connection is not None:
+            recv = self._connection.recv
+            self._recv = recv if self._lines is None else self._lines.receiving(recv)
+            return None
+        self._disconnect_told = True
+        return events.disconnect(*self._end)
+
+    async def _wait_in_vain(self) -> NoReturn:
+        """Wait until it is cancelled: the same event again would keep the loop busy for who ignores it."""
+        if self._dismissed:
+            self._dismissed = None
+            await asyncio.sleep(0)
+            raise asyncio.CancelledError
+        waiter = self._loop.create_future()
+        self._vain.add(waiter)
+        try:
+            while True:
+                await waiter
+        finally:
+            self._vain.discard(waiter)
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Take an event of the application; wait while the client does not read.
+
+        While the application has yet to receive what a client sent before it closed, messages go nowhere.
+
+        Args:
+            message: ``websocket.accept``, ``.send``, ``.close``, ``.http.response.start`` or ``.http.response.body``.
+
+        Raises:
+            ClientDisconnected: The connection is closed. It is an ``OSError``.
+            RuntimeError: The event is not allowed now.
+            TypeError: What is to be sent as text is no ``str``, or as binary not bytes-like.
+            InvalidHeaderValue: A header contains a line break or another forbidden character.
+        """
+        send = self._send
+        if send is None or message["type"] != "websocket.send":
+            self._handle(message)
+            if self._phase == _DENYING:
+                # Parts of a response, of any number, go nowhere yet.
+                await asyncio.sleep(0)
+            return
+        data = message.get("bytes")
+        if data is None:
+            data = message.get("text")
+            if data is None:
+                await asyncio.sleep(0)
+                return
+            if not isinstance(data, str):
+                raise TypeError(f"'text' of websocket.send must be a str, not {type(data).__name__}")
+        elif not isinstance(data, bytes):
+            data = events.payload(data)
+        try:
+            await send(data)
+        except ConnectionClosed as exc:
+            delay = self._delay_in_vain(exc)
+            if delay is None:
+                raise ClientDisconnected from exc
+            if self._lines is not None:
+                self._lines.not_sent(data)
+            await asyncio.sleep(delay)
+
+    def _delay_in_vain(self, closed: ConnectionClosed) -> float | None:
+        """Return how long it takes to send to a client that has closed; ``None`` if the application must be told."""
+        if self._connection is None or self._disconnect_told or self._dismissed is not False:
+            return None
+        if self._lateness is None:
+            self._lateness = Lateness()
+        return self._lateness.delay(closed, self._connection.stats(), self._loop.time())
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        """Take an event that is no message."""
+        kind = message["type"]
+        if self._refused or (self._lost and not (kind == "websocket.close" and self._may_close_late())):
+            raise ClientDisconnected
+        if self._phase == _ASKED:
+            if self._transport.is_closing():
+                raise ClientDisconnected
+            if kind == "websocket.accept":
+                self._accept(message)
+            elif kind == "websocket.close":
+                headers = events.denial_headers((), self._server_state.default_headers)
+                self._log_answer(403)
+                self._refuse(events.denial(403, headers, b""))
+            elif kind == "websocket.http.response.start":
+                self._begin_denial(message)
+            else:
+                raise RuntimeError(
+                    "Expected ASGI message 'websocket.accept', 'websocket.close' "
+                    f"or 'websocket.http.response.start' but got '{kind}'."
+                )
+        elif self._phase == _DENYING:
+            if kind != "websocket.http.response.body":
+                raise RuntimeError(f"Expected ASGI message 'websocket.http.response.body' but got '{kind}'.")
+            self._continue_denial(message)
+        elif self._phase == _OPEN:
+            if kind != "websocket.close":
+                raise RuntimeError(f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
+            self._close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
+        else:
+            raise RuntimeError(f"Unexpected ASGI message '{kind}', after sending 'websocket.close'.")
+
+    def _may_close_late(self) -> bool:
+        connection = self._connection
+        if connection is None or self._phase != _OPEN:
+            return False
+        return self._delay_in_vain(connection._closed_error()) is not None
+
+    # Answers.
+
+    def _accept(self, message: dict[str, Any]) -> None:
+        connection, draft = self._connection, self._draft
+        if connection is None or draft is None:
+            return
+        response = events.acceptance(draft, message, self._server_state.default_headers)
+        self._log_answer("[accepted]")
+        self._respond(connection, response)
+        self._phase = _OPEN
+        self._draft = None
+        self._hand_over(connection)
+        self._send = connection.send if self._lines is None else self._lines.sending(connection.send)
+
+    def _respond(self, connection: Connection, response: Response) -> None:
+        connection._give(connection._handshake.respond(response))
+        if self._lines is not None:
+            self._lines.response(response)
+
+    def _begin_denial(self, message: dict[str, Any]) -> None:
+        status = message["status"]
+        if not 200 <= status < 600:
+            # RFC 9110, section 15.2: what is below is no answer, and 101 would be the opposite of a denial.
+            raise RuntimeError(f"Invalid HTTP status code '{status}' in response.")
+        headers = events.denial_headers(message.get("headers", ()), self._server_state.default_headers)
+        self._denial = (status, headers, [])
+        self._log_answer(status)
+        self._phase = _DENYING
+
+    def _continue_denial(self, message: dict[str, Any]) -> None:
+        if self._denial is None:
+            return
+        status, headers, parts = self._denial
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            self._refuse(events.denial(status, headers, b"".join(parts)))
+
+    def _fail(self) -> None:
+        """Answer that the application, or the server, cannot."""
+        headers = events.denial_headers((), self._server_state.default_headers)
+        self._refuse(events.denial(500, headers, b"Internal Server Error"))
+
+    def _refuse(self, response: Response) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        self._respond(connection, response)
+        self._phase = _ENDING
+        self._denial = self._draft = None
+        self._early.clear()
+        self._hand_over(connection)
+
+    def _close(self, code: int, reason: str) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        has_ended = connection._close is not None
+        connection._begin_close(code, reason)
+        # The other end may have been first.
+        self._end = events.closing_of(connection._closed_error()) if has_ended else (code, reason)
+        self._phase = _ENDING
+        self._recv = self._send = None
+
+    def _hand_over(self, connection: Connection) -> None:
+        """Give the transport to the core, which has something to send."""
+        port = self._port = connection._port
+        port.connection_made(self._transport)
+        for data in self._early:
+            port.data_received(data)
+        self._early.clear()
+        over = connection._closed_future()
+        if over is None:
+            self._handle_lost()
+        else:
+            over.add_done_callback(self._handle_lost)
+        self._transport.set_protocol(port)
+        connection._attach()
+        if self._changed is not None:
+            self._changed.set()
+
+    def _handle_lost(self, _over: asyncio.Future[None] | None = None) -> None:
+        """The transport is closed."""
+        self._lost = True
+        self._server_state.connections.discard(self)
+        if self._running and self._dismissed is False:
+            lingering_of(self._server_state).add(self)
+        if self._cut_timer is not None:
+            self._cut_timer.cancel()
+        if self._changed is not None:
+            self._changed.set()
+        if self._lines is not None and self._connection is not None:
+            self._lines.closed(self._connection._closed_error())
+        self._trace("WebSocket connection lost")
+
+    # Logs, in the words of uvicorn.
+
+    def _log_answer(self, what: object) -> None:
+        if self._logger.isEnabledFor(logging.INFO):
+            path = mask_query(utils.get_path_with_query_string(self._scope))
+            self._logger.info('%s - "WebSocket %s" %s', utils.get_client_addr(self._scope), path, what)
+
+    def _log_refusal(self, error: Exception) -> None:
+        self._logger.info("%sWebSocket request refused: %s", self._prefix(), error)
+
+    def _trace(self, text: str) -> None:
+        if self._logger.level <= TRACE:
+            self._logger.log(TRACE, "%s%s", self._prefix(), text)
+
+    def _prefix(self) -> str:
+        return f"{self._client[0]}:{self._client[1]} - " if self._client else ""

@@ -1,0 +1,358 @@
+"""The asyncio client: from a URI to a connection, and to the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket as socket_module
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from .._connection.status import Heads
+from .._net.addresses import HAPPY_EYEBALLS_DELAY
+from .._options.client import AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
+from .._options.common import QUEUE_BYTES
+from .._options.compression import Deflate
+from .._options.hints import hinting
+from .._version import USER_AGENT
+from ..datastructures import HeadersLike
+from ..tls import TLS
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ._connection import ClientConnection, establish
+from ._deadline import Deadline
+from ._opening import check_chain, open_websocket
+from ._reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_exception
+from .listener import Listener
+
+__all__ = ["connect", "unix_connect"]
+
+_Create = type[ClientConnection] | Callable[..., ClientConnection] | None
+
+
+class connect:  # noqa: N801 - it is used as a function
+    """Connect to a WebSocket server.
+
+    It can be awaited, for a connection that the caller closes. It is an asynchronous context manager, which closes the
+    connection with code 1000, or 1011 after an exception. And it is an asynchronous iterator that connects again and
+    again: each round of the loop has a connection, which is closed at its end::
+
+        async for ws in connect(uri):
+            try:
+                async for message in ws:
+                    ...
+            except ConnectionClosed:
+                continue
+
+    The iterator tries again after errors that ``process_exception`` takes for transient, with growing delays. After a
+    connection was lost, or closed by a server that goes away (1001), it connects at once; but the time that the
+    connection has lasted must exceed the next delay, or the rest of it is waited for. When the server or the caller
+    has closed the connection because it served its purpose, with code 1000 or none, the iteration ends, unless
+    ``reconnect_after_close`` is set. A round that leaves the connection open closes it, and gets another one at once.
+
+    Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
+    Basic authentication. An address that does not answer does not keep the others of the same name waiting (Happy
+    Eyeballs, RFC 8305). Wrong arguments raise at once, everything else when it is awaited.
+
+    Args:
+        uri: ``ws://`` or ``wss://`` URI.
+        sock: Connected TCP or Unix socket to use, once. The connection takes it over and closes it.
+        ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
+            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
+        host: Host to connect to instead of that of the URI.
+        port: Port to connect to instead of that of the URI.
+        local_addr: Host and port to connect from.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
+            failure.
+        origin: Value of the Origin header, for servers that check it.
+        subprotocols: Subprotocols to offer, in order of preference.
+        compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
+            other settings, ``None`` for no compression.
+        additional_headers: Headers to add to the request.
+        user_agent_header: Value of the User-Agent header, ``None`` for no header.
+        proxy: ``True`` to use the proxy of the environment or the system, ``None`` to use none, or the URL of a proxy:
+            ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5``, ``socks5h``. SOCKS needs ``wirespeed[socks]``.
+        proxy_ssl: TLS settings for an ``https`` proxy, as ``ssl``.
+        proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
+        process_exception: Tells the iterator whether an error of connecting is transient: it returns ``None`` to try
+            again, an exception to raise it.
+        reconnect_delays: Returns the seconds between the tries of the iterator, from the first one that fails on. A
+            server that asks for more by a Retry-After header gets it, up to six hours. When they come to an end, the
+            iterator gives up, with a warning in the log.
+        reconnect_after_close: Whether the iterator connects again after a connection that was closed with code 1000 or
+            none.
+        refresh: Called before each try, with a :class:`ConnectAttempt`, whose URI and headers it may change, for
+            example to get a new token. It may be a coroutine function. ``open_timeout`` covers it.
+        open_timeout: Seconds for everything until the connection is open, redirects included, in each try of the
+            iterator anew; ``None`` for no limit.
+        ping_interval: Seconds between keepalive pings, ``None`` for none.
+        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
+            no limit. The time in which flow control keeps the answer from being read does not count.
+        close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
+        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
+            second limits fragments.
+        max_fragments: Fragments of a received message; ``None`` for no limit.
+        max_queue: Received messages that are kept for the application. When there are so many, and they have
+            ``max_queue_bytes``, reading from the socket stops until one of the two is down to a quarter. Or a pair of
+            the high and the low mark. Fragments count as messages. ``None`` to look at the bytes only.
+        max_queue_bytes: The same in bytes, to which each message adds 64. ``None`` to look at the messages only; with
+            both ``None``, there is no limit.
+        write_limit: Bytes that are kept for a server that does not read. With more, :meth:`ClientConnection.send` waits
+            until they are down to a quarter. Or a pair of the high and the low mark.
+        yield_after: Messages that a task may send without being suspended before the event loop has a turn all the
+            same; it has one after 256 KiB too. Receiving gives it one with each read.
+        io_port: The way on which the connection uses the socket: ``"fd"`` for a file descriptor that the loop watches,
+            ``"transport"`` for a transport of the loop, ``None`` for the file descriptor wherever the loop can watch
+            it. :attr:`ClientConnection.port` tells.
+        listener: :class:`wirespeed.Listener` whose methods are called with what is received, in place of ``recv``.
+        zero_copy: Whether the listener gets binary messages as ``memoryview``, valid until its method returns.
+        logger: Logger for debugging, and for the iterator to say why it connects again; by default
+            ``wirespeed.client``.
+        create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
+
+    Raises:
+        InvalidURI: ``uri`` is not a WebSocket URI.
+        InvalidProxy: The proxy is not one that is supported.
+        InvalidHandshake: The server, or the proxy, did not agree; its subclasses tell why.
+        OSError: The connection could not be opened.
+        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` for the certificate of the server.
+        TimeoutError: It took longer than ``open_timeout``.
+        TypeError, ValueError: An argument is wrong; the text names it.
+    """
+
+    @hinting("connect")
+    def __init__(
+        self,
+        uri: str,
+        *,
+        # TCP and TLS
+        sock: socket_module.socket | None = None,
+        ssl: TLS | ssl_module.SSLContext | bool | None = None,
+        server_hostname: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        local_addr: tuple[str, int] | None = None,
+        family: int = 0,
+        happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
+        # WebSocket
+        origin: Origin | str | None = None,
+        subprotocols: Sequence[Subprotocol | str] | None = None,
+        compression: Deflate | str | None = "deflate",
+        # HTTP
+        additional_headers: HeadersLike | None = None,
+        user_agent_header: str | None = USER_AGENT,
+        proxy: str | Literal[True] | None = True,
+        proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
+        proxy_server_hostname: str | None = None,
+        # Connecting again
+        process_exception: Callable[[Exception], Exception | None] = process_exception,
+        reconnect_delays: Callable[[], Iterable[float]] = backoff,
+        reconnect_after_close: bool = False,
+        refresh: Callable[[ConnectAttempt], Awaitable[None] | None] | None = None,
+        # Timeouts
+        open_timeout: float | None = 10,
+        ping_interval: float | None = 20,
+        ping_timeout: float | None = 20,
+        close_timeout: float | None = 10,
+        # Limits
+        max_size: int | tuple[int | None, int | None] | None = 2**20,
+        max_fragments: int | None = 4096,
+        max_queue: int | tuple[int | None, int | None] | None = 16,
+        max_queue_bytes: int | None = QUEUE_BYTES,
+        write_limit: int | tuple[int, int | None] = 2**15,
+        yield_after: int = 1024,
+        # The event loop
+        io_port: Literal["fd", "transport"] | None = None,
+        # Callbacks
+        listener: Listener | None = None,
+        zero_copy: bool = False,
+        # Logging
+        logger: LoggerLike | None = None,
+        # Escape hatch
+        create_connection: _Create = None,
+    ) -> None:
+        network = checked_network(
+            sock=sock,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            host=host,
+            port=port,
+            local_addr=local_addr,
+            family=family,
+            happy_eyeballs_delay=happy_eyeballs_delay,
+            proxy=proxy,
+            proxy_ssl=proxy_ssl,
+            proxy_server_hostname=proxy_server_hostname,
+        )
+        options = checked_async_options(
+            origin=origin,
+            subprotocols=subprotocols,
+            compression=compression,
+            user_agent_header=user_agent_header,
+            open_timeout=open_timeout,
+            ping_interval=ping_interval,
+            ping_timeout=ping_timeout,
+            close_timeout=close_timeout,
+            max_size=max_size,
+            max_fragments=max_fragments,
+            max_queue=max_queue,
+            max_queue_bytes=max_queue_bytes,
+            write_limit=write_limit,
+            yield_after=yield_after,
+            io_port=io_port,
+            listener=listener,
+            zero_copy=zero_copy,
+            logger=logger,
+        )
+        policy = Policy(
+            process_exception=process_exception,
+            reconnect_delays=reconnect_delays,
+            reconnect_after_close=reconnect_after_close,
+            refresh=refresh,
+        )
+        self._set_up(uri, additional_headers, network, options, policy, create_connection)
+
+    def _set_up(
+        self,
+        uri: str,
+        headers: HeadersLike | None,
+        network: Network,
+        options: AsyncClientOptions,
+        policy: Policy,
+        create_connection: _Create,
+    ) -> None:
+        if create_connection is not None and not callable(create_connection):
+            raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
+        if options.listener is not None and not isinstance(options.listener, Listener):
+            raise TypeError(f"listener must be a wirespeed.Listener, not {type(options.listener).__name__}")
+        self._uri = uri
+        self._headers = check_headers(headers)
+        self._network = network
+        self._options = options
+        self._policy = policy
+        self._create_connection = create_connection
+        self._entered = False
+        self._chain = network.chain(uri, self._headers)
+        self._request = check_chain(self._chain, options, network)
+
+    def _first_attempt(self) -> ConnectAttempt:
+        return ConnectAttempt.first(self._uri, self._headers)
+
+    async def _connect(self, attempt: ConnectAttempt) -> ClientConnection:
+        options, network = self._options, self._network
+        try:
+            with Deadline(options.open_timeout) as deadline:
+                chain, request = self._chain.copy(), self._request
+                if self._policy.refresh is not None:
+                    deadline.text = _refresh_timeout
+                    await self._policy.call_refresh(attempt)
+                    chain = network.chain(attempt.uri, check_headers(attempt.additional_headers))
+                    request = check_chain(chain, options, network)
+                opened, sock = await open_websocket(chain, request, options, network, deadline)
+                try:
+                    connection = await establish(
+                        opened,
+                        sock,
+                        options,
+                        local_address=sock.getsockname(),
+                        remote_address=_remote_address(sock),
+                        create_connection=self._create_connection,
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
+        finally:
+            # Taken over, if it came so far; closed otherwise.
+            if network.sock is not None:
+                network.sock.close()
+        options.effective_logger.debug("connection open: %r", Heads(connection))
+        return connection
+
+    def __await__(self) -> Generator[Any, None, ClientConnection]:
+        return self._connect(self._first_attempt()).__await__()
+
+    async def __aenter__(self) -> ClientConnection:
+        if self._entered:
+            raise RuntimeError("connect() isn't reentrant")
+        self._entered = True
+        try:
+            self._connection = await self
+            return await self._connection.__aenter__()
+        except BaseException:
+            self._entered = False
+            raise
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        connection = self._connection
+        del self._connection
+        self._entered = False
+        await connection.__aexit__(exc_type, exc_value, traceback)
+
+    def __aiter__(self) -> Reconnection:
+        if self._network.sock is not None:
+            raise ValueError("sock can be connected once; it cannot be used to connect again")
+        return Reconnection(self._connect, self._first_attempt(), self._policy, self._options.effective_logger)
+
+
+@hinting("unix_connect")
+def unix_connect(
+    path: PathLike | None = None,
+    uri: str | None = None,
+    *,
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    additional_headers: HeadersLike | None = None,
+    user_agent_header: str | None = USER_AGENT,
+    create_connection: _Create = None,
+    **options: Any,
+) -> connect:
+    """Connect to a WebSocket server that listens on a Unix socket. The result is used as that of :class:`connect`.
+
+    Args:
+        path: Path of the socket, ``None`` if ``sock`` is given.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
+            by default.
+        sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
+        ssl: As for :class:`connect`.
+        server_hostname: As for :class:`connect`.
+        additional_headers: As for :class:`connect`.
+        user_agent_header: As for :class:`connect`.
+        create_connection: As for :class:`connect`.
+        **options: Those keyword arguments of :class:`connect` that do not concern TCP or proxies.
+
+    Raises:
+        OSError: The connection could not be opened.
+        InvalidHandshake: The server did not agree.
+        TypeError, ValueError: An argument is wrong; raised by the call.
+    """
+    if uri is None:
+        uri = "ws://localhost/" if ssl is None else "wss://localhost/"
+    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
+    policy = {field.name: options.pop(field.name) for field in dataclasses.fields(Policy) if field.name in options}
+    known = {field.name for field in dataclasses.fields(AsyncClientOptions) if field.init}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unix_connect() got an unexpected keyword argument {name!r}")
+    checked = AsyncClientOptions(user_agent_header=user_agent_header, **options)
+    connecting = connect.__new__(connect)
+    connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection)
+    return connecting
+
+
+def _refresh_timeout() -> str:
+    return "timed out in refresh; raise open_timeout to wait longer"
+
+
+def _remote_address(sock: socket_module.socket) -> Any:
+    # The server may be gone already: whoever receives will learn it.
+    with contextlib.suppress(OSError):
+        return sock.getpeername()

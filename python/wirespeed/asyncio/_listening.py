@@ -1,0 +1,217 @@
+"""Listening sockets, and the sockets that they accept.
+
+It knows nothing above TCP. The server calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, bind_addresses
+from ..typing import LoggerLike
+from ._gate import Gate
+
+__all__ = ["Acceptor", "bind_tcp"]
+
+# A tenth of a second of opening handshakes, if all requests are there already.
+_ACCEPTED_AT_ONCE = 1024
+
+# While there are too many in the opening handshake: it may be a flood, and the turns of the loop are to be short.
+_ACCEPTED_WHEN_CROWDED = 64
+
+
+async def bind_tcp(
+    hosts: Iterable[str | None],
+    port: int,
+    *,
+    family: int = 0,
+    flags: int = socket.AI_PASSIVE,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+) -> list[socket.socket]:
+    """Bind sockets to all addresses of the hosts.
+
+    Args:
+        hosts: Names and addresses; ``None`` for all interfaces.
+        port: Port; 0 for one that the system chooses, the same for all addresses.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only these addresses.
+        flags: As for ``socket.getaddrinfo``.
+        reuse_address: Whether to set SO_REUSEADDR; ``None`` to do so on POSIX.
+        reuse_port: Whether to set SO_REUSEPORT.
+
+    Raises:
+        OSError: An address cannot be bound.
+    """
+    loop = asyncio.get_running_loop()
+    infos: list[Any] = []
+    for name in hosts:
+        found = await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+        infos.extend(info for info in found if info not in infos)
+    return bind_addresses(infos, port=port, reuse_address=reuse_address, reuse_port=reuse_port)
+
+
+class Acceptor:
+    """Accepts what comes to listening sockets.
+
+    Args:
+        socks: The sockets, bound. They stay the caller's.
+        backlog: Connections that the system keeps until they are accepted.
+        accepted: Called with each accepted socket, non-blocking, which it takes over, and the address of its other end.
+        gate: Says whether there is a place for one more, and logs what may keep sockets from being accepted often.
+        logger: For what keeps them from it for ever.
+    """
+
+    def __init__(
+        self,
+        socks: list[socket.socket],
+        backlog: int,
+        accepted: Callable[[socket.socket, Any], None],
+        gate: Gate,
+        logger: LoggerLike,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Those that can still accept.
+        self._socks = list(socks)
+        self._backlog = backlog
+        self._accepted = accepted
+        self._gate = gate
+        self._logger = logger
+        self._watching = False
+        self._tasks: list[asyncio.Task[None]] = []
+        # Until it is over, nothing is accepted.
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_full = False
+        self._lost = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether none of the sockets can accept any more."""
+        return not self._socks
+
+    def start(self) -> None:
+        """Listen and accept."""
+        for sock in self._socks:
+            if sock.family != getattr(socket, "AF_UNIX", None):
+                # Accepted sockets inherit it, on Linux and the BSDs.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.listen(self._backlog)
+        self._gate.freed = self._freed
+        self._watch()
+
+    def stop(self) -> None:
+        """Accept nothing more."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        self._gate.freed = None
+        self._unwatch()
+
+    def _watch(self) -> None:
+        self._watching = True
+        for sock in list(self._socks):
+            if sock.fileno() < 0:
+                self._drop(sock, OSError(errno.EBADF, "it was closed"))
+                continue
+            try:
+                self._loop.add_reader(sock.fileno(), self._accept, sock)
+            except NotImplementedError:
+                # The proactor loop of Windows.
+                self._tasks.append(self._loop.create_task(self._accept_by_loop(sock)))
+
+    def _unwatch(self) -> None:
+        if not self._watching:
+            return
+        self._watching = False
+        for sock in self._socks:
+            self._ignore(sock)
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def _ignore(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            with contextlib.suppress(NotImplementedError):
+                self._loop.remove_reader(sock.fileno())
+
+    def _rest(self, seconds: float) -> None:
+        """Leave what comes to the system's queue for a time."""
+        self._unwatch()
+        self._pause = self._loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._is_full = False
+        self._watch()
+
+    def _freed(self) -> None:
+        if self._is_full and self._pause is not None:
+            self._pause.cancel()
+            self._go_on()
+
+    def _accept(self, listening: socket.socket) -> None:
+        # A limit of its own, whatever may wait: the loop has other things to do.
+        for number in range(_ACCEPTED_AT_ONCE):
+            if not self._watching or (number >= _ACCEPTED_WHEN_CROWDED and self._gate.is_crowded):
+                return
+            if left := self._gate.delay():
+                self._is_full = True
+                self._rest(left)
+                return
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as exc:
+                delay = self._after(exc, listening)
+                if delay is None:
+                    return
+                if delay:
+                    self._rest(delay)
+                    return
+                continue
+            self._lost = 0
+            sock.setblocking(False)
+            self._accepted(sock, address)
+
+    async def _accept_by_loop(self, listening: socket.socket) -> None:
+        while True:
+            delay: float | None = self._gate.delay()
+            if not delay:
+                try:
+                    sock, address = await self._loop.sock_accept(listening)
+                except OSError as exc:
+                    delay = self._after(exc, listening)
+                    if delay is None:
+                        return
+                else:
+                    self._lost = 0
+                    self._accepted(sock, address)
+                    continue
+            await asyncio.sleep(delay)
+
+    def _after(self, exc: OSError, listening: socket.socket) -> float | None:
+        """Return for how many seconds not to accept after an error; ``None`` for never more from this socket."""
+        if exc.errno in BROKEN:
+            self._drop(listening, exc)
+            return None
+        if exc.errno in LOST and self._lost < LOST_IN_A_ROW:
+            self._lost += 1
+            text = "a connection was lost before it was accepted: %s"
+            self._gate.count(exc.errno, logging.INFO, text, exc.strerror)
+            return 0.0
+        self._lost = 0
+        self._gate.count((exc.errno,), logging.ERROR, "cannot accept connections for now: %s", exc.strerror)
+        # Whoever waits in the opening handshake has a descriptor and memory.
+        delay = self._gate.relieve() if exc.errno in EXHAUSTED else None
+        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
+
+    def _drop(self, sock: socket.socket, exc: OSError) -> None:
+        self._ignore(sock)
+        self._socks.remove(sock)
+        self._logger.error("a listening socket accepts no more connections", exc_info=exc)

@@ -1,0 +1,204 @@
+"""The outgoing half of a stream, and its end: what reader and writer of :func:`wirespeed.open_stream` share.
+
+It owns the bytes that were written and have not become a message yet. It knows nothing of bytes received. It starts no
+task, except while the connection has no room for what was written, and to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .._connection.state import State
+from ..close_codes import CloseCode
+from ..exceptions import ConnectionClosed, ConnectionClosedError
+from ..typing import BytesLike
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from ._connection import ClientConnection
+
+__all__ = ["Pipe", "StreamClosedError", "closed_error"]
+
+# asyncio holds tasks by weak references only, and nobody else needs to hold a stream that is closing.
+_background: set[asyncio.Task[None]] = set()
+
+
+class StreamClosedError(ConnectionClosedError, ConnectionResetError):
+    """Raised by reading from a stream that ended with an error, and by writing to one that has ended.
+
+    It is both a :exc:`wirespeed.ConnectionClosedError`, with the close frames, and the ``ConnectionResetError`` that
+    code written for other streams expects.
+    """
+
+    errno = errno.ECONNRESET
+    strerror = os.strerror(errno)
+
+
+def closed_error(closed: ConnectionClosed) -> StreamClosedError:
+    """Return an exception that tells of the end of a connection: a new one, as one raised again keeps old frames."""
+    error = StreamClosedError(closed.rcvd, closed.sent, closed.rcvd_then_sent)
+    error.__cause__ = closed.__cause__
+    return error
+
+
+class Pipe:
+    """What reader and writer share. It does not refer to them: one that is forgotten goes at once.
+
+    Args:
+        connection: The connection.
+        message_size: Bytes of a message, at most.
+        close_timeout: Seconds without progress after which closing gives up what was written; ``None`` for no limit.
+
+    Attributes:
+        connection: The connection.
+        failure: What ended the connection, as far as sending has met it; ``None`` before.
+        closing: The task that closes, once there is one.
+        lost: Whether bytes that were written could not be sent.
+    """
+
+    def __init__(self, connection: ClientConnection, message_size: int, close_timeout: float | None) -> None:
+        self.connection = connection
+        self.failure: ConnectionClosed | None = None
+        self.closing: asyncio.Task[None] | None = None
+        self.lost = False
+        self._loop = asyncio.get_running_loop()
+        self._message_size = message_size
+        self._close_timeout = close_timeout
+        # Written, and not sent: their sum is size.
+        self._chunks: deque[BytesLike] = deque()
+        self._size = 0
+        self._scheduled = False
+        self._pump: asyncio.Task[None] | None = None
+        self._keep = False
+
+    def fail(self, failure: ConnectionClosed) -> None:
+        """Remember what ended the connection, and drop what can be sent no more."""
+        self.failure = self.failure or failure.with_traceback(None)
+        self.lost = self.lost or self._size > 0
+        self._chunks.clear()
+        self._size = 0
+
+    # Sending
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to send, at the end of this iteration of the loop or when they fill a message."""
+        if self.failure is not None or self.closing is not None:
+            self.lost = self.lost or self.closing is None
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._size >= self._message_size:
+            self._push(whole=True)
+        if self._size and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._end_of_iteration)
+
+    def _end_of_iteration(self) -> None:
+        self._scheduled = False
+        self.push()
+
+    def push(self) -> None:
+        """Send what was written, as far as the connection has room; the rest follows when it has."""
+        self._push(whole=False)
+
+    def _push(self, *, whole: bool) -> None:
+        if self._size and not self._is_pumping() and not self._send(whole=whole):
+            self._pump = self.start(self._send_rest())
+
+    def _is_pumping(self) -> bool:
+        return self._pump is not None and not self._pump.done()
+
+    def _send(self, *, whole: bool) -> bool:
+        least = self._message_size if whole else 1
+        while self._size >= least:
+            message = self._next_message()
+            try:
+                self.connection.send_nowait(message)
+            except BlockingIOError:
+                self._chunks.appendleft(message)
+                return False
+            except ConnectionClosed as exc:
+                self.fail(exc)
+                return True
+            self._size -= len(message)
+        return True
+
+    def _next_message(self) -> BytesLike:
+        taken: list[BytesLike] = []
+        room = self._message_size
+        while self._chunks and room:
+            chunk = self._chunks.popleft()
+            if len(chunk) > room:
+                view = memoryview(chunk)
+                self._chunks.appendleft(view[room:])
+                chunk = view[:room]
+            taken.append(chunk)
+            room -= len(chunk)
+        return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    async def _send_rest(self) -> None:
+        try:
+            while self._size:
+                await self.connection.flush()
+                self._send(whole=False)
+        except ConnectionClosed as exc:
+            self.fail(exc)
+
+    async def drain(self) -> None:
+        """Return when the operating system has taken what was written.
+
+        Raises:
+            StreamClosedError: It could not be sent.
+        """
+        self.push()
+        if self._pump is not None:
+            # Whoever stops waiting for it does not stop it.
+            await asyncio.shield(self._pump)
+        if self.failure is None:
+            try:
+                await self.connection.flush()
+            except ConnectionClosed as exc:
+                self.fail(exc)
+        if self.failure is not None:
+            raise closed_error(self.failure)
+
+    # Closing
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something in a task that lives until it is done."""
+        task = self._loop.create_task(work)
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+        return task
+
+    def close(self, *, keep: bool = False) -> None:
+        """Begin to close, if that has not happened yet.
+
+        Args:
+            keep: Whether what arrives meanwhile is wanted: then the server must wait for a slow reader.
+        """
+        if self.closing is None:
+            self._keep = keep
+            self.push()
+            self.closing = self.start(self._close())
+        elif self._keep and not keep:
+            self._keep = False
+            if self.connection.state is not State.OPEN:
+                self.connection._begin_close(CloseCode.NORMAL_CLOSURE, "")
+
+    async def _close(self) -> None:
+        while self._pump is not None and not self._pump.done():
+            left = self._size
+            await asyncio.wait([self._pump], timeout=self._close_timeout)
+            if self._size == left:
+                break
+        self.connection._begin_close(CloseCode.NORMAL_CLOSURE, "", keep=self._keep)
+        await self.connection.wait_closed()
+        if self._pump is not None:
+            # The connection is closed: it ends, and tells whether something was left.
+            await asyncio.wait([self._pump])

@@ -1,0 +1,270 @@
+"""Making servers: the keyword arguments, checked, and where to listen."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import socket as socket_module
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from .._net.binding import bind_unix, check_socket, hosts_of, port_of
+from .._options.common import QUEUE_BYTES, check_type
+from .._options.compression import Deflate
+from .._options.hints import hinting
+from .._options.server import AsyncServerOptions, ServerSSL
+from .._serving.handling import check_async_handler
+from .._version import SERVER
+from ..datastructures import Request, Response
+from ..tls import TLS
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ._listening import bind_tcp
+from ._server import Handler, Server, ServerConnection
+from .listener import Listener
+
+__all__ = ["serve", "unix_serve"]
+
+_ProcessRequest = Callable[[ServerConnection, Request], Awaitable[Response | None] | Response | None]
+_ProcessResponse = Callable[[ServerConnection, Request, Response], Awaitable[Response | None] | Response | None]
+_SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | str | None]
+
+
+@hinting("serve")
+def serve(
+    handler: Handler | None,
+    host: str | Iterable[str] | None = None,
+    port: int | None = None,
+    *,
+    # WebSocket
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    select_subprotocol: _SelectSubprotocol | None = None,
+    compression: Deflate | str | None = "deflate",
+    # HTTP
+    process_request: _ProcessRequest | None = None,
+    process_response: _ProcessResponse | None = None,
+    server_header: str | None = SERVER,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    max_queue_bytes: int | None = QUEUE_BYTES,
+    write_limit: int | tuple[int, int | None] = 2**15,
+    yield_after: int = 1024,
+    max_pending: int = 1024,
+    # The event loop
+    io_port: Literal["fd", "transport"] | None = None,
+    # Callbacks
+    listener: Callable[[], Listener] | None = None,
+    zero_copy: bool = False,
+    # TCP and TLS
+    ssl: TLS | ssl_module.SSLContext | None = None,
+    sock: socket_module.socket | None = None,
+    family: int = 0,
+    flags: int = socket_module.AI_PASSIVE,
+    backlog: int = 4096,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+    start_serving: bool = True,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: Callable[..., ServerConnection] | None = None,
+) -> Server:
+    """Serve WebSocket connections.
+
+    The result can be awaited, for a server that the caller closes. It is an asynchronous context manager, which closes
+    the server::
+
+        async def echo(ws):
+            async for message in ws:
+                await ws.send(message)
+
+        async with serve(echo, "localhost", 8765) as server:
+            await server.serve_forever()
+
+    The handler runs in a task for each connection. When it returns, the connection is closed with code 1000; when it
+    raises, with code 1011, and the exception is logged.
+
+    Args:
+        handler: Coroutine function that receives the connection; ``None`` if there is a ``listener``.
+        host: Name or address to listen on, or several; ``None`` for all interfaces.
+        port: Port; ``None`` or 0 for one that the system chooses.
+        origins: Values of the Origin header to accept: ``str``, patterns of :mod:`re` that match it as a whole, and
+            ``None`` for its absence. It defends against other people's web pages; ``None`` accepts all.
+        subprotocols: Subprotocols to accept, in order of preference.
+        select_subprotocol: Called with the connection and the list that the client offers; returns one of these, or
+            ``None``. It may raise :exc:`NegotiationError`.
+        compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
+            with other settings, ``None`` for no compression.
+        process_request: Called with the connection and the request; returns a response to send instead of accepting,
+            such as ``connection.respond(404, "...")``, or ``None``. It may be a coroutine function.
+        process_response: Called with the connection, the request and the response, which it may change or replace. It
+            may be a coroutine function.
+        server_header: Value of the Server header, ``None`` for no header.
+        open_timeout: Seconds for the opening handshake, TLS and ``process_request`` included; ``None`` for no limit.
+        ping_interval: Seconds between keepalive pings, ``None`` for none.
+        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
+            no limit.
+        close_timeout: Seconds that closing waits for the client; ``None`` for no limit.
+        max_size: As for :class:`wirespeed.connect`.
+        max_fragments: As for :class:`wirespeed.connect`.
+        max_queue: As for :class:`wirespeed.connect`.
+        max_queue_bytes: As for :class:`wirespeed.connect`.
+        write_limit: As for :class:`wirespeed.connect`.
+        yield_after: As for :class:`wirespeed.connect`.
+        max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
+            too many, one that was silent for a second is closed, of the address that has most of them, the one that
+            was silent longest; of 16 times as many, without that second. A request that is complete takes no place.
+        io_port: As for :class:`wirespeed.connect`.
+        listener: Makes a :class:`wirespeed.Listener` for each connection: its class, for example.
+        zero_copy: Whether listeners get binary messages as ``memoryview``, valid until their method returns.
+        ssl: :class:`wirespeed.TLS` with a certificate (native, fast), or an ``ssl.SSLContext``; ``None`` for no TLS.
+        sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        flags: As for ``socket.getaddrinfo``.
+        backlog: Connections that the system keeps until they are accepted.
+        reuse_address: Whether to bind an address whose last connections are not forgotten; so by default on POSIX.
+        reuse_port: Whether several sockets may listen on the port, in several processes for example.
+        start_serving: Whether to accept connections at once, and not with :meth:`Server.start_serving` only.
+        logger: Logger of the server and its connections; by default ``wirespeed.server``.
+        create_connection: Class to make the connections of, derived from :class:`ServerConnection`.
+
+    Raises:
+        OSError: The address cannot be listened on; raised when the server is awaited.
+        TypeError, ValueError: An argument is wrong; the text names it. Raised by the call.
+    """
+    options = AsyncServerOptions(
+        origins=origins,
+        subprotocols=subprotocols,
+        select_subprotocol=select_subprotocol,
+        compression=compression,
+        process_request=process_request,
+        process_response=process_response,
+        server_header=server_header,
+        open_timeout=open_timeout,
+        ping_interval=ping_interval,
+        ping_timeout=ping_timeout,
+        close_timeout=close_timeout,
+        max_size=max_size,
+        max_fragments=max_fragments,
+        max_queue=max_queue,
+        max_queue_bytes=max_queue_bytes,
+        write_limit=write_limit,
+        yield_after=yield_after,
+        max_pending=max_pending,
+        io_port=io_port,
+        listener=listener,
+        zero_copy=zero_copy,
+        logger=logger,
+    )
+    hosts, number = hosts_of(host), port_of(port)
+    for name, value in (("family", family), ("flags", flags)):
+        check_type(name, value, int, "an int")
+    if sock is not None:
+        check_socket(sock)
+        if host is not None or port is not None:
+            raise ValueError("sock excludes host and port")
+
+    async def bind() -> list[socket_module.socket]:
+        if sock is not None:
+            return [_own(sock)]
+        return await bind_tcp(
+            hosts, number, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
+        )
+
+    return _make(handler, options, bind, ssl, backlog, start_serving, create_connection)
+
+
+@hinting("unix_serve")
+def unix_serve(
+    handler: Handler | None,
+    path: PathLike | None = None,
+    *,
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | None = None,
+    server_header: str | None = SERVER,
+    backlog: int = 4096,
+    start_serving: bool = True,
+    create_connection: Callable[..., ServerConnection] | None = None,
+    **options: Any,
+) -> Server:
+    """Serve WebSocket connections on a Unix socket, behind a reverse proxy for example.
+
+    Args:
+        handler: As for :func:`serve`.
+        path: Path of the socket, ``None`` if ``sock`` is given. A socket that was left there is replaced.
+        sock: Bound Unix socket to listen on. The server closes it.
+        ssl: As for :func:`serve`.
+        server_header: As for :func:`serve`.
+        backlog: As for :func:`serve`.
+        start_serving: As for :func:`serve`.
+        create_connection: As for :func:`serve`.
+        **options: Those keyword arguments of :func:`serve` that do not concern TCP.
+
+    Raises:
+        OSError: The path cannot be listened on; raised when the server is awaited.
+        TypeError, ValueError: An argument is wrong; the text names it. Raised by the call.
+    """
+    known = {field.name for field in dataclasses.fields(AsyncServerOptions) if field.init}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
+    checked = AsyncServerOptions(server_header=server_header, **options)
+    if sock is not None:
+        check_socket(sock)
+    if (path is None) == (sock is None):
+        raise ValueError("path is missing" if path is None else "path and sock exclude each other")
+
+    async def bind() -> list[socket_module.socket]:
+        if sock is not None:
+            return [_own(sock)]
+        return [bind_unix(path or b"")]
+
+    return _make(handler, checked, bind, ssl, backlog, start_serving, create_connection, path)
+
+
+def _make(
+    handler: Handler | None,
+    options: AsyncServerOptions,
+    bind: Callable[[], Awaitable[list[socket_module.socket]]],
+    ssl: TLS | ssl_module.SSLContext | None,
+    backlog: int,
+    start_serving: bool,
+    create_connection: Callable[..., ServerConnection] | None,
+    path: PathLike | None = None,
+) -> Server:
+    if handler is None:
+        if options.listener is None:
+            raise TypeError("handler is missing; only a server with a listener needs none")
+    else:
+        check_async_handler(handler)
+        if options.listener is not None:
+            raise ValueError("handler and listener exclude each other: messages go to the one or the other")
+    if create_connection is not None and not callable(create_connection):
+        raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
+    if not isinstance(backlog, int) or isinstance(backlog, bool):
+        raise TypeError(f"backlog must be an int, not {type(backlog).__name__}")
+    return Server(
+        bind,
+        handler,
+        options,
+        ssl=ServerSSL(ssl),
+        backlog=backlog,
+        start_serving=start_serving,
+        create_connection=create_connection,
+        path=path,
+    )
+
+
+def _own(sock: socket_module.socket) -> socket_module.socket:
+    if sock.fileno() < 0:
+        raise ValueError("sock is closed")
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,542 @@
+"""The asyncio server: a handler, or a listener, for every connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import signal as signal_module
+import socket as socket_module
+import ssl as ssl_module
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .._connection.construction import construct
+from .._connection.state import State
+from .._connection.status import AcceptedStatus, address_text
+from .._handshake.admission import Lingering
+from .._handshake.greeting import Greeting
+from .._handshake.negotiation import LINGER, say_failed, say_refused
+from .._handshake.responses import common_fields, plain_response
+from .._native import Opened, ServerOpening
+from .._net.binding import file_of, remove_file
+from .._options.server import AsyncServerOptions, ServerSSL, check_farewell
+from .._serving.handling import not_awaitable, tell_end
+from ..close_codes import CloseCode
+from ..datastructures import Response
+from ..tls import TLS
+from ..typing import PathLike, StatusLike
+from ._connection import Connection, attach, choose_port, native_arguments
+from ._deadline import Deadline
+from ._gate import Gate, InTask
+from ._greeting import Greetings
+from ._listening import Acceptor
+from ._serving import negotiate, receive_request
+from ._tasks import current_task
+from ._turns import give_turn, is_turn_due
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Handler", "Server", "ServerConnection"]
+
+Handler = Callable[["ServerConnection"], Awaitable[None]]
+
+
+class ServerConnection(AcceptedStatus, Connection):
+    """The connection of a server, which its handler receives.
+
+    While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
+    ``CONNECTING``, and nothing can be sent or received.
+
+    Attributes:
+        username: Set by :func:`basic_auth`.
+        handler: Set by :func:`route`.
+        handler_kwargs: Set by :func:`route`.
+    """
+
+    username: str
+    handler: Callable[..., Awaitable[None]]
+    handler_kwargs: Mapping[str, Any]
+
+    @property
+    def server(self) -> Server:
+        """The server that has accepted the connection."""
+        server: Server = self._server
+        return server
+
+    def respond(self, status: StatusLike, text: str) -> Response:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return plain_response(status, text)
+
+
+class Server:
+    """A WebSocket server, made by :func:`serve`.
+
+    ``await`` starts it and returns it. As an asynchronous context manager, it is closed at the end.
+
+    Attributes:
+        logger: The logger given to ``serve``.
+    """
+
+    # Once it is started.
+    _gate: Gate
+
+    def __init__(
+        self,
+        bind: Callable[[], Awaitable[list[socket_module.socket]]],
+        handler: Handler | None,
+        options: AsyncServerOptions,
+        *,
+        ssl: ServerSSL,
+        backlog: int,
+        start_serving: bool,
+        create_connection: Callable[..., ServerConnection] | None,
+        path: PathLike | None = None,
+    ) -> None:
+        self.logger = options.effective_logger
+        self._bind = bind
+        self._handler = handler
+        self._options = options
+        self._settings = options.native()
+        self._arguments = native_arguments(options)
+        self._ssl = ssl
+        self._backlog = backlog
+        self._start_serving = start_serving
+        self._create_connection = create_connection or ServerConnection
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sockets: list[socket_module.socket] = []
+        self._acceptor: Acceptor | None = None
+        self._greetings: Greetings | None = None
+        self._serving = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[ServerConnection] = set()
+        self._is_closing = False
+        self._closing: asyncio.Task[None] | None = None
+        # How connections are closed, once they are.
+        self._farewell: tuple[int, str] | None = None
+        self._closed: asyncio.Future[None] | None = None
+        self._signals: list[int] = []
+
+    # Starting.
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._listen().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._listen()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        # Collected as garbage, nothing can be awaited.
+        if exc_type is not GeneratorExit:
+            await self.wait_closed()
+
+    async def _listen(self) -> Self:
+        if self._loop is not None:
+            return self
+        self._loop = asyncio.get_running_loop()
+        self._closed = self._loop.create_future()
+        self._port = choose_port(self._options.io_port, self._loop)
+        self._own_selector = hasattr(self._loop, "_wirespeed_selector")
+        self._gate = Gate(self._loop, self._options.max_pending, self.logger)
+        if self._port == "fd":
+            make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
+            self._greetings = Greetings(self._loop, self._options.open_timeout, self._gate, make_opening, self._greeted)
+        try:
+            self._sockets = await self._bind()
+            if self._path is not None:
+                self._file = file_of(self._path)
+            self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self._gate, self.logger)
+            if self._is_closing:
+                self._stop_listening()
+            elif self._start_serving:
+                await self.start_serving()
+        except BaseException:
+            self._stop_listening()
+            self._loop = self._closed = None
+            raise
+        return self
+
+    async def start_serving(self) -> None:
+        """Accept connections; for a server made with ``start_serving=False``."""
+        if self._acceptor is None:
+            raise RuntimeError("the server is not started: await it first")
+        if not self._serving and not self._is_closing:
+            self._acceptor.start()
+            self._serving = True
+            for sock in self._sockets:
+                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+        elif is_turn_due():
+            await give_turn()
+
+    async def serve_forever(self) -> None:
+        """Serve until the server is closed: by :meth:`close`, or by cancelling this."""
+        try:
+            await self.start_serving()
+            await self.wait_closed()
+        except asyncio.CancelledError:
+            self.close()
+            await self.wait_closed()
+            raise
+
+    def close_on_signals(self, *signals: int, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Close the server when one of these signals comes; a second one cancels its handlers.
+
+        Args:
+            *signals: By default SIGTERM and SIGINT.
+            code: As for :meth:`close`.
+            reason: As for :meth:`close`.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
+            NotImplementedError: The loop has no signal handlers.
+            RuntimeError: This is not the main thread.
+        """
+        # Inside a signal handler, it would be too late.
+        check_farewell(code, reason)
+        loop = self.get_loop()
+
+        def handle(number: int) -> None:
+            self.logger.info("received %s", signal_module.Signals(number).name)
+            if self._farewell is None:
+                self.close(code=code, reason=reason)
+            else:
+                for task in self._tasks:
+                    task.cancel()
+
+        for number in signals or (signal_module.SIGTERM, signal_module.SIGINT):
+            loop.add_signal_handler(number, handle, number)
+            self._signals.append(number)
+
+    # What it is.
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop."""
+        if self._loop is None:
+            raise RuntimeError("the server is not started: await it first")
+        return self._loop
+
+    def is_serving(self) -> bool:
+        """Return whether it accepts connections."""
+        is_broken = self._acceptor is not None and self._acceptor.is_broken
+        return self._serving and not self._is_closing and not is_broken
+
+    @property
+    def sockets(self) -> tuple[socket_module.socket, ...]:
+        """The listening sockets; none once it is closed."""
+        return tuple(self._sockets)
+
+    @property
+    def connections(self) -> set[ServerConnection]:
+        """The connections that are open, in a new set."""
+        return {connection for connection in self._connections if connection._state == State.OPEN}
+
+    # Closing.
+
+    def close(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Begin to close: accept nothing more, refuse with 503 who is in the opening handshake, close what is open.
+
+        A second call closes the connections that the first has left open, and nothing else.
+
+        Args:
+            close_connections: Whether to close the connections that are open; they are waited for if not.
+            code: Close code for them.
+            reason: Close reason for them.
+
+        Raises:
+            ProtocolError: The code, or the reason, cannot be sent.
+        """
+        check_farewell(code, reason)
+        if self._loop is None:
+            return
+        if self._loop.is_closed():
+            self._give_up()
+            return
+        if close_connections and self._farewell is None:
+            self._farewell = (code, reason)
+            if self._is_closing:
+                self._loop.call_soon(self._begin_farewell)
+        if not self._is_closing:
+            self._is_closing = True
+            self._closing = self._loop.create_task(self._close())
+
+    async def wait_closed(self) -> None:
+        """Wait until the server is closed: all connections are, and all handlers have returned."""
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+        if is_turn_due():
+            await give_turn()
+
+    async def _close(self) -> None:
+        self.logger.info("server closing")
+        try:
+            self._stop_listening()
+            if self._greetings is not None:
+                self._greetings.release()
+            self._begin_farewell()
+            # One that was cancelled before its first step has taken nothing out.
+            while tasks := [task for task in self._tasks if not task.done()]:
+                await asyncio.wait(tasks)
+            for connection in self._connections:
+                connection.abort()
+        finally:
+            self._gate.finish()
+            for number in self._signals:
+                with contextlib.suppress(Exception):
+                    self.get_loop().remove_signal_handler(number)
+            if self._closed is not None and not self._closed.done():
+                self._closed.set_result(None)
+        self.logger.info("server closed")
+
+    def _begin_farewell(self) -> None:
+        if self._farewell is not None:
+            for connection in self.connections:
+                connection._begin_close(*self._farewell)
+
+    def _give_up(self) -> None:
+        """End at once, where the loop is closed and nothing can be waited for."""
+        self._is_closing = True
+        for connection in list(self._connections):
+            with contextlib.suppress(RuntimeError):
+                connection.abort()
+        for sock in self._sockets:
+            sock.close()
+        if self._path is not None:
+            remove_file(self._path, self._file)
+
+    def _stop_listening(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        socks, self._sockets = self._sockets, []
+        if self._path is not None:
+            remove_file(self._path, self._file)
+        for sock in socks:
+            sock.close()
+
+    # TLS.
+
+    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
+        """Use other certificates for the connections that are accepted from now on.
+
+        Args:
+            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+
+        Raises:
+            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
+                ``load_cert_chain``.
+            ValueError: The settings are wrong. The old ones stay in use.
+        """
+        self._ssl.reload(ssl)
+
+    # Connections.
+
+    def _accepted(self, sock: socket_module.socket, address: Any) -> None:
+        if self._greetings is None:
+            self._start_opening(Greeting(sock, address))
+        else:
+            self._greetings.add(sock, address)
+
+    def _greeted(self, greeting: Greeting, watched: bool) -> None:
+        # Most often there is nothing to wait for: not for more of the request, the application or TLS.
+        if greeting.opening is not None and greeting.opening.done:
+            self._gate.leave(greeting.entry)
+            if greeting.is_bare and self._answers_at_once():
+                self._open_at_once(greeting, greeting.opening, watched)
+                return
+        if watched:
+            self.get_loop().remove_reader(greeting.sock.fileno())
+        self._start_opening(greeting)
+
+    def _answers_at_once(self) -> bool:
+        return self._ssl.native is None and not self._is_closing and not self._options.has_hooks
+
+    def _open_at_once(self, greeting: Greeting, opening: ServerOpening, watched: bool) -> None:
+        sock, address = greeting.sock, greeting.address
+        descriptor = sock.fileno()
+        connection: ServerConnection | None = None
+        try:
+            connection = self._make_connection(opening.finish(), sock, address)
+            error = connection._give(connection._handshake.answer(common_fields(self._options.server_header)))
+            # What the loop has for the descriptor is replaced, or has to go.
+            if watched and (self._own_selector or connection._state == State.CLOSED):
+                self.get_loop().remove_reader(descriptor)
+            connection._attach()
+        except BaseException as exc:
+            if watched:
+                self.get_loop().remove_reader(descriptor)
+            self._opening_failed(greeting, connection, exc)
+            if not isinstance(exc, Exception):
+                raise
+            return
+        if error is None:
+            self._log_open(connection)
+            self._connections.add(connection)
+            self._start(self._handle(connection))
+        else:
+            self._start(self._refused(connection, address, error))
+
+    def _start_opening(self, greeting: Greeting) -> None:
+        candidate = InTask(greeting.sock, self._tasks)
+        if greeting.is_complete:
+            # From here on it waits for the application, and not for its client.
+            greeting.entry = None
+        elif greeting.entry is None:
+            greeting.entry = self._gate.enter(candidate, greeting.address)
+        else:
+            greeting.entry.candidate = candidate
+        candidate.task = self._start(self._serve(greeting))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it in a task of the server, which it must take out at its end."""
+        task = self.get_loop().create_task(coroutine)
+        # An eager task may be over before it is here.
+        if not task.done():
+            self._tasks.add(task)
+        return task
+
+    def _ended(self) -> None:
+        # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
+        task = current_task(self._loop)
+        if task is not None:
+            self._tasks.discard(task)
+
+    async def _serve(self, greeting: Greeting) -> None:
+        try:
+            connection = await self._open(greeting)
+            if connection is not None:
+                await self._handle(connection)
+        finally:
+            self._ended()
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        self._connections.add(connection)
+        try:
+            if self._farewell is not None:
+                # It was accepted before the server began to close, and attached after.
+                connection._begin_close(*self._farewell)
+                await connection.wait_closed()
+            elif self._handler is None:
+                await connection.wait_closed()
+            else:
+                await self._run_handler(self._handler, connection)
+        except Exception as exc:
+            # The listener's, which has been told when it was raised, or that of a subclass which closes in its own way.
+            if exc is not connection._listener_error:
+                tell_end(connection, exc)
+        finally:
+            self._connections.discard(connection)
+            self._ended()
+
+    async def _run_handler(self, handler: Handler, connection: ServerConnection) -> None:
+        told: Exception | None = None
+        try:
+            async with connection:
+                try:
+                    result: Any = handler(connection)
+                    if type(result) is not types.CoroutineType and not inspect.isawaitable(result):
+                        raise not_awaitable(result)
+                    await result
+                except Exception as exc:
+                    # Now: closing takes its time, and may be cancelled.
+                    tell_end(connection, exc)
+                    told = exc
+                    raise
+        except Exception as exc:
+            if exc is not told:
+                raise
+        finally:
+            # Its traceback refers to this frame: no cycle, please.
+            told = None
+
+    async def _open(self, greeting: Greeting) -> ServerConnection | None:
+        """Make the opening handshake; ``None`` if it failed, which was logged."""
+        connection: ServerConnection | None = None
+        options = self._options
+        sock, remote = greeting.sock, greeting.address
+        left = options.open_timeout if greeting.deadline is None else greeting.deadline - self.get_loop().time()
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(sock)
+                with Deadline(left):
+                    opened = await receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                    # Nobody closes it any more for another client: it has said all that it has to say.
+                    self._gate.leave(greeting.entry)
+                    connection = self._make_connection(opened, sock, remote)
+                    error = await negotiate(connection, options, lambda: self._is_closing)
+                if connection._state == State.CLOSED:
+                    return None  # a hook has ended it
+                await attach(connection, sock, self.get_loop())
+                # The socket is the connection's.
+                stack.pop_all()
+            if error is None:
+                self._log_open(connection)
+                return connection
+            await self._refused(connection, remote, error)
+        except BaseException as exc:
+            self._opening_failed(greeting, connection, exc)
+            if not isinstance(exc, Exception):
+                raise
+        finally:
+            self._gate.leave(greeting.entry)
+        return None
+
+    async def _refused(self, connection: ServerConnection, remote: Any, error: Exception) -> None:
+        """Let the response leave, and the client read it."""
+        entry = self._gate.enter(Lingering(connection.abort), remote)
+        try:
+            say_refused(connection, error, self._gate)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(connection._wait_for_end(), LINGER)
+        finally:
+            self._gate.leave(entry)
+            connection.abort()
+            self._ended()
+
+    def _opening_failed(self, greeting: Greeting, connection: ServerConnection | None, exc: BaseException) -> None:
+        if connection is not None:
+            connection.abort()
+        if isinstance(exc, Exception):
+            say_failed(greeting, connection, exc, self._gate, self.logger)
+
+    def _log_open(self, connection: ServerConnection) -> None:
+        if self.logger.isEnabledFor(logging.DEBUG):
+            self.logger.debug("connection open (%s): %r", connection._label, connection.request)
+
+    def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
+        local = sock.getsockname()
+        if self._port == "fd":
+            opened._adopt(sock.detach())
+        try:
+            return construct(
+                self._create_connection,
+                ServerConnection,
+                opened,
+                loop=self._loop,
+                logger=self.logger,
+                local_address=local,
+                remote_address=remote,
+                listener=None if self._options.listener is None else self._options.listener(),
+                server=self,
+                **self._arguments,
+            )
+        except BaseException:
+            # The traceback in a log may keep it for long.
+            opened._discard()
+            raise

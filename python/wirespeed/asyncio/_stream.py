@@ -1,0 +1,383 @@
+"""A WebSocket as a pipe of bytes: a reader and a writer in the way of ``asyncio.open_connection``.
+
+It owns the bytes of a message that was not read whole. It knows nothing of frames: a connection receives on demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .._connection.state import State
+from ..exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK
+from ..typing import BytesLike
+from ._client import connect
+from ._pipe import Pipe, StreamClosedError, closed_error
+from ._turns import give_turn, is_turn_due
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._connection import ClientConnection
+
+__all__ = ["StreamClosedError", "StreamReader", "StreamWriter", "open_stream"]
+
+
+# Below it, joining messages costs less than keeping each: measured, between 1 and 16 KiB.
+_SMALL = 4096
+
+
+async def open_stream(
+    uri: str, *, limit: int = 2**16, message_size: int = 2**16, **connect_options: Any
+) -> tuple[StreamReader, StreamWriter]:
+    """Connect to a WebSocket server that carries a stream of bytes, such as VNC, SSH, MQTT or a database's protocol.
+
+    What is written leaves in binary messages; what is read comes from messages of either kind, of text its UTF-8.
+    Where messages begin and end has no meaning.
+
+    Args:
+        uri: ``ws://`` or ``wss://`` URI.
+        limit: Bytes that are received ahead of the application; beyond it, reading from the socket stops, and the
+            server has to wait. Also the longest line, or chunk up to a separator, that is read.
+        message_size: Bytes of a message that is sent, at most. Servers limit the messages that they accept, some to
+            64 KiB.
+        **connect_options: Keyword arguments of :func:`wirespeed.connect`. Here ``compression`` is ``None`` unless
+            given: most such protocols encrypt or compress by themselves.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong; the text names it.
+        Exception: What :func:`wirespeed.connect` raises.
+    """
+    for name, value in (("limit", limit), ("message_size", message_size)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1")
+    for name in ("listener", "zero_copy"):
+        if connect_options.get(name):
+            raise TypeError(f"{name} is of no use here: the reader receives")
+    defaults = {"compression": None, "max_queue": None, "max_queue_bytes": limit}
+    connection = await connect(uri, **{**defaults, **connect_options})
+    pipe = Pipe(connection, message_size, connect_options.get("close_timeout", 10))
+    return StreamReader(pipe, limit), StreamWriter(pipe)
+
+
+class StreamReader:
+    """The reading end of :func:`open_stream`, with the methods of ``asyncio.StreamReader``.
+
+    Iterating over it yields lines. One coroutine may read at a time. Cancelling a method that reads loses no bytes.
+
+    A connection that the server closes properly, with code 1000, 1001 or none, is the end of the stream. One that ends
+    otherwise raises :exc:`StreamClosedError`, after everything that was received before has been read.
+    """
+
+    __slots__ = ("__weakref__", "_buffer", "_limit", "_messages", "_pipe", "_size", "_waiting")
+
+    def __init__(self, pipe: Pipe, limit: int) -> None:
+        self._pipe = pipe
+        self._limit = limit
+        # What was searched for a separator, and the messages behind it. Their sum is size.
+        self._buffer = bytearray()
+        self._messages: deque[bytes | memoryview] = deque()
+        self._size = 0
+        self._waiting = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._size} bytes buffered, {self._pipe.connection!r}>"
+
+    async def read(self, n: int = -1) -> bytes:
+        """Read what has arrived, and wait for it if nothing has.
+
+        Args:
+            n: Bytes to read at most; -1 to read until the end of the stream.
+
+        Returns:
+            One byte at least, unless the stream has ended or ``n`` is 0.
+
+        Raises:
+            StreamClosedError: The connection did not end properly.
+            RuntimeError: Another coroutine is reading.
+        """
+        if is_turn_due():
+            await give_turn()
+        if n < 0:
+            while await self._receive("read"):
+                pass
+            return self._take(self._size)
+        if n and not self._size:
+            await self._receive("read")
+        return self._take(n)
+
+    async def readexactly(self, n: int) -> bytes:
+        """Read a number of bytes, neither less nor more.
+
+        Args:
+            n: Bytes to read.
+
+        Raises:
+            asyncio.IncompleteReadError: The stream ended before; ``partial`` holds what there was.
+            StreamClosedError: The connection did not end properly. What was received is kept, for :meth:`read`.
+            RuntimeError: Another coroutine is reading.
+        """
+        if n < 0:
+            raise ValueError("readexactly size can not be less than zero")
+        if is_turn_due():
+            await give_turn()
+        while self._size < n:
+            if not await self._receive("readexactly"):
+                raise asyncio.IncompleteReadError(self._take(n), n)
+        return self._take(n)
+
+    async def readuntil(self, separator: bytes | tuple[bytes, ...] = b"\n") -> bytes:
+        """Read up to and including a separator.
+
+        Args:
+            separator: The separator, or several, of which the one that ends first counts.
+
+        Raises:
+            asyncio.IncompleteReadError: The stream ended before; ``partial`` holds what there was.
+            asyncio.LimitOverrunError: The bytes before the separator exceed ``limit``. They are kept, for another
+                method to read them.
+            StreamClosedError: The connection did not end properly. What was received is kept, for :meth:`read`.
+            RuntimeError: Another coroutine is reading.
+        """
+        separators = separator if isinstance(separator, tuple) else (separator,)
+        if not separators:
+            raise ValueError("Separator should contain at least one element")
+        lengths = [len(each) for each in separators]
+        if not min(lengths):
+            raise ValueError("Separator should be at least one-byte string")
+        if is_turn_due():
+            await give_turn()
+        searched = 0
+        while True:
+            found = [
+                (start + length, start)
+                for each, length in zip(separators, lengths, strict=True)
+                if (start := self._buffer.find(each, searched)) >= 0
+            ]
+            if found:
+                end, start = min(found)
+                if start > self._limit:
+                    raise asyncio.LimitOverrunError("Separator is found, but chunk is longer than limit", start)
+                return self._take(end)
+            # The longest separator may have begun.
+            searched = max(0, len(self._buffer) + 1 - max(lengths))
+            if searched > self._limit:
+                raise asyncio.LimitOverrunError("Separator is not found, and chunk exceed the limit", searched)
+            if self._messages:
+                self._buffer += self._messages.popleft()
+            elif not await self._receive("readuntil"):
+                raise asyncio.IncompleteReadError(self._take(self._size), None)
+
+    async def readline(self) -> bytes:
+        r"""Read a line with its ``\n``, which only the last one may lack; nothing at the end of the stream.
+
+        Raises:
+            ValueError: The line is longer than ``limit``. As much of it as has arrived is dropped.
+            StreamClosedError: The connection did not end properly. What was received is kept, for :meth:`read`.
+            RuntimeError: Another coroutine is reading.
+        """
+        try:
+            return await self.readuntil(b"\n")
+        except asyncio.IncompleteReadError as exc:
+            return exc.partial
+        except asyncio.LimitOverrunError as exc:
+            # Up to and including the end of the line, if that has arrived.
+            end = exc.consumed + 1
+            self._take(end if self._buffer.startswith(b"\n", exc.consumed) else len(self._buffer))
+            raise ValueError(exc.args[0]) from None
+
+    def at_eof(self) -> bool:
+        """Return whether the stream has ended and everything was read."""
+        connection = self._pipe.connection
+        while not self._size and not self._waiting and connection.state is not State.OPEN:
+            try:
+                self._keep([connection.recv_nowait(decode=False)])
+            except ConnectionClosedOK:
+                return True
+            except (BlockingIOError, ConnectionClosedError):
+                break
+        return False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        line = await self.readline()
+        if not line:
+            raise StopAsyncIteration
+        return line
+
+    async def _receive(self, name: str) -> bool:
+        """Wait for bytes, and keep them; ``False`` at the end of the stream."""
+        if self._waiting:
+            raise RuntimeError(f"{name}() called while another coroutine is already waiting for incoming data")
+        # What the answer depends on need not wait for the end of the iteration.
+        self._pipe.push()
+        self._waiting = True
+        try:
+            while not self._keep(await self._pipe.connection.recv_many(decode=False)):
+                pass
+            return True
+        except ConnectionClosedOK:
+            return False
+        except ConnectionClosed as exc:
+            self._pipe.fail(exc)
+            raise closed_error(exc) from exc.__cause__
+        finally:
+            self._waiting = False
+
+    def _keep(self, messages: list[bytes]) -> bool:
+        """Keep messages; ``False`` if they are empty."""
+        if len(messages) > 1 and len(messages[0]) < _SMALL:
+            messages = [b"".join(messages)]
+        before = self._size
+        for message in messages:
+            if message:
+                self._messages.append(message)
+                self._size += len(message)
+        return self._size > before
+
+    def _take(self, size: int) -> bytes:
+        """Return up to so many bytes. Each is copied once, or not at all if they are a message."""
+        size = min(size, self._size)
+        self._size -= size
+        if size < len(self._buffer):
+            data = bytes(memoryview(self._buffer)[:size])
+            del self._buffer[:size]
+            return data
+        parts: list[bytes | memoryview] = []
+        if self._buffer:
+            parts.append(bytes(self._buffer))
+            self._buffer.clear()
+            size -= len(parts[0])
+        while size:
+            part = self._messages.popleft()
+            if len(part) > size:
+                view = memoryview(part)
+                self._messages.appendleft(view[size:])
+                part = view[:size]
+            parts.append(part)
+            size -= len(part)
+        first = parts[0] if len(parts) == 1 else None
+        return first if isinstance(first, bytes) else b"".join(parts)
+
+
+class StreamWriter:
+    """The writing end of :func:`open_stream`, with the methods of ``asyncio.StreamWriter``.
+
+    Bytes that are written in one iteration of the event loop, or up to the next :meth:`drain` or to a read, leave in
+    one message.
+    """
+
+    __slots__ = ("__weakref__", "_eof", "_pipe")
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._eof = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._pipe.connection!r}>"
+
+    @property
+    def connection(self) -> ClientConnection:
+        """The connection, for its latency, pings, counters and :meth:`abort`. Do not receive or send with it."""
+        return self._pipe.connection
+
+    def write(self, data: BytesLike) -> None:
+        """Send bytes.
+
+        This never waits, and keeps what cannot be sent yet: await :meth:`drain` after it. Bytes for a stream that has
+        ended, or is closing, are dropped; :meth:`drain` tells.
+
+        Args:
+            data: The bytes. They may be changed afterwards.
+
+        Raises:
+            RuntimeError: :meth:`write_eof` was called before.
+            TypeError: ``data`` has no buffer.
+        """
+        if self._eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if type(data) is not bytes:
+            data = bytes(memoryview(data))
+        if data:
+            self._pipe.write(data)
+
+    def writelines(self, data: Iterable[BytesLike]) -> None:
+        """Send the bytes of several objects, as :meth:`write` does.
+
+        Args:
+            data: The objects.
+        """
+        for each in data:
+            self.write(each)
+
+    async def drain(self) -> None:
+        """Wait until the operating system has taken what was written: until there is room for more.
+
+        Raises:
+            StreamClosedError: The stream has ended.
+        """
+        await self._pipe.drain()
+
+    def can_write_eof(self) -> bool:
+        """Return ``False``: a WebSocket, like TLS, cannot end one direction and keep the other for long."""
+        return False
+
+    def write_eof(self) -> None:
+        """Send what was written, and then a close frame with code 1000.
+
+        What the server still sends before its own close frame can be read, within ``close_timeout``. Most servers send
+        nothing more, so ask for what you need before.
+        """
+        self._eof = True
+        self._pipe.close(keep=True)
+
+    def close(self) -> None:
+        """Send what was written, then make the closing handshake, without waiting for it: see :meth:`wait_closed`.
+
+        What the server does not take within ``close_timeout`` is dropped.
+        """
+        self._pipe.close()
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be written: the stream has ended, or is about to."""
+        return self._pipe.closing is not None or self._pipe.connection.state is not State.OPEN
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is closed.
+
+        Raises:
+            StreamClosedError: Bytes that were written could not be sent.
+        """
+        if self._pipe.closing is not None:
+            await asyncio.shield(self._pipe.closing)
+        else:
+            await self._pipe.connection.wait_closed()
+        if is_turn_due():
+            await give_turn()
+        if self._pipe.lost and self._pipe.failure is not None:
+            raise closed_error(self._pipe.failure)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return something about the connection.
+
+        Args:
+            name: ``"peername"``, ``"sockname"``, ``"subprotocol"`` or ``"connection"``.
+            default: What to return for other names.
+        """
+        connection = self._pipe.connection
+        match name:
+            case "peername":
+                return connection.remote_address
+            case "sockname":
+                return connection.local_address
+            case "subprotocol":
+                return connection.subprotocol
+            case "connection":
+                return connection
+        return default

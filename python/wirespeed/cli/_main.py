@@ -1,0 +1,66 @@
+"""The subcommands, and how each ends the process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from .._version import __version__
+from . import _bench as bench
+from . import _connect as connect
+from . import _serve as serve
+from ._status import CommandError, Status
+from ._worker import write_all
+
+__all__ = ["main"]
+
+COMMANDS = (connect, serve, bench)
+"""Modules with ``add_parser(subparsers)``, which sets ``run`` to a function of the arguments that returns a status."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: What follows the name of the program, by default that of this process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["bench"]:
+            # It has a parser of its own.
+            return bench.run(given[1:])
+        try:
+            parsed = _make_parser().parse_args(given)
+        except SystemExit as exc:
+            return int(exc.code or 0)
+        _fill_standard_streams()
+        return int(parsed.run(parsed))
+    except CommandError as exc:
+        with contextlib.suppress(OSError):
+            write_all(2, f"wirespeed: {exc}\n".encode())
+        return exc.status
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED
+
+
+def _fill_standard_streams() -> None:
+    """Give standard streams that are closed something to read and write, before a socket gets their number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wirespeed", description="WebSockets on the command line.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"wirespeed {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    return parser

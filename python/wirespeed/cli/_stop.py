@@ -1,0 +1,67 @@
+"""SIGINT and SIGTERM: the first one ends the command properly, the next one at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ._status import Status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Stop"]
+
+
+class Stop:
+    """A context in which signals are noticed instead of what they do otherwise.
+
+    Attributes:
+        future: Done as soon as the command is to end.
+        insist: Called by further signals.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handled: list[int] = []
+        self.future: asyncio.Future[Status] = self._loop.create_future()
+        self.insist: Callable[[], object] = lambda: None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the command is to end."""
+        return self.future.done()
+
+    @property
+    def status(self) -> Status:
+        """With which exit status."""
+        return self.future.result()
+
+    def ask(self, status: Status) -> None:
+        """Ask for the end; who asks again insists.
+
+        Args:
+            status: The exit status.
+        """
+        if self.asked:
+            self.insist()
+        else:
+            self.future.set_result(status)
+
+    def __enter__(self) -> Self:
+        for number, status in ((signal.SIGINT, Status.INTERRUPTED), (signal.SIGTERM, Status.TERMINATED)):
+            # Where a loop cannot do that, Ctrl-C raises KeyboardInterrupt.
+            with contextlib.suppress(NotImplementedError):
+                self._loop.add_signal_handler(number, self.ask, status)
+                self._handled.append(number)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number in self._handled:
+            self._loop.remove_signal_handler(number)

@@ -1,0 +1,115 @@
+"""What the objects that connect have in common, with an event loop and without."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..._net.redirects import RedirectChain
+from ..._options.client import Network
+from . import _heads as heads
+from ._redirecting import Chain
+from ._settings import additional, check_subprotocols, overridden
+
+__all__ = ["Connecting", "local_uri", "redirected_by"]
+
+
+class Connecting:
+    """Base of ``connect`` and ``reconnect``; its attributes are those of websockets."""
+
+    uri: str
+    logger: Any
+    additional_headers: Any
+    user_agent_header: str | None
+    open_timeout: float | None
+    process_exception: Callable[[Exception], Exception | None]
+    reconnect_delays: Callable[[], Generator[float, None, None]]
+    _options: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def _chain(self) -> Chain: ...
+
+    def _check(self, uri: str, ssl: object, subprotocols: Any, logger: Any, create_connection: Any) -> None:
+        """Take what every URI, list of subprotocols, logger and class of connections must be."""
+        self.uri = uri
+        self.ws_uri = heads.websocket_uri(uri)
+        if not self.ws_uri.secure and ssl is not None:
+            raise ValueError("ssl argument is incompatible with a ws:// URI")
+        check_subprotocols(subprotocols)
+        self.logger = logging.getLogger("websockets.client") if logger is None else logger
+        if isinstance(create_connection, type):
+            overridden(create_connection)
+
+    def _verified_name(self, server_hostname: str | None) -> str | None:
+        """Return the name that the certificate of the server must have, ``None`` without TLS."""
+        return (server_hostname or self.ws_uri.host) if self.ws_uri.secure else None
+
+    def _all_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of our options."""
+        headers = additional(self.additional_headers)
+        named = headers is not None and "User-Agent" in headers
+        return {
+            "user_agent_header": None if named else self.user_agent_header,
+            "open_timeout": self.open_timeout,
+            **self._options,
+        }
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Tell where a failure to connect redirects to. Subclasses may override it, to follow no redirects for example.
+
+        Args:
+            exc: The failure.
+
+        Returns:
+            The URI to go on with, or the exception to raise.
+        """
+        return self._chain().redirect(exc)
+
+    def _delay(self, exc: Exception, delays: Iterator[float]) -> float:
+        """Return how long to wait before connecting again, or raise what ends it."""
+        # It is to return an exception. One that raises it means the same.
+        try:
+            fatal = self.process_exception(exc)
+        except Exception as raised:
+            fatal = raised
+        if fatal is exc:
+            raise exc
+        if fatal is not None:
+            raise fatal from exc
+        delay = next(delays)
+        self.logger.info(
+            "connect failed; reconnecting in %.1f seconds: %s",
+            delay,
+            traceback.format_exception_only(type(exc), exc)[0].strip(),
+        )
+        return delay
+
+
+def redirected_by(chain: Chain, network: dict[str, Any]) -> Network:
+    """Return where to connect, with redirects that are followed as websockets has it.
+
+    Args:
+        chain: It follows them.
+        network: Keyword arguments of ``Network``.
+    """
+
+    class Redirecting(Network):
+        def chain(self, uri: str, headers: Any) -> RedirectChain:
+            return chain
+
+    return Redirecting(**network)
+
+
+def local_uri(uri: str | None, kwargs: dict[str, Any]) -> str:
+    """Return the URI for a Unix socket.
+
+    Args:
+        uri: What the user passed.
+        kwargs: The keyword arguments of the client.
+    """
+    if uri is not None:
+        return uri
+    return "ws://localhost/" if kwargs.get("ssl") is None else "wss://localhost/"

@@ -1,0 +1,66 @@
+"""Redirects, decided by the method ``process_redirect`` of whoever connects, which applications may override."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..._net.redirects import RedirectChain, without_credentials
+from ..._net.uri import parse_uri
+from ...exceptions import InvalidStatus, SecurityError
+from . import _heads as heads
+from ._settings import MAX_REDIRECTS, additional
+
+__all__ = ["Chain"]
+
+
+class Chain(RedirectChain):
+    """The URIs that one attempt to connect goes through.
+
+    Args:
+        connecting: Has ``uri``, ``ws_uri``, ``additional_headers``, which change with each redirect, and
+            ``process_redirect``.
+        **how: As for RedirectChain.
+    """
+
+    def __init__(self, connecting: Any, **how: bool) -> None:
+        super().__init__(connecting.uri, additional(connecting.additional_headers), max_redirects=MAX_REDIRECTS, **how)
+        self._connecting = connecting
+
+    def redirect(self, exc: Exception) -> Exception | str:
+        """Return where an exception redirects to, or what to raise.
+
+        Args:
+            exc: Why connecting failed.
+        """
+        if not isinstance(exc, InvalidStatus):
+            return exc
+        before = self.parsed.origin
+        try:
+            super().follow(exc)
+        except Exception as failure:
+            return failure
+        if self.parsed.origin != before and self._connecting.additional_headers is not None:
+            self._connecting.additional_headers = self.headers
+        return self.uri
+
+    def follow(self, exc: InvalidStatus) -> None:
+        """Move on to where a response redirects.
+
+        Args:
+            exc: The rejection, raised again if it is not a redirect.
+        """
+        heads.adapt(exc)
+        to = self._connecting.process_redirect(exc)
+        if isinstance(to, Exception):
+            if to is exc:
+                raise exc
+            raise to from exc
+        if self._followed >= self._max_redirects:
+            raise SecurityError(f"more than {self._max_redirects} redirects") from exc
+        self._followed += 1
+        parsed = parse_uri(to)
+        headers = additional(self._connecting.additional_headers)
+        if headers is not None and parsed.origin != self.parsed.origin:
+            headers = without_credentials(headers)
+        self.uri, self.parsed, self.headers = to, parsed, headers
+        self._connecting.uri, self._connecting.ws_uri = to, heads.websocket_uri(to)

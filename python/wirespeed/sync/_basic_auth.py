@@ -1,0 +1,44 @@
+"""HTTP Basic authentication for the blocking server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .._handshake.credentials import check_arguments, parse_authorization, unauthorized
+from ..datastructures import Request, Response
+
+__all__ = ["basic_auth"]
+
+
+def basic_auth(
+    realm: str = "",
+    credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
+    check_credentials: Callable[[str, str], bool] | None = None,
+) -> Callable[[Any, Request], Response | None]:
+    """Return a ``process_request`` for :func:`serve` that asks for HTTP Basic authentication (RFC 7617).
+
+    Who has the right credentials is let through, and the connection has a ``username``; others get 401. One of
+    ``credentials`` and ``check_credentials`` must be given.
+
+    Args:
+        realm: Name of what is protected, which browsers show.
+        credentials: Username and password, or a list of such pairs.
+        check_credentials: Function that receives both and returns whether they are right.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: Both ``credentials`` and ``check_credentials`` were given, or none; or a username contains a colon.
+    """
+    check = check_arguments(realm, credentials, check_credentials)
+
+    def process_request(connection: Any, request: Request) -> Response | None:
+        parsed = parse_authorization(request.headers)
+        if isinstance(parsed, str):
+            return unauthorized(realm, parsed)
+        if not check(*parsed):
+            return unauthorized(realm, "Invalid credentials\n")
+        connection.username = parsed[0]
+        return None
+
+    return process_request

@@ -1,0 +1,271 @@
+"""The blocking client: from a URI to a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket as socket_module
+import ssl as ssl_module
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from .._connection.construction import construct
+from .._connection.status import Heads
+from .._handshake.plan import OpeningPlan, plan_opening
+from .._net.addresses import HAPPY_EYEBALLS_DELAY
+from .._net.proxy import connect_socks
+from .._net.redirects import RedirectChain
+from .._options.client import ClientOptions, Network, check_headers, checked_network, checked_options
+from .._options.compression import Deflate
+from .._options.hints import hinting
+from .._version import USER_AGENT
+from ..datastructures import HeadersLike
+from ..exceptions import InvalidStatus
+from ..tls import TLS
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ._connection import ClientConnection
+from ._dial import dial, dial_unix
+
+__all__ = ["connect", "unix_connect"]
+
+_Create = type[ClientConnection] | Callable[..., ClientConnection] | None
+
+
+@hinting("connect")
+def connect(
+    uri: str,
+    *,
+    # TCP and TLS
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    local_addr: tuple[str, int] | None = None,
+    family: int = 0,
+    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
+    # WebSocket
+    origin: Origin | str | None = None,
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    compression: Deflate | str | None = "deflate",
+    # HTTP
+    additional_headers: HeadersLike | None = None,
+    user_agent_header: str | None = USER_AGENT,
+    proxy: str | Literal[True] | None = True,
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    proxy_server_hostname: str | None = None,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: _Create = None,
+) -> ClientConnection:
+    """Connect to a WebSocket server.
+
+    Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
+    Basic authentication. An address that does not answer does not keep the others of the same name waiting (Happy
+    Eyeballs, RFC 8305). No thread is started.
+
+    Args:
+        uri: ``ws://`` or ``wss://`` URI.
+        sock: Connected TCP or Unix socket to use. The connection takes it over and closes it.
+        ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
+            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
+        host: Host to connect to instead of that of the URI.
+        port: Port to connect to instead of that of the URI.
+        local_addr: Host and port to connect from.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
+            failure.
+        origin: Value of the Origin header, for servers that check it.
+        subprotocols: Subprotocols to offer, in order of preference.
+        compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
+            other settings, ``None`` for no compression.
+        additional_headers: Headers to add to the request.
+        user_agent_header: Value of the User-Agent header, ``None`` for no header.
+        proxy: ``True`` to use the proxy of the environment or the system, ``None`` to use none, or the URL of a proxy:
+            ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5``, ``socks5h``. SOCKS needs ``wirespeed[socks]``.
+        proxy_ssl: TLS settings for an ``https`` proxy, as ``ssl``.
+        proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
+        open_timeout: Seconds for everything until the connection is open, redirects included; ``None`` for no limit.
+            Resolving a name is up to the system, and may take longer.
+        ping_interval: Seconds between keepalive pings, ``None`` for none. They are sent while a thread receives or
+            waits.
+        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
+            no limit. The time that no thread attends to the connection does not count.
+        close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
+        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
+            second limits fragments.
+        max_fragments: Fragments of a received message; ``None`` for no limit.
+        max_queue: Received messages that are kept while the application does not receive: when it waits for a pong or
+            for room to send, and when it closes. More are kept as long as they are below 4 MiB together. ``None`` for
+            no limit. Of a pair, the first counts.
+        logger: Logger for debugging, by default ``wirespeed.client``.
+        create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
+
+    Raises:
+        InvalidURI: ``uri`` is not a WebSocket URI.
+        InvalidProxy: The proxy is not one that is supported.
+        InvalidHandshake: The server, or the proxy, did not agree; its subclasses tell why.
+        OSError: The connection could not be opened.
+        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` for the certificate of the server.
+        TimeoutError: It took longer than ``open_timeout``.
+        TypeError, ValueError: An argument is wrong; the text names it.
+    """
+    network = checked_network(
+        sock=sock,
+        ssl=ssl,
+        server_hostname=server_hostname,
+        host=host,
+        port=port,
+        local_addr=local_addr,
+        family=family,
+        happy_eyeballs_delay=happy_eyeballs_delay,
+        proxy=proxy,
+        proxy_ssl=proxy_ssl,
+        proxy_server_hostname=proxy_server_hostname,
+    )
+    options = checked_options(
+        origin=origin,
+        subprotocols=subprotocols,
+        compression=compression,
+        user_agent_header=user_agent_header,
+        open_timeout=open_timeout,
+        ping_interval=ping_interval,
+        ping_timeout=ping_timeout,
+        close_timeout=close_timeout,
+        max_size=max_size,
+        max_fragments=max_fragments,
+        max_queue=max_queue,
+        logger=logger,
+    )
+    return _connect(uri, additional_headers, network, options, create_connection)
+
+
+@hinting("unix_connect")
+def unix_connect(
+    path: PathLike | None = None,
+    uri: str | None = None,
+    *,
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    additional_headers: HeadersLike | None = None,
+    user_agent_header: str | None = USER_AGENT,
+    create_connection: _Create = None,
+    **options: Any,
+) -> ClientConnection:
+    """Connect to a WebSocket server that listens on a Unix socket.
+
+    Args:
+        path: Path of the socket, ``None`` if ``sock`` is given.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
+            by default.
+        sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
+        ssl: As for :func:`connect`.
+        server_hostname: As for :func:`connect`.
+        additional_headers: As for :func:`connect`.
+        user_agent_header: As for :func:`connect`.
+        create_connection: As for :func:`connect`.
+        **options: Those keyword arguments of :func:`connect` that do not concern TCP or proxies.
+
+    Raises:
+        OSError: The connection could not be opened.
+        InvalidHandshake: The server did not agree.
+    """
+    if uri is None:
+        uri = "ws://localhost/" if ssl is None else "wss://localhost/"
+    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
+    checked = ClientOptions(user_agent_header=user_agent_header, **options)
+    return _connect(uri, additional_headers, network, checked, create_connection)
+
+
+def _connect(
+    uri: str,
+    headers: HeadersLike | None,
+    network: Network,
+    options: ClientOptions,
+    create_connection: _Create,
+) -> ClientConnection:
+    chain = network.chain(uri, check_headers(headers))
+    deadline = None if options.open_timeout is None else time.monotonic() + options.open_timeout
+    try:
+        return _open(chain, network, options, deadline, create_connection)
+    finally:
+        # Taken over, if it came so far; closed otherwise.
+        if network.sock is not None:
+            network.sock.close()
+
+
+def _open(
+    chain: RedirectChain,
+    network: Network,
+    options: ClientOptions,
+    deadline: float | None,
+    create_connection: _Create,
+) -> ClientConnection:
+    logger = options.effective_logger
+    while True:
+        plan = plan_opening(chain.parsed, network, network.proxy)
+        request = options.request(chain.parsed, chain.headers)
+        sock = _reach(chain, network, plan, deadline)
+        try:
+            addresses = _addresses(sock)
+            opening = plan.begin(request, chain.parsed, options.user_agent_header)
+            opened = opening.run(sock.detach(), _remaining(deadline))
+        except InvalidStatus as exc:
+            chain.follow(exc)
+            logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
+            continue
+        finally:
+            sock.close()
+        try:
+            connection = construct(
+                create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
+            )
+        except BaseException:
+            # A traceback in a log may keep it for long.
+            opened._discard()
+            raise
+        logger.debug("connection open: %r", Heads(connection))
+        return connection
+
+
+def _reach(chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None) -> socket_module.socket:
+    if network.sock is not None:
+        network.sock.setblocking(True)
+        return network.sock
+    if network.path is not None:
+        return dial_unix(network.path, deadline=deadline)
+    host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
+    sock = dial(
+        *((host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)),
+        deadline=deadline,
+        local_addr=network.local_addr,
+        family=network.family,
+        happy_eyeballs_delay=network.happy_eyeballs_delay,
+    )
+    if plan.proxy is not None and plan.proxy.is_socks:
+        return connect_socks(sock, plan.proxy, host, port, deadline=deadline)
+    return sock
+
+
+def _addresses(sock: socket_module.socket) -> dict[str, Any]:
+    remote = None
+    # The server may be gone already: the opening handshake will tell.
+    with contextlib.suppress(OSError):
+        remote = sock.getpeername()
+    return {"local_address": sock.getsockname(), "remote_address": remote}
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

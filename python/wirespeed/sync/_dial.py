@@ -1,0 +1,203 @@
+"""Open connected sockets, blocking, without threads.
+
+It knows nothing above TCP. Blocking clients call it, for the server or for a proxy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+
+from .._net.addresses import (
+    HAPPY_EYEBALLS_DELAY,
+    UNIX_RETRY,
+    Address,
+    Failures,
+    from_infos,
+    interleaved,
+    numeric,
+    open_socket,
+    start_connecting,
+    system_error,
+    unresolved,
+)
+
+__all__ = ["dial", "dial_unix"]
+
+
+def dial(
+    host: str,
+    port: int,
+    *,
+    deadline: float | None,
+    local_addr: tuple[str, int] | None = None,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
+    interleave: int = 1,
+) -> socket.socket:
+    """Connect to a TCP server, by all its addresses if need be: Happy Eyeballs, RFC 8305.
+
+    Name resolution blocks for as long as the system takes: the deadline is looked at again after it.
+
+    Args:
+        host: Host name or address.
+        port: Port.
+        deadline: Time of ``time.monotonic`` by which the connection must be open, ``None`` for no limit.
+        local_addr: Host and port to connect from, ``None`` to let the system choose.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only these addresses, 0 for both.
+        proto: As for ``socket.getaddrinfo``.
+        flags: As for ``socket.getaddrinfo``.
+        happy_eyeballs_delay: Seconds after which the next address is tried while an attempt is still under way,
+            ``None`` to wait until it fails.
+        interleave: How many addresses of the first family come before one of the other, 0 to keep the order of the
+            resolver.
+
+    Returns:
+        A socket in blocking mode, with ``TCP_NODELAY``.
+
+    Raises:
+        OSError: No address could be connected to; the text lists them all. If all failed for the same reason, its type
+            tells it, such as ``ConnectionRefusedError``.
+        socket.gaierror: The name could not be resolved.
+        TimeoutError: The deadline passed.
+    """
+    addresses = interleaved(_resolve(host, port, family=family, proto=proto, flags=flags), interleave)
+    local = None
+    if local_addr is not None:
+        local = _resolve(*local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
+    race = _Race(f"{host}:{port}", local)
+    try:
+        return race.run(addresses, deadline, happy_eyeballs_delay)
+    finally:
+        race.close()
+
+
+def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, deadline: float | None) -> socket.socket:
+    """Connect to a server on a Unix socket.
+
+    Args:
+        path: Path of the socket.
+        deadline: Time of ``time.monotonic`` by which the connection must be open, ``None`` for no limit.
+
+    Returns:
+        A socket in blocking mode.
+
+    Raises:
+        OSError: The connection failed.
+        TimeoutError: The deadline passed.
+    """
+    path = os.fspath(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Linux answers EAGAIN to a socket that must not block while the queue of the server is full, and has no event
+        # that tells when there is room: https://man7.org/linux/man-pages/man2/connect.2.html
+        sock.setblocking(deadline is None)
+        while (error := sock.connect_ex(path)) == errno.EAGAIN:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(Failures(os.fsdecode(path)).timeout_text())
+            time.sleep(UNIX_RETRY)
+        if error:
+            raise system_error(error, os.fsdecode(path))
+        sock.setblocking(True)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _Race:
+    """Attempts to connect that run at the same time; the first to succeed wins.
+
+    ``close`` must follow. It closes every socket but the one that ``run`` returned.
+    """
+
+    def __init__(self, target: str, local: list[Address] | None) -> None:
+        self._local = local
+        self._pending: dict[socket.socket, Address] = {}
+        self._failures = Failures(target)
+
+    def close(self) -> None:
+        for sock in self._pending:
+            sock.close()
+
+    def run(self, addresses: list[Address], deadline: float | None, delay: float | None) -> socket.socket:
+        waiting = iter(addresses)
+        exhausted = False
+        while True:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(self._failures.timeout_text())
+            if not exhausted:
+                address = next(waiting, None)
+                exhausted = address is None
+                if address is not None and (winner := self._start(address)) is not None:
+                    return winner
+            if not self._pending and exhausted:
+                raise self._failures.error()
+            if not exhausted and address not in self._pending.values():
+                continue  # it failed at once
+            # RFC 8305, section 5: the next attempt starts after the delay, or as soon as one fails.
+            next_start = None if exhausted or delay is None else time.monotonic() + delay
+            winner = self._wait(deadline, next_start, until_failure=not exhausted)
+            if winner is not None:
+                return winner
+
+    def _start(self, address: Address) -> socket.socket | None:
+        try:
+            sock = open_socket(address, self._local)
+        except OSError as exc:
+            self._failures.add(address, exc)
+            return None
+        self._pending[sock] = address
+        try:
+            if start_connecting(sock, address):
+                return self._win(sock)
+        except OSError as exc:
+            self._lose(sock, exc)
+        return None
+
+    def _wait(self, deadline: float | None, next_start: float | None, *, until_failure: bool) -> socket.socket | None:
+        """Return the socket that got connected, ``None`` to look at the deadline and the next address."""
+        limit = min((time_ for time_ in (deadline, next_start) if time_ is not None), default=None)
+        with selectors.DefaultSelector() as selector:
+            for pending in self._pending:
+                # Windows reports a failed connection as an exceptional event; selectors adds that one by itself.
+                selector.register(pending, selectors.EVENT_WRITE)
+            while self._pending:
+                events = selector.select(None if limit is None else max(0, limit - time.monotonic()))
+                failed = False
+                for key, _ in events:
+                    sock: socket.socket = key.fileobj  # type: ignore[assignment]  # it is what was registered
+                    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if error == 0:
+                        return self._win(sock)
+                    selector.unregister(sock)
+                    self._lose(sock, system_error(error))
+                    failed = True
+                if (failed and until_failure) or (limit is not None and time.monotonic() >= limit):
+                    return None
+        return None
+
+    def _win(self, sock: socket.socket) -> socket.socket:
+        sock.setblocking(True)
+        # From here on it belongs to the caller.
+        del self._pending[sock]
+        return sock
+
+    def _lose(self, sock: socket.socket, exc: OSError) -> None:
+        self._failures.add(self._pending.pop(sock), exc)
+        sock.close()
+
+
+def _resolve(host: str, port: int, *, family: int, proto: int, flags: int) -> list[Address]:
+    if not (proto or flags) and (addresses := numeric(host, port, family)):
+        return addresses
+    try:
+        infos = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, proto, flags)
+    except socket.gaierror as exc:
+        raise unresolved(host, exc) from None
+    return from_infos(host, infos)

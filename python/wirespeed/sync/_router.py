@@ -1,0 +1,69 @@
+"""A blocking server whose handlers are chosen by path."""
+
+from __future__ import annotations
+
+import ssl as ssl_module
+from typing import Any, Literal
+
+from .._serving.routing import RouterBase
+from ..tls import TLS
+from ..typing import PathLike
+from ._serve import serve, unix_serve
+from ._server import Server
+
+__all__ = ["Router", "route", "unix_route"]
+
+
+class Router(RouterBase):
+    """Chooses handlers for :func:`route`."""
+
+
+def route(
+    url_map: Any,
+    *args: Any,
+    server_name: str | None = None,
+    ssl: TLS | ssl_module.SSLContext | Literal[True] | None = None,
+    create_router: type[Router] | None = None,
+    **kwargs: Any,
+) -> Server:
+    """Serve WebSocket connections by different handlers, which the path chooses. Needs ``wirespeed[routing]``.
+
+    Args:
+        url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
+        *args: Host and port, as for :func:`serve`.
+        server_name: Name of the server as clients see it, for redirects; ``None`` for the Host header.
+        ssl: As for :func:`serve`; ``True`` if a reverse proxy does TLS, so that redirects lead to ``wss://``.
+        create_router: Class to make the router of, derived from :class:`Router`.
+        **kwargs: Other keyword arguments of :func:`serve`. A ``process_request`` is asked before a handler is chosen.
+
+    Raises:
+        ImportError: werkzeug is not installed.
+    """
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
+    return serve(handler, *args, **kwargs)
+
+
+def unix_route(
+    url_map: Any,
+    path: PathLike | None = None,
+    *,
+    server_name: str | None = None,
+    ssl: TLS | ssl_module.SSLContext | Literal[True] | None = None,
+    create_router: type[Router] | None = None,
+    **kwargs: Any,
+) -> Server:
+    """Do what :func:`route` does on a Unix socket.
+
+    Args:
+        url_map: As for :func:`route`.
+        path: As for :func:`unix_serve`.
+        server_name: As for :func:`route`.
+        ssl: As for :func:`route`.
+        create_router: As for :func:`route`.
+        **kwargs: Other keyword arguments of :func:`unix_serve`.
+
+    Raises:
+        ImportError: werkzeug is not installed.
+    """
+    handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
+    return unix_serve(handler, path, **kwargs)

@@ -1,0 +1,244 @@
+"""Making servers: the keyword arguments, checked, and where to listen."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import socket as socket_module
+import ssl as ssl_module
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .._net.binding import bind_addresses, bind_unix, check_socket, hosts_of, port_of
+from .._options.common import check_count
+from .._options.compression import Deflate
+from .._options.hints import hinting
+from .._options.server import ServerOptions, ServerSSL
+from .._version import SERVER
+from ..datastructures import Request, Response
+from ..tls import TLS
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ._server import Handler, Server, ServerConnection
+
+__all__ = ["serve", "unix_serve"]
+
+_ProcessRequest = Callable[[ServerConnection, Request], Response | None]
+_ProcessResponse = Callable[[ServerConnection, Request, Response], Response | None]
+_SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | str | None]
+_Create = Callable[..., ServerConnection] | None
+
+
+@hinting("serve")
+def serve(
+    handler: Handler,
+    host: str | Iterable[str] | None = None,
+    port: int | None = None,
+    *,
+    # WebSocket
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    select_subprotocol: _SelectSubprotocol | None = None,
+    compression: Deflate | str | None = "deflate",
+    # HTTP
+    process_request: _ProcessRequest | None = None,
+    process_response: _ProcessResponse | None = None,
+    server_header: str | None = SERVER,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    max_pending: int = 1024,
+    # TCP and TLS
+    ssl: TLS | ssl_module.SSLContext | None = None,
+    sock: socket_module.socket | None = None,
+    family: int = 0,
+    flags: int = socket_module.AI_PASSIVE,
+    backlog: int = 4096,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
+    create_connection: _Create = None,
+) -> Server:
+    """Serve WebSocket connections, each by a thread.
+
+    The server listens when this returns, and accepts in its :meth:`Server.serve_forever`. It is a context manager,
+    which shuts the server down::
+
+        def echo(ws):
+            for message in ws:
+                ws.send(message)
+
+        with serve(echo, "localhost", 8765) as server:
+            server.serve_forever()
+
+    The handler runs in the thread of its connection, which begins when the request is there; until then the thread in
+    ``serve_forever`` waits for all of them. There are no others, except to close many connections at the same time.
+    When it returns, the connection is closed with code 1000; when it raises, with code 1011, and the exception is
+    logged. Pings are answered, and keepalive is sent, while a thread receives, waits for a pong, or waits for room to
+    send.
+
+    Args:
+        handler: Function that receives the connection.
+        host: Name or address to listen on, or several; ``None`` for all interfaces.
+        port: Port; ``None`` or 0 for one that the system chooses.
+        origins: Values of the Origin header to accept: ``str``, patterns of :mod:`re` that match it as a whole, and
+            ``None`` for its absence. It defends against other people's web pages; ``None`` accepts all.
+        subprotocols: Subprotocols to accept, in order of preference.
+        select_subprotocol: Called with the connection and the list that the client offers; returns one of these, or
+            ``None``. It may raise :exc:`NegotiationError`.
+        compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
+            with other settings, ``None`` for no compression.
+        process_request: Called with the connection and the request; returns a response to send instead of accepting,
+            such as ``connection.respond(404, "...")``, or ``None``.
+        process_response: Called with the connection, the request and the response, which it may change or replace.
+        server_header: Value of the Server header, ``None`` for no header.
+        open_timeout: Seconds for TLS and the request; ``None`` for no limit.
+        ping_interval: As for :func:`wirespeed.sync.connect`.
+        ping_timeout: As for :func:`wirespeed.sync.connect`.
+        close_timeout: Seconds that closing waits for the client; ``None`` for no limit.
+        max_size: As for :func:`wirespeed.sync.connect`.
+        max_fragments: As for :func:`wirespeed.sync.connect`.
+        max_queue: As for :func:`wirespeed.sync.connect`.
+        max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
+            too many, one that was silent for a second is closed, of the address that has most of them, the one that
+            was silent longest; of 16 times as many, without that second. A request that is complete takes no place.
+        ssl: :class:`wirespeed.TLS` with a certificate (native, fast), or an ``ssl.SSLContext``; ``None`` for no TLS.
+        sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        flags: As for ``socket.getaddrinfo``.
+        backlog: Connections that the system keeps until they are accepted.
+        reuse_address: Whether to bind an address whose last connections are not forgotten; so by default on POSIX.
+        reuse_port: Whether several sockets may listen on the port, in several processes for example.
+        logger: Logger of the server and its connections; by default ``wirespeed.server``.
+        create_connection: Class to make the connections of, derived from :class:`ServerConnection`.
+
+    Raises:
+        OSError: The address cannot be listened on.
+        TypeError, ValueError: An argument is wrong; the text names it.
+    """
+    options = ServerOptions(
+        origins=origins,
+        subprotocols=subprotocols,
+        select_subprotocol=select_subprotocol,
+        compression=compression,
+        process_request=process_request,
+        process_response=process_response,
+        server_header=server_header,
+        open_timeout=open_timeout,
+        ping_interval=ping_interval,
+        ping_timeout=ping_timeout,
+        close_timeout=close_timeout,
+        max_size=max_size,
+        max_fragments=max_fragments,
+        max_queue=max_queue,
+        max_pending=max_pending,
+        logger=logger,
+    )
+    if sock is not None and (host is not None or port is not None):
+        raise ValueError("sock excludes host and port")
+    hosts, number = hosts_of(host), port_of(port)
+
+    def bind() -> list[socket_module.socket]:
+        if sock is not None:
+            return [_own(sock)]
+        infos: list[Any] = []
+        for name in hosts:
+            found = socket_module.getaddrinfo(name, number, family, socket_module.SOCK_STREAM, 0, flags)
+            infos.extend(info for info in found if info not in infos)
+        return bind_addresses(infos, port=number, reuse_address=reuse_address, reuse_port=reuse_port)
+
+    return _make(handler, options, bind, ssl, backlog, create_connection)
+
+
+@hinting("unix_serve")
+def unix_serve(
+    handler: Handler,
+    path: PathLike | None = None,
+    *,
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | None = None,
+    server_header: str | None = SERVER,
+    backlog: int = 4096,
+    create_connection: _Create = None,
+    **options: Any,
+) -> Server:
+    """Serve WebSocket connections on a Unix socket, behind a reverse proxy for example.
+
+    Args:
+        handler: As for :func:`serve`.
+        path: Path of the socket, ``None`` if ``sock`` is given. A socket that was left there is replaced.
+        sock: Bound Unix socket to listen on. The server closes it.
+        ssl: As for :func:`serve`.
+        server_header: As for :func:`serve`.
+        backlog: As for :func:`serve`.
+        create_connection: As for :func:`serve`.
+        **options: Those keyword arguments of :func:`serve` that do not concern TCP.
+
+    Raises:
+        OSError: The path cannot be listened on.
+        TypeError, ValueError: An argument is wrong; the text names it.
+    """
+    known = {field.name for field in dataclasses.fields(ServerOptions) if field.init}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
+    checked = ServerOptions(server_header=server_header, **options)
+    if (path is None) == (sock is None):
+        raise ValueError("path is missing" if path is None else "path and sock exclude each other")
+
+    def bind() -> list[socket_module.socket]:
+        if sock is not None:
+            return [_own(sock)]
+        return [bind_unix(path or b"")]
+
+    return _make(handler, checked, bind, ssl, backlog, create_connection, path)
+
+
+def _make(
+    handler: Handler,
+    options: ServerOptions,
+    bind: Callable[[], list[socket_module.socket]],
+    ssl: TLS | ssl_module.SSLContext | None,
+    backlog: int,
+    create_connection: _Create,
+    path: PathLike | None = None,
+) -> Server:
+    if not callable(handler):
+        raise TypeError(f"handler must be a function, not {type(handler).__name__}")
+    for name, function in (
+        ("handler", handler),
+        ("process_request", options.process_request),
+        ("process_response", options.process_response),
+        ("select_subprotocol", options.select_subprotocol),
+    ):
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{name} must not be a coroutine function; those are for wirespeed.serve, on an event loop")
+    if create_connection is not None and not callable(create_connection):
+        raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
+    if backlog is None:
+        raise TypeError("backlog must be an int, not None")
+    check_count("backlog", backlog)
+    tls = ServerSSL(ssl)
+    sockets = bind()
+    try:
+        for sock in sockets:
+            sock.listen(backlog)
+        return Server(sockets, handler, options, ssl=tls, create_connection=create_connection, path=path)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+
+
+def _own(sock: socket_module.socket) -> socket_module.socket:
+    check_socket(sock)
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,565 @@
+"""The blocking server: a thread for every connection, which runs the handler."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import selectors
+import socket as socket_module
+import ssl as ssl_module
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .._connection.construction import construct
+from .._connection.state import State
+from .._connection.status import AcceptedStatus, address_text
+from .._handshake.admission import Lingering
+from .._handshake.greeting import Greeting
+from .._handshake.negotiation import LINGER, refuse, say_failed, say_refused
+from .._handshake.responses import plain_response
+from .._native import ServerOpening
+from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
+from .._options.server import ServerOptions, ServerSSL, check_farewell
+from .._serving.handling import tell_end
+from ..close_codes import CloseCode
+from ..datastructures import Response
+from ..tls import TLS
+from ..typing import PathLike, StatusLike
+from ._connection import Connection
+from ._gate import Gate, InThread
+from ._greeting import Greetings
+from ._serving import negotiate, receive_request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Handler", "Server", "ServerConnection"]
+
+Handler = Callable[["ServerConnection"], None]
+
+# Before others are looked after: requests that came, and threads that ended.
+_ACCEPTED_AT_ONCE = 64
+
+
+class ServerConnection(AcceptedStatus, Connection):
+    """The connection of a server, which its handler receives.
+
+    While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
+    ``CONNECTING``, and nothing can be sent or received.
+
+    Attributes:
+        server: The server.
+        username: Set by :func:`basic_auth`.
+        handler: Set by :func:`route`.
+        handler_kwargs: Set by :func:`route`.
+    """
+
+    server: Server
+    username: str
+    handler: Callable[..., None]
+    handler_kwargs: Mapping[str, Any]
+
+    def respond(self, status: StatusLike, text: str) -> Response:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return plain_response(status, text)
+
+
+class Server:
+    """A WebSocket server, made by :func:`wirespeed.sync.serve`. It listens, and accepts in :meth:`serve_forever`.
+
+    It is a context manager that shuts it down.
+
+    Attributes:
+        logger: The logger given to ``serve``.
+        socket: The first of the listening sockets.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[socket_module.socket],
+        handler: Handler,
+        options: ServerOptions,
+        *,
+        ssl: ServerSSL,
+        create_connection: Callable[..., ServerConnection] | None,
+        path: PathLike | None = None,
+    ) -> None:
+        self.logger = options.effective_logger
+        self.socket = sockets[0]
+        self._sockets = tuple(sockets)
+        self._handler = handler
+        self._options = options
+        self._settings = options.native()
+        self._ssl = ssl
+        self._create_connection = create_connection or ServerConnection
+        self._path = path
+        self._file = None if path is None else file_of(path)
+        # Wakes the thread in serve_forever.
+        self._woken, self._waker = socket_module.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        # Of all that follows. A signal handler may run while its own thread has it.
+        self._changed = threading.Condition(threading.RLock())
+        self._acceptor: threading.Thread | None = None
+        # Whether the thread in serve_forever waits for somebody to go.
+        self._paused = False
+        self._lost = 0
+        self._starting: set[threading.Thread] = set()
+        self._gate = Gate(self._changed, options.max_pending, self.logger, self._freed, self._wake)
+        self._greetings: Greetings | None = None
+        self._threads: set[threading.Thread] = set()
+        self._connections: set[ServerConnection] = set()
+        # Until when they may take to read why, once the server shuts down.
+        self._refused: dict[ServerConnection, float] = {}
+        self._closing = False
+        self._farewell: tuple[int, str] | None = None
+        self._waiting: set[threading.Thread] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    # What it is.
+
+    @property
+    def sockets(self) -> tuple[socket_module.socket, ...]:
+        """The listening sockets; none once it is shut down."""
+        return () if self._closing else self._sockets
+
+    @property
+    def connections(self) -> set[ServerConnection]:
+        """The connections that are open, in a new set."""
+        with self._changed:
+            connections = list(self._connections)
+        return {connection for connection in connections if connection._state == State.OPEN}
+
+    def fileno(self) -> int:
+        """Return the number of the first listening socket's descriptor, -1 once it is closed."""
+        return self.socket.fileno()
+
+    # Accepting.
+
+    def serve_forever(self) -> None:
+        """Accept connections until :meth:`shutdown` is called, by another thread or a signal handler.
+
+        After an exception, such as ``KeyboardInterrupt``, it may be called again.
+
+        Raises:
+            OSError: A listening socket failed.
+            RuntimeError: Another thread is in this method.
+        """
+        with self._changed:
+            if self._acceptor is not None:
+                raise RuntimeError("serve_forever is running in another place already")
+            if self._closing:
+                return
+            self._acceptor = threading.current_thread()
+        try:
+            for sock in self._sockets:
+                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+            with selectors.DefaultSelector() as selector:
+                try:
+                    self._accept_all(selector)
+                finally:
+                    self._release()
+        except (OSError, ValueError):
+            # A signal handler has closed the sockets.
+            if not self._closing:
+                raise
+        finally:
+            with self._changed:
+                self._acceptor = None
+                self._paused = False
+                self._greetings = None
+                self._gate.finish()
+                if self._closing:
+                    self._close_sockets()
+                self._changed.notify_all()
+
+    def _accept_all(self, selector: selectors.BaseSelector) -> None:
+        selector.register(self._woken, selectors.EVENT_READ)
+        make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
+        greetings = Greetings(selector, self._options.open_timeout, self._gate, make_opening)
+        self._greetings = greetings
+        watching = False
+        # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
+        rest = 0.0
+        while True:
+            with self._changed:
+                if self._closing:
+                    return
+                rest = max(rest, self._gate.delay())
+                self._paused = rest > 0
+            if watching == (rest > 0):
+                watching = not watching
+                for sock in self._sockets:
+                    if watching:
+                        selector.register(sock, selectors.EVENT_READ)
+                    else:
+                        selector.unregister(sock)
+            waits = (rest, greetings.timeout(), self._gate.tell(), self._gate.trim())
+            limits = [seconds for seconds in waits if seconds]
+            ready = selector.select(min(limits) if limits else None)
+            rest = 0.0
+            for key, _ in ready:
+                if isinstance(key.data, Greeting):
+                    if greetings.readable(key.data):
+                        rest = max(rest, self._begin(key.data))
+                elif key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+            while (greeting := greetings.expired()) is not None:
+                self._begin(greeting)
+            listening = {key.fd for key, _ in ready if key.data is None}
+            for sock in self._sockets:
+                if not rest and sock.fileno() in listening:
+                    rest = self._accept_some(sock, greetings)
+
+    def _accept_some(self, listening: socket_module.socket, greetings: Greetings) -> float:
+        """Accept what waits, or some of it; return for how many seconds not to do so again."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if self._closing or self._gate.delay():
+                break
+            try:
+                sock, remote = listening.accept()
+            except BlockingIOError:
+                break
+            except OSError as exc:
+                if exc.errno in BROKEN:
+                    raise
+                if exc.errno not in LOST or self._lost == LOST_IN_A_ROW:
+                    self._lost = 0
+                    if rest := self._rest_after(str(exc), exc.errno in EXHAUSTED):
+                        return rest
+                    continue
+                self._lost += 1
+                self._gate.count(
+                    exc.errno, logging.INFO, "a connection was lost before it was accepted: %s", exc.strerror
+                )
+                continue
+            self._lost = 0
+            sock.setblocking(False)
+            greeting = greetings.add(sock, remote)
+            if greeting is not None and (rest := self._begin(greeting)):
+                return rest
+        return 0.0
+
+    def _begin(self, greeting: Greeting) -> float:
+        """Let a thread go on with a client; return for how many seconds not to accept others."""
+        thread = threading.Thread(target=self._serve, args=(greeting,))
+        with self._changed:
+            if greeting.is_complete:
+                # From here on it waits for the application, and not for its client.
+                self._gate.leave(greeting.entry)
+                greeting.entry = None
+            elif greeting.entry is None:
+                greeting.entry = self._gate.enter(InThread(greeting.sock), greeting.address)
+            else:
+                greeting.entry.candidate = InThread(greeting.sock)
+            self._threads.add(thread)
+            self._starting.add(thread)
+        try:
+            thread.start()
+        except BaseException as exc:
+            # Interrupted, it may have started all the same.
+            with self._changed:
+                is_new = isinstance(exc, RuntimeError) or not self._changed.wait_for(
+                    lambda: thread not in self._starting, RETRY_DELAY
+                )
+                if is_new:
+                    self._starting.discard(thread)
+                    self._threads.discard(thread)
+                    self._gate.leave(greeting.entry)
+                    self._changed.notify_all()
+                    greeting.sock.close()
+            if isinstance(exc, RuntimeError):
+                return self._rest_after(str(exc), False)
+            raise
+        with self._changed:
+            self._starting.discard(thread)
+        return 0.0
+
+    def _rest_after(self, problem: str, is_exhausted: bool) -> float:
+        """Return for how many seconds not to accept, after the system has refused to."""
+        self._gate.count(problem, logging.ERROR, "cannot accept connections for now: %s", problem)
+        if not is_exhausted:
+            return RETRY_DELAY
+        with self._changed:
+            # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it has ended.
+            self._paused = True
+            delay = self._gate.relieve()
+        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
+
+    def _release(self) -> None:
+        """Let threads go on with all clients that are in the opening handshake."""
+        while self._greetings is not None and (greeting := self._greetings.release()) is not None:
+            self._begin(greeting)
+
+    def _freed(self) -> None:
+        if self._paused:
+            self._wake()
+
+    def _wake(self) -> None:
+        # If there is no room for a byte, it will wake anyway; if it is closed, nobody sleeps.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    # Shutting down.
+
+    def shutdown(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
+        """Shut the server down, and wait until all handlers have returned.
+
+        Nothing more is accepted, who is in the opening handshake is refused with 503, and open connections are closed.
+        It may be called more than once, and by any thread; called by a handler, it does not wait for this one, nor for
+        others that call it.
+
+        Args:
+            close_connections: Whether to close the connections that are open; they are waited for if not.
+            code: Close code for them.
+            reason: Close reason for them.
+
+        Raises:
+            ProtocolError: ``code`` or ``reason`` must not be sent.
+        """
+        check_farewell(code, reason)
+        me = threading.current_thread()
+        with self._changed:
+            first = not self._closing
+            if first:
+                self.logger.info("server closing")
+            self._closing = True
+            if close_connections and self._farewell is None:
+                self._farewell = (code, reason)
+            self._wake()
+            if self._acceptor is me:
+                # A signal handler, which is going to wait for those threads.
+                self._release()
+            else:
+                # Interrupted by a signal handler which shuts down too, it accepts nothing either.
+                self._changed.wait_for(lambda: self._acceptor is None or self._acceptor in self._waiting)
+            self._close_sockets()
+        if close_connections:
+            # Those that open from now on see the farewell.
+            self._close_all(self.connections, code, reason)
+        self._wait_for_handlers(me)
+        if first:
+            self.logger.info("server closed")
+
+    def _close_sockets(self) -> None:
+        if self._path is not None:
+            remove_file(self._path, self._file)
+            self._path = None
+        for sock in self._sockets:
+            sock.close()
+        # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be woken.
+        if self._acceptor is None:
+            self._woken.close()
+            self._waker.close()
+
+    def _close_all(self, connections: set[ServerConnection], code: int, reason: str) -> None:
+        """Close connections at the same time, each within its ``close_timeout``."""
+
+        def close(connection: ServerConnection) -> None:
+            try:
+                connection.close(code, reason)
+            except Exception:
+                connection.logger.error("closing a connection failed (%s)", connection._label, exc_info=True)
+
+        closers = []
+        for number, connection in enumerate(connections, 1):
+            closer = threading.Thread(target=close, args=(connection,))
+            try:
+                if number == len(connections):
+                    close(connection)
+                    break
+                closer.start()
+            except RuntimeError:  # there are too many threads, or the interpreter ends
+                close(connection)
+            else:
+                closers.append(closer)
+        for closer in closers:
+            closer.join()
+
+    def _wait_for_handlers(self, me: threading.Thread) -> None:
+        seen: set[threading.Thread] = set()
+
+        def is_over() -> bool:
+            left = set(self._threads)
+            if me in left:
+                # Two handlers that wait for each other would do so for ever.
+                left -= self._waiting
+            if me is self._acceptor:
+                left -= self._starting  # this is a signal handler: they start later
+            seen.update(left)
+            return not left
+
+        with self._changed:
+            self._waiting.add(me)
+            self._changed.notify_all()
+            try:
+                while not is_over():
+                    self._changed.wait(self._drop_refused())
+            finally:
+                self._waiting.discard(me)
+            over = seen - self._threads
+        for thread in over:
+            thread.join()
+
+    def _drop_refused(self) -> float | None:
+        """Do not wait longer for those that were refused; return the seconds until the next is due."""
+        now = time.monotonic()
+        for connection in [connection for connection, until in self._refused.items() if until <= now]:
+            del self._refused[connection]
+            connection.abort()
+        return min(self._refused.values()) - now if self._refused else None
+
+    # TLS.
+
+    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
+        """Use other certificates for the connections that are accepted from now on.
+
+        Args:
+            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+
+        Raises:
+            OSError: A file cannot be read. The old settings stay in use.
+            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
+                ``load_cert_chain``.
+            ValueError: The settings are wrong. The old ones stay in use.
+        """
+        self._ssl.reload(ssl)
+
+    # Connections: each in its own thread.
+
+    def _serve(self, greeting: Greeting) -> None:
+        me = threading.current_thread()
+        try:
+            with self._changed:
+                self._starting.discard(me)
+                self._changed.notify_all()
+            connection = self._open(greeting)
+            if connection is not None:
+                self._handle(connection)
+        finally:
+            with self._changed:
+                self._threads.discard(me)
+                self._changed.notify_all()
+                if self._paused:
+                    self._wake()
+
+    def _handle(self, connection: ServerConnection) -> None:
+        with self._changed:
+            self._connections.add(connection)
+            farewell = self._farewell
+        try:
+            if farewell is not None:
+                connection.close(*farewell)
+            else:
+                self._run_handler(connection)
+        except Exception as exc:
+            # That of a subclass which closes in its own way.
+            tell_end(connection, exc)
+        finally:
+            with self._changed:
+                self._connections.discard(connection)
+
+    def _run_handler(self, connection: ServerConnection) -> None:
+        told: Exception | None = None
+        try:
+            with connection:
+                try:
+                    self._handler(connection)
+                except Exception as exc:
+                    # Now: closing takes its time.
+                    tell_end(connection, exc)
+                    told = exc
+                    raise
+        except Exception as exc:
+            if exc is not told:
+                raise
+        finally:
+            # Its traceback refers to this frame: no cycle, please.
+            told = None
+
+    def _open(self, greeting: Greeting) -> ServerConnection | None:
+        """Make the opening handshake; ``None`` if it failed, which was logged."""
+        connection: ServerConnection | None = None
+        options = self._options
+        sock, remote = greeting.sock, greeting.address
+        is_kept = True
+        try:
+            with sock:
+                try:
+                    if sock.family != getattr(socket_module, "AF_UNIX", None):
+                        sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
+                    local = sock.getsockname()
+                    opened = receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                finally:
+                    # Before the descriptor is closed or the connection's: from here on nobody else touches it.
+                    is_kept = self._gate.leave(greeting.entry)
+                if not is_kept:
+                    return None
+                sock.settimeout(None)
+                opened._adopt(sock.detach())
+            addresses = {"local_address": local, "remote_address": remote}
+            try:
+                made = construct(self._create_connection, ServerConnection, opened, logger=self.logger, **addresses)
+            except Exception:
+                # If it did not take over what was opened, there is still somebody to be told.
+                with contextlib.suppress(RuntimeError):
+                    connection = ServerConnection(opened, logger=self.logger, **addresses)
+                    refuse(connection)
+                    self._let_read(connection)
+                raise
+            connection = made
+            connection.server = self
+            error = negotiate(connection, options, self._is_closing)
+            if error is None:
+                if self.logger.isEnabledFor(logging.DEBUG):
+                    self.logger.debug("connection open (%s): %r", connection._label, connection.request)
+                return connection
+            say_refused(connection, error, self._gate)
+            self._let_read(connection)
+        except Exception as exc:
+            if not is_kept:
+                return None
+            say_failed(greeting, connection, exc, self._gate, self.logger)
+            if connection is not None:
+                connection.abort()
+        except BaseException:
+            if connection is not None:
+                connection.abort()
+            raise
+        return None
+
+    def _let_read(self, connection: ServerConnection) -> None:
+        """Send the response that refuses, and wait for the client to read it."""
+        with self._changed:
+            self._refused[connection] = time.monotonic() + LINGER
+            entry = self._gate.join(Lingering(connection.abort), connection.remote_address)
+            self._changed.notify_all()
+        try:
+            connection.close()
+        finally:
+            with self._changed:
+                self._refused.pop(connection, None)
+                self._gate.leave(entry)
+
+    def _is_closing(self) -> bool:
+        return self._closing
