@@ -2,74 +2,80 @@
 
 import os as _os
 import sys as _sys
+import typing as _typing
 
-from . import sync
-from ._connection.state import State
-from ._native import after_fork as _after_fork
-from ._options.compression import Deflate
-from ._patching import patch, unpatch
-from ._version import __version__
-from .asyncio._basic_auth import basic_auth
-from .asyncio._broadcasting import broadcast
-from .asyncio._client import connect, unix_connect
-from .asyncio._connection import ClientConnection
-from .asyncio._pipe import StreamClosedError
-from .asyncio._reconnect import ConnectAttempt
-from .asyncio._router import Router, route, unix_route
-from .asyncio._serve import serve, unix_serve
-from .asyncio._server import Server, ServerConnection
-from .asyncio._stream import StreamReader, StreamWriter, open_stream
-from .asyncio.listener import Listener
-from .asyncio.loop import EventLoop, new_event_loop, run
-from .close_codes import Close, CloseCode
-from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
-from .exceptions import (
-    ConcurrencyError,
-    ConnectionClosed,
-    ConnectionClosedError,
-    ConnectionClosedOK,
-    DuplicateParameter,
-    HeaderLineTooLong,
-    InvalidHandshake,
-    InvalidHeader,
-    InvalidHeaderFormat,
-    InvalidHeaderValue,
-    InvalidMessage,
-    InvalidMethod,
-    InvalidOrigin,
-    InvalidParameterName,
-    InvalidParameterValue,
-    InvalidProtocol,
-    InvalidProxy,
-    InvalidProxyMessage,
-    InvalidProxyStatus,
-    InvalidState,
-    InvalidStatus,
-    InvalidUpgrade,
-    InvalidURI,
-    NegotiationError,
-    PayloadTooBig,
-    ProtocolError,
-    ProxyError,
-    RequestLineTooLong,
-    SecurityError,
-    StatusLineTooLong,
-    TooManyFragments,
-    TooManyHeaders,
-    WebSocketException,
-)
-from .tls import TLS, TLSInfo
-from .typing import (
-    BytesLike,
-    Data,
-    DataLike,
-    ExtensionName,
-    ExtensionParameter,
-    LoggerLike,
-    Origin,
-    StatusLike,
-    Subprotocol,
-)
+from ._lazy import lazy as _lazy
+
+if _typing.TYPE_CHECKING:
+    from . import sync
+    from ._connection.state import State
+    from ._options.compression import Deflate
+    from ._patching import patch, unpatch
+    from ._version import __version__
+    from .asyncio._basic_auth import basic_auth
+    from .asyncio._broadcasting import broadcast
+    from .asyncio._client import connect, unix_connect
+    from .asyncio._connection import ClientConnection
+    from .asyncio._pipe import StreamClosedError
+    from .asyncio._reconnect import ConnectAttempt
+    from .asyncio._router import Router, route, unix_route
+    from .asyncio._serve import serve, unix_serve
+    from .asyncio._server import Server, ServerConnection
+    from .asyncio._stream import StreamReader, StreamWriter, open_stream
+    from .asyncio.listener import Listener
+    from .asyncio.loop import EventLoop, new_event_loop, run
+    from .close_codes import Close, CloseCode
+    from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
+    from .exceptions import (
+        ConcurrencyError,
+        ConnectionClosed,
+        ConnectionClosedError,
+        ConnectionClosedOK,
+        DuplicateParameter,
+        HeaderLineTooLong,
+        InvalidHandshake,
+        InvalidHeader,
+        InvalidHeaderFormat,
+        InvalidHeaderValue,
+        InvalidMessage,
+        InvalidMethod,
+        InvalidOrigin,
+        InvalidParameterName,
+        InvalidParameterValue,
+        InvalidProtocol,
+        InvalidProxy,
+        InvalidProxyMessage,
+        InvalidProxyStatus,
+        InvalidState,
+        InvalidStatus,
+        InvalidUpgrade,
+        InvalidURI,
+        NegotiationError,
+        PayloadTooBig,
+        ProtocolError,
+        ProxyError,
+        RequestLineTooLong,
+        SecurityError,
+        StatusLineTooLong,
+        TooManyFragments,
+        TooManyHeaders,
+        WebSocketException,
+    )
+    from .tls import TLS, TLSInfo
+    from .typing import (
+        BytesLike,
+        Data,
+        DataLike,
+        ExtensionName,
+        ExtensionParameter,
+        LoggerLike,
+        Origin,
+        StatusLike,
+        Subprotocol,
+    )
+
+    if _sys.version_info < (3, 16):
+        from .asyncio.loop import EventLoopPolicy
 
 __all__ = [
     # Connections
@@ -162,11 +168,89 @@ __all__ = [
     "__version__",
 ]
 
+_SOURCES = {
+    "._connection.state": ("State",),
+    "._options.compression": ("Deflate",),
+    "._patching": ("patch", "unpatch"),
+    "._version": ("__version__",),
+    ".asyncio._basic_auth": ("basic_auth",),
+    ".asyncio._broadcasting": ("broadcast",),
+    ".asyncio._client": ("connect", "unix_connect"),
+    ".asyncio._connection": ("ClientConnection",),
+    ".asyncio._pipe": ("StreamClosedError",),
+    ".asyncio._reconnect": ("ConnectAttempt",),
+    ".asyncio._router": ("Router", "route", "unix_route"),
+    ".asyncio._serve": ("serve", "unix_serve"),
+    ".asyncio._server": ("Server", "ServerConnection"),
+    ".asyncio._stream": ("StreamReader", "StreamWriter", "open_stream"),
+    ".asyncio.listener": ("Listener",),
+    ".asyncio.loop": ("EventLoop", "new_event_loop", "run"),
+    ".close_codes": ("Close", "CloseCode"),
+    ".datastructures": ("Headers", "HeadersLike", "MultipleValuesError", "Request", "Response"),
+    ".exceptions": (
+        "ConcurrencyError",
+        "ConnectionClosed",
+        "ConnectionClosedError",
+        "ConnectionClosedOK",
+        "DuplicateParameter",
+        "HeaderLineTooLong",
+        "InvalidHandshake",
+        "InvalidHeader",
+        "InvalidHeaderFormat",
+        "InvalidHeaderValue",
+        "InvalidMessage",
+        "InvalidMethod",
+        "InvalidOrigin",
+        "InvalidParameterName",
+        "InvalidParameterValue",
+        "InvalidProtocol",
+        "InvalidProxy",
+        "InvalidProxyMessage",
+        "InvalidProxyStatus",
+        "InvalidState",
+        "InvalidStatus",
+        "InvalidUpgrade",
+        "InvalidURI",
+        "NegotiationError",
+        "PayloadTooBig",
+        "ProtocolError",
+        "ProxyError",
+        "RequestLineTooLong",
+        "SecurityError",
+        "StatusLineTooLong",
+        "TooManyFragments",
+        "TooManyHeaders",
+        "WebSocketException",
+    ),
+    ".tls": ("TLS", "TLSInfo"),
+    ".typing": (
+        "BytesLike",
+        "Data",
+        "DataLike",
+        "ExtensionName",
+        "ExtensionParameter",
+        "LoggerLike",
+        "Origin",
+        "StatusLike",
+        "Subprotocol",
+    ),
+}
+
+_MODULES = ("asyncio", "close_codes", "datastructures", "exceptions", "sync", "tls", "typing")
+
 if _sys.version_info < (3, 16):
-    from .asyncio.loop import EventLoopPolicy
-
     __all__ += ["EventLoopPolicy"]
+    _SOURCES[".asyncio.loop"] = (*_SOURCES[".asyncio.loop"], "EventLoopPolicy")
 
-# A child process must not go on with the masking keys that its parent has drawn.
+if not _typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy(__name__, _SOURCES, _MODULES)
+
+
+def _after_fork() -> None:
+    # A child process must not go on with the masking keys that its parent has drawn.
+    if (native := _sys.modules.get(f"{__name__}._native")) is not None:
+        native.after_fork()
+
+
 if hasattr(_os, "register_at_fork"):
     _os.register_at_fork(after_in_child=_after_fork)

@@ -1,15 +1,20 @@
 """The asyncio API: for tasks and callbacks on an event loop. Its names are those of the package itself."""
 
-from ._basic_auth import basic_auth
-from ._broadcasting import broadcast
-from ._client import connect, unix_connect
-from ._connection import ClientConnection, Connection
-from ._reconnect import ConnectAttempt, process_exception
-from ._router import Router, route, unix_route
-from ._serve import serve, unix_serve
-from ._server import Server, ServerConnection
-from ._stream import StreamReader, StreamWriter, open_stream
-from .listener import Listener
+import typing as _typing
+
+from .._lazy import lazy as _lazy
+
+if _typing.TYPE_CHECKING:
+    from ._basic_auth import basic_auth
+    from ._broadcasting import broadcast
+    from ._client import connect, unix_connect
+    from ._connection import ClientConnection, Connection
+    from ._reconnect import ConnectAttempt, process_exception
+    from ._router import Router, route, unix_route
+    from ._serve import serve, unix_serve
+    from ._server import Server, ServerConnection
+    from ._stream import StreamReader, StreamWriter, open_stream
+    from .listener import Listener
 
 __all__ = [
     "ClientConnection",
@@ -32,3 +37,19 @@ __all__ = [
     "unix_route",
     "unix_serve",
 ]
+
+_SOURCES = {
+    "._basic_auth": ("basic_auth",),
+    "._broadcasting": ("broadcast",),
+    "._client": ("connect", "unix_connect"),
+    "._connection": ("ClientConnection", "Connection"),
+    "._reconnect": ("ConnectAttempt", "process_exception"),
+    "._router": ("Router", "route", "unix_route"),
+    "._serve": ("serve", "unix_serve"),
+    "._server": ("Server", "ServerConnection"),
+    "._stream": ("StreamReader", "StreamWriter", "open_stream"),
+    ".listener": ("Listener",),
+}
+
+if not _typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy(__name__, _SOURCES)

@@ -1,11 +1,16 @@
 """The blocking API: for programs and threads that wait."""
 
-from ._basic_auth import basic_auth
-from ._client import connect, unix_connect
-from ._connection import ClientConnection, Ping
-from ._router import Router, route, unix_route
-from ._serve import serve, unix_serve
-from ._server import Server, ServerConnection
+import typing as _typing
+
+from .._lazy import lazy as _lazy
+
+if _typing.TYPE_CHECKING:
+    from ._basic_auth import basic_auth
+    from ._client import connect, unix_connect
+    from ._connection import ClientConnection, Ping
+    from ._router import Router, route, unix_route
+    from ._serve import serve, unix_serve
+    from ._server import Server, ServerConnection
 
 __all__ = [
     "ClientConnection",
@@ -21,3 +26,15 @@ __all__ = [
     "unix_route",
     "unix_serve",
 ]
+
+_SOURCES = {
+    "._basic_auth": ("basic_auth",),
+    "._client": ("connect", "unix_connect"),
+    "._connection": ("ClientConnection", "Ping"),
+    "._router": ("Router", "route", "unix_route"),
+    "._serve": ("serve", "unix_serve"),
+    "._server": ("Server", "ServerConnection"),
+}
+
+if not _typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy(__name__, _SOURCES)
