@@ -308,6 +308,33 @@ def test_inner_packages(folder: str) -> None:
     assert wrong == set()
 
 
+MODULES = {".".join(module_of(path)): path for path in PACKAGE.rglob("*.py")}
+
+
+def packages_of(module: str) -> set[str]:
+    parts = module.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts))}
+
+
+def imported_by(module: str) -> set[str]:
+    """Modules that run before a module is imported, or when a function of it imports them; packages included."""
+    found = set()
+    for name, item in imports(MODULES[module], running=True):
+        imported = f"{name}.{item}" if f"{name}.{item}" in MODULES else name
+        if imported in MODULES:
+            # Those that both lie in are there already.
+            found |= {imported, *packages_of(imported)} - packages_of(module)
+    return found - {module}
+
+
+def test_no_module_is_imported_by_what_it_imports() -> None:
+    graph = {module: imported_by(module) for module in MODULES}
+    assert graph["wirespeed.sync._client"] >= {"wirespeed._options", "wirespeed._options.client", "wirespeed.tls"}
+    while leaves := {module for module, needed in graph.items() if not needed & set(graph)}:
+        graph = {module: needed for module, needed in graph.items() if module not in leaves}
+    assert {module: sorted(needed & set(graph)) for module, needed in graph.items()} == {}
+
+
 def test_blocking_code_does_not_know_asyncio() -> None:
     for path in (PACKAGE / "sync").rglob("*.py"):
         assert not {name for name in modules_imported(path) if name.split(".")[0] == "asyncio"}
@@ -375,6 +402,7 @@ TESTED_INSIDE = {
     "tests/test_proxy.py": {"_net.proxy", "_net.uri"},
     "tests/test_redaction.py": {"_redaction"},
     "tests/test_redirects.py": {"_net.redirects"},
+    "tests/test_responses.py": {"_handshake.responses"},
     "tests/test_tally.py": {"_serving.tally"},
     "tests/test_uri.py": {"_net.uri"},
 }

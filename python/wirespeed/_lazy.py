@@ -1,7 +1,7 @@
-"""Names of a package that are imported when they are first used: PEP 562.
+"""What is imported when it is first used: names of a package, by PEP 562, and modules that cost much and serve few.
 
-The package lists them three times: under ``TYPE_CHECKING``, as imports, for type checkers and editors; in ``__all__``;
-and here, with the modules that have them. ``tests/test_imports.py`` compares the lists.
+A package lists its names three times: under ``TYPE_CHECKING``, as imports, for type checkers and editors; in
+``__all__``; and for :func:`lazy`, with the modules that have them. ``tests/test_imports.py`` compares the lists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,29 @@ import typing
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["lazy"]
+__all__ = ["lazy", "ssl", "uuid"]
+
+
+class _Later:
+    """A module that is imported when something of it is used; also by annotations, when somebody evaluates them.
+
+    Args:
+        name: Its name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> typing.Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+if typing.TYPE_CHECKING:
+    import ssl
+    import uuid
+else:
+    ssl = _Later("ssl")
+    uuid = _Later("uuid")
 
 
 def lazy(

@@ -227,8 +227,8 @@ class Response:
         text = bytes(self.body[:_READ_BYTES]).decode("utf-8", "replace")
         if "\0" in text or text.count("\ufffd") > len(text) // 10:
             return ""
-        if _is_markup(text):
-            text = _TAGS.sub(" ", _INVISIBLE.sub(" ", text))
+        if re.match(_MARKUP, text):
+            text = re.sub(_TAGS, " ", re.sub(_INVISIBLE, " ", text))
         return printable(" ".join(text.split()), limit=_EXCERPT)
 
 
@@ -237,6 +237,7 @@ _SHOWN_BYTES = 80
 _READ_BYTES = 8192
 _EXCERPT = 160
 
-_is_markup = re.compile(r"\s*<[!?a-zA-Z]").match
-_INVISIBLE = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
-_TAGS = re.compile(r"<[^>]*(?:>|\Z)")
+# Compiled when they are used: it takes long, and happens to few.
+_MARKUP = r"\s*<[!?a-zA-Z]"
+_INVISIBLE = r"(?si)<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)"
+_TAGS = r"<[^>]*(?:>|\Z)"

@@ -11,10 +11,10 @@ import binascii
 import dataclasses
 import os
 import re
-import ssl as ssl_module
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
+
+from ._lazy import ssl as ssl_module
 
 __all__ = ["TLS", "NativeTLSArguments", "PEMSource", "TLSInfo", "choose_ssl", "tls_info"]
 
@@ -231,7 +231,7 @@ class _Block(NamedTuple):
 
 
 # RFC 7468, section 3.
-_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_BLOCK = rb"(?s)-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----"
 _KEY_LABELS = ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY")
 
 
@@ -247,8 +247,8 @@ def _read_authorities(ca: PEMSource | tuple[PEMSource, ...] | None) -> tuple[byt
 def _read_authority(source: PEMSource) -> bytes:
     _check_type("ca", source)
     pem = b""
-    if not _is_pem(source) and Path(os.fsdecode(source)).is_dir():
-        certificates = b"".join(_directory(Path(os.fsdecode(source))))
+    if not _is_pem(source) and os.path.isdir(path := os.fsdecode(source)):
+        certificates = b"".join(_directory(path))
     else:
         pem = _read("ca", source)
         certificates = _certificates(pem, "ca", source)
@@ -257,9 +257,11 @@ def _read_authority(source: PEMSource) -> bytes:
     return certificates
 
 
-def _directory(directory: Path) -> Iterator[bytes]:
+def _directory(directory: str) -> Iterator[bytes]:
+    from pathlib import Path
+
     # c_rehash fills such directories with links: each certificate is there twice.
-    for path in sorted({path.resolve() for path in directory.iterdir()}):
+    for path in sorted({path.resolve() for path in Path(directory).iterdir()}):
         if path.is_file():
             yield _certificates(path.read_bytes(), "ca", path)
 
@@ -300,7 +302,7 @@ def _private_key(pem: bytes, argument: str, source: PEMSource) -> bytes | None:
 
 def _blocks(pem: bytes, argument: str, source: PEMSource) -> Iterator[_Block]:
     pem = pem.replace(b"\r\n", b"\n")
-    for match in _BLOCK.finditer(pem):
+    for match in re.finditer(_BLOCK, pem):
         label = match[1].decode()
         if label == "CERTIFICATE" or (label in _KEY_LABELS and b":" not in match[2]):
             try:
@@ -317,7 +319,8 @@ def _read(argument: str, source: PEMSource) -> bytes:
     if isinstance(source, str) and _is_pem(source):
         return source.encode()
     try:
-        return Path(source).read_bytes()
+        with open(source, "rb") as file:
+            return file.read()
     except OSError as exc:
         # The same kind of error, with the name of the argument.
         raise type(exc)(exc.errno, f"{argument}: {exc.strerror}", os.fspath(source)) from None

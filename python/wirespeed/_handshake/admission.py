@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections
 import heapq
-import ipaddress
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
@@ -262,8 +261,10 @@ def origin_of(address: Any) -> Hashable:
     host = str(address[0])
     if ":" not in host:
         return host
+    from ipaddress import IPv6Address
+
     try:
-        number = ipaddress.IPv6Address(host)
+        number = IPv6Address(host)
     except ValueError:
         return host
     # A socket of IPv6 accepts clients of IPv4 too: RFC 4291, section 2.5.5.2.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 from collections.abc import Sequence
 
 from ..datastructures import Headers, Response
@@ -77,5 +76,7 @@ def _accept(headers: Headers) -> str:
         is_key = False
     if not is_key:
         raise InvalidHeaderValue(name, keys[0])
+    import hashlib
+
     # RFC 6455, section 4.2.2: SHA-1 is what it demands.
     return base64.b64encode(hashlib.sha1(keys[0].encode() + _GUID, usedforsecurity=False).digest()).decode()

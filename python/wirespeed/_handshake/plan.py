@@ -5,19 +5,21 @@ The native core does all of it on a connected socket, in the order that is decid
 
 from __future__ import annotations
 
-import ssl as ssl_module
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientTLS
-from .._native_types import ConnectOptions
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
 from .._net.uri import WebSocketURI
 from .._options.client import Network, native_tls
 from ..tls import TLS, choose_ssl
 
-__all__ = ["OpeningPlan", "opening_timeout", "plan_opening"]
+if TYPE_CHECKING:
+    from .._native_types import ConnectOptions
 
-_TLS = tuple[ClientTLS | ssl_module.SSLContext, str | None]
+    _TLS = tuple[ClientTLS | ssl_module.SSLContext, str | None]
+
+__all__ = ["OpeningPlan", "opening_timeout", "plan_opening"]
 
 
 class OpeningPlan(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import http
 import time
 
@@ -13,13 +12,20 @@ __all__ = ["common_fields", "plain_response"]
 
 _date: tuple[int, str] = (0, "")
 
+# In English, whatever the locale.
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
 
 def http_date() -> str:
     """Return the time in the form of a Date header: RFC 9110, section 5.6.7."""
     global _date
     now = int(time.time())
     if _date[0] != now:
-        _date = (now, email.utils.formatdate(now, usegmt=True))
+        # As email.utils.formatdate does it, but whose import takes longer than that of this package.
+        year, month, day, hour, minute, second, weekday, *_ = time.gmtime(now)
+        date = f"{_DAYS[weekday]}, {day:02} {_MONTHS[month - 1]} {year:04}"
+        _date = (now, f"{date} {hour:02}:{minute:02}:{second:02} GMT")
     return _date[1]
 
 

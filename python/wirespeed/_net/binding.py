@@ -9,11 +9,11 @@ import contextlib
 import errno
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .._lazy import ssl
 from ..typing import PathLike
 
 __all__ = [

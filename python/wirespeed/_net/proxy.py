@@ -10,8 +10,8 @@ import base64
 import dataclasses
 import os
 import socket
+import sys
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..exceptions import InvalidProxy, ProxyError
@@ -99,6 +99,8 @@ def get_proxy(uri: WebSocketURI, proxy: str | Literal[True] | None = True) -> Pr
 def _configured_proxy(uri: WebSocketURI) -> str | None:
     if _nothing_configured():
         return None
+    import urllib.request
+
     # RFC 6455, section 4.1, paragraph 3: prefer a SOCKS5 proxy, then the one for HTTPS, then the one for HTTP. A proxy
     # configured for the scheme itself comes first, because it was meant for this.
     proxies = urllib.request.getproxies()
@@ -116,8 +118,12 @@ def _configured_proxy(uri: WebSocketURI) -> str | None:
 
 def _nothing_configured() -> bool:
     # Where only variables count, their names tell: reading them all, values included, costs as much as opening a
-    # connection.
-    if urllib.request.getproxies is not urllib.request.getproxies_environment:
+    # connection, and the module that does it takes longer to import than all that a client needs.
+    if sys.platform in ("darwin", "win32"):
+        return False
+    # A program may have put a function of its own there.
+    request = sys.modules.get("urllib.request")
+    if request is not None and request.getproxies is not request.getproxies_environment:
         return False
     return "_proxy" not in "\n".join(os.environ).lower()
 

@@ -6,7 +6,6 @@ It opens no connection. Clients keep one ``RedirectChain`` for each attempt to c
 from __future__ import annotations
 
 import contextlib
-import urllib.parse
 from typing import TYPE_CHECKING
 
 from .._redaction import mask_uri, printable
@@ -152,6 +151,8 @@ def resolve_location(uri: str, location: str) -> str:
     with contextlib.suppress(UnicodeError):
         location = location.encode("iso-8859-1").decode()
     # RFC 9110, section 10.2.2, allows a fragment. RFC 6455, section 3, knows none.
+    from urllib.parse import urljoin
+
     location = location.partition("#")[0]
     try:
         scheme, authority, *_ = split(location)
@@ -160,7 +161,7 @@ def resolve_location(uri: str, location: str) -> str:
         elif authority is not None:
             new = f"{split(uri)[0]}:{location}"
         else:
-            new = urllib.parse.urljoin(uri, location)
+            new = urljoin(uri, location)
     except ValueError as exc:
         raise InvalidURI(location, str(exc)) from None
     return _with_user_info(new, uri)

@@ -7,9 +7,7 @@ comes out is safe to write into a request line or a header. Proxies share its tr
 from __future__ import annotations
 
 import functools
-import ipaddress
 import re
-import urllib.parse
 from typing import NamedTuple
 
 from ..exceptions import InvalidURI
@@ -196,11 +194,13 @@ def _check_scheme(scheme: str, uri: str) -> None:
 
 
 def _ipv6(address: str) -> str:
+    from ipaddress import IPv6Address
+
     # RFC 6874 writes the zone after "%25"; people write it after "%", as their system prints it.
     address, percent, zone = address.partition("%")
     zone = zone[2:] if zone.startswith("25") and len(zone) > 2 else zone
     try:
-        ipaddress.IPv6Address(address)
+        IPv6Address(address)
     except ValueError:
         raise ValueError("its host isn't an IPv6 address, although it is in brackets") from None
     if percent and not re.fullmatch(r"[A-Za-z0-9._~-]+", zone):
@@ -214,8 +214,10 @@ _is_name = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=-]+").fullmatch
 
 def _name(name: str) -> str:
     if "%" in name:
+        from urllib.parse import unquote
+
         try:
-            name = urllib.parse.unquote(name, errors="strict")
+            name = unquote(name, errors="strict")
         except UnicodeDecodeError:
             raise ValueError("its host isn't UTF-8 once it is decoded") from None
     if not name:
@@ -248,8 +250,10 @@ def _port(port: str) -> int | None:
 
 
 def _decode(text: str) -> str:
+    from urllib.parse import unquote
+
     try:
-        decoded = urllib.parse.unquote(text, errors="strict")
+        decoded = unquote(text, errors="strict")
     except UnicodeDecodeError:
         raise ValueError("its username or password isn't UTF-8 once it is decoded") from None
     # RFC 7617, section 2: "The user-id and password MUST NOT contain any control characters".
@@ -260,10 +264,15 @@ def _decode(text: str) -> str:
 
 # What RFC 3986 allows in a path or a query; "%" too, because what is encoded already must stay as it is.
 _ALLOWED = "%:/?[]@!$&'()*+,;=-._~"
+_needs_no_encoding = re.compile(rf"[A-Za-z0-9{re.escape(_ALLOWED)}]*").fullmatch
 
 
 def _encode(text: str) -> str:
-    return urllib.parse.quote(text, safe=_ALLOWED)
+    if _needs_no_encoding(text):
+        return text
+    from urllib.parse import quote
+
+    return quote(text, safe=_ALLOWED)
 
 
 def _bracketed(host: str) -> str:

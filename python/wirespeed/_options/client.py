@@ -10,12 +10,11 @@ import functools
 import logging
 import os
 import socket
-import ssl as ssl_module
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from .._lazy import ssl as ssl_module
 from .._native import ClientTLS, check_request
-from .._native_types import ConnectOptions
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._net.proxy import basic_authorization
 from .._net.redirects import RedirectChain
@@ -25,6 +24,9 @@ from ..exceptions import InvalidHeader
 from ..tls import TLS
 from ..typing import LoggerLike, PathLike
 from .common import AsyncOptions, ConnectionOptions, bounded, check_seconds, check_type, remembered
+
+if TYPE_CHECKING:
+    from .._native_types import ConnectOptions
 
 __all__ = [
     "AsyncClientOptions",
@@ -40,7 +42,7 @@ __all__ = [
 _LOGGER = logging.getLogger("wirespeed.client")
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class ClientOptions(ConnectionOptions):
     """Keyword arguments that do not depend on where a client connects to. Their names are those of ``connect``.
 
@@ -100,7 +102,7 @@ class ClientOptions(ConnectionOptions):
         }
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class AsyncClientOptions(AsyncOptions, ClientOptions):
     """The same for a client on an event loop, with what only such clients have.
 
@@ -167,7 +169,7 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
         raise TypeError(f"{expected}, not {type(headers).__name__}") from None
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class Network:
     """The keyword arguments that tell how to reach a server. Their names are those of ``connect`` and ``unix_connect``.
 
@@ -195,12 +197,12 @@ class Network:
 
     def __post_init__(self) -> None:
         check_type("sock", self.sock, socket.socket, "a socket.socket or None")
-        if isinstance(self.sock, ssl_module.SSLSocket):
+        if self.sock is not None and isinstance(self.sock, ssl_module.SSLSocket):
             # The core would read and write behind the back of its TLS.
             raise TypeError("sock must be a plain socket, not an SSLSocket; use a wss:// URI and the ssl argument")
         for name in ("ssl", "proxy_ssl"):
-            expected = (bool, TLS, ssl_module.SSLContext)
-            check_type(name, getattr(self, name), expected, "True, a TLS, an ssl.SSLContext or None")
+            if not isinstance(value := getattr(self, name), (bool, TLS, type(None))):
+                check_type(name, value, ssl_module.SSLContext, "True, a TLS, an ssl.SSLContext or None")
         for name in ("server_hostname", "proxy_server_hostname", "host"):
             check_type(name, getattr(self, name), str, "a str or None")
         for name, most in (("port", 2**16), ("family", 2**31)):

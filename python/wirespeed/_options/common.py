@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from .._native_types import DeflateOptions, SharedSettings
 from ..typing import LoggerLike
 from .compression import Deflate, deflate_options
+
+if TYPE_CHECKING:
+    from .._native_types import DeflateOptions, SharedSettings
 
 __all__ = [
     "QUEUE_BYTES",
@@ -39,7 +41,7 @@ _FOREVER = 21 * 86400.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class ConnectionOptions:
     """Keyword arguments of every kind of connection. Their names are those of ``connect`` and ``serve``.
 
@@ -104,7 +106,7 @@ class ConnectionOptions:
         }
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class AsyncOptions(ConnectionOptions):
     """The same for connections on an event loop, with what only those have.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from .._native_types import DeflateOptions
+if TYPE_CHECKING:
+    from .._native_types import DeflateOptions
 
 __all__ = ["Deflate", "deflate_options"]
 

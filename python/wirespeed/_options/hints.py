@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from types import FunctionType
+from typing import ParamSpec, TypeVar, cast
 
 __all__ = ["hinting"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+# inspect.CO_VARKEYWORDS
+_TAKES_ANY = 0x08
 
 _NAMES = {"timeout": "open_timeout", "extra_headers": "additional_headers", "headers": "additional_headers"}
 
@@ -23,10 +26,12 @@ def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        parameters = inspect.signature(function).parameters
+        # Not by inspect.signature, which takes as long as all else that happens when a client is imported.
+        code = cast("FunctionType", function).__code__
         others = {**_NAMES}
         # One that takes any keyword arguments hands them on to one that has them all.
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        if not code.co_flags & _TAKES_ANY:
+            parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             others = {wrong: right for wrong, right in _NAMES.items() if right in parameters}
         wrong_names = frozenset(others)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-import ssl as ssl_module
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._lazy import ssl as ssl_module
 from .._native import ServerSettings, ServerTLS
 from ..datastructures import Headers
 from ..exceptions import InvalidHeader, InvalidOrigin, ProtocolError
@@ -23,7 +23,7 @@ from .compression import Deflate
 __all__ = ["AsyncServerOptions", "ServerOptions", "ServerSSL", "check_farewell", "check_ssl", "native_server_tls"]
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class ServerOptions(ConnectionOptions):
     """Keyword arguments that do not depend on where a server listens. Their names are those of ``serve``.
 
@@ -108,7 +108,7 @@ class ServerOptions(ConnectionOptions):
         raise InvalidOrigin(origin)
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class AsyncServerOptions(AsyncOptions, ServerOptions):
     """The same for a server on an event loop, with what only such servers have.
 
@@ -133,6 +133,8 @@ def check_ssl(ssl: object) -> None:
     Args:
         ssl: What the user passed.
     """
+    if ssl is None:
+        return
     check_type("ssl", ssl, (TLS, ssl_module.SSLContext), "a TLS, an ssl.SSLContext or None")
     if isinstance(ssl, TLS) and ssl.cert is None:
         raise ValueError("ssl: a server needs a certificate; pass TLS(cert=..., key=...)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -114,16 +113,16 @@ class RouterBase:
             connection: The connection, which gets ``handler`` and ``handler_kwargs``.
             request: Its request.
         """
+        from urllib.parse import unquote, urlsplit
+
         from werkzeug.exceptions import HTTPException, NotFound
         from werkzeug.routing import RequestRedirect
 
         name = self.get_server_name(connection, request)
         try:
             adapter = self.url_map.bind(server_name=name, url_scheme=self.url_scheme)
-            parsed = urllib.parse.urlsplit(request.path)
-            handler, arguments = adapter.match(
-                path_info=urllib.parse.unquote(parsed.path), query_args=parsed.query, websocket=True
-            )
+            parsed = urlsplit(request.path)
+            handler, arguments = adapter.match(path_info=unquote(parsed.path), query_args=parsed.query, websocket=True)
         except RequestRedirect as exc:
             return self.redirect(connection, exc.new_url)
         except NotFound:

@@ -11,10 +11,10 @@ import contextlib
 import functools
 import os
 import socket as socket_module
+from typing import TYPE_CHECKING
 
 from .._handshake.plan import OpeningPlan, opening_timeout, plan_opening
 from .._native import ClientOpening, Opened
-from .._native_types import ConnectOptions
 from .._net.addresses import Failures
 from .._net.proxy import socks_timeout
 from .._net.redirects import RedirectChain
@@ -24,6 +24,9 @@ from ._deadline import Deadline
 from ._dial import dial, dial_unix
 from ._sockets import ready
 from ._socks import connect_socks
+
+if TYPE_CHECKING:
+    from .._native_types import ConnectOptions
 
 __all__ = ["check_chain", "open_websocket"]
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import datetime
-import email.utils
 import inspect
-import random
 import ssl
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -87,6 +84,8 @@ def backoff(
     Yields:
         Seconds, without end.
     """
+    import random
+
     yield random.random() * initial_delay  # noqa: S311 - nobody gains by guessing it
     delay = min_delay
     while True:
@@ -141,7 +140,7 @@ class ConnectAttempt:
         return cls(uri, _Replaceable.from_raw(() if headers is None else headers.raw_items()))
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class Policy:
     """The keyword arguments of ``connect`` that concern more than one try. Their names are those of ``connect``.
 
@@ -328,10 +327,15 @@ class Reconnection:
 
 def _asked_for(response: Response) -> float:
     """Return for how many seconds a server wants to be left alone: RFC 9110, section 10.2.3."""
+    import random
+
     text = response.headers.get("Retry-After", "") if len(response.headers.get_all("Retry-After")) == 1 else ""
     if text.isascii() and text.isdigit():
         seconds = float(text[:9])
     else:
+        import datetime
+        import email.utils
+
         try:
             date = email.utils.parsedate_to_datetime(text)
         except (ValueError, TypeError, IndexError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket as socket_module
-import ssl as ssl_module
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from typing import Any, Literal
 from .._connection.construction import construct
 from .._connection.status import Heads
 from .._handshake.plan import OpeningPlan, plan_opening
+from .._lazy import ssl as ssl_module
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import os
 import threading
-import uuid
 import warnings
 from collections.abc import Generator
 from types import TracebackType
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .._connection import codec
 from .._connection.state import State
 from .._connection.status import ConnectionStatus
+from .._lazy import uuid
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError
@@ -66,7 +66,8 @@ class Connection(ConnectionStatus, BlockingConnection):
         with contextlib.suppress(AttributeError):
             # One that is closing has told so by an exception: it needs no second word. After a fork, the parent closes.
             if self._state == State.OPEN and self._pid == os.getpid():
-                warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
+                with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
+                    warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
             self.abort()
 
     @functools.cached_property

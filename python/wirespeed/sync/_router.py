@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from typing import Any, Literal
 
+from .._lazy import ssl as ssl_module
 from .._serving.routing import RouterBase
 from ..tls import TLS
 from ..typing import PathLike

@@ -6,10 +6,10 @@ import dataclasses
 import inspect
 import re
 import socket as socket_module
-import ssl as ssl_module
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .._lazy import ssl as ssl_module
 from .._net.binding import bind_addresses, bind_unix, check_socket, hosts_of, port_of
 from .._options.common import check_count
 from .._options.compression import Deflate

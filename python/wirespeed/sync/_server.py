@@ -7,7 +7,6 @@ import functools
 import logging
 import selectors
 import socket as socket_module
-import ssl as ssl_module
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
 from .._handshake.negotiation import LINGER, refuse, say_failed, say_refused
 from .._handshake.responses import plain_response
+from .._lazy import ssl as ssl_module
 from .._native import ServerOpening
 from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
 from .._options.server import ServerOptions, ServerSSL, check_farewell
