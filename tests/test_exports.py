@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -219,6 +220,25 @@ ASYNCIO_CONNECT = [
     "create_connection",
 ]
 
+MODULES = {
+    "": "the asyncio API, and what all share",
+    ".asgi": "for uvicorn",
+    ".asyncio": "",
+    ".asyncio.listener": "the native core asks for Listener there",
+    ".asyncio.loop": "Selector, for loops of other people",
+    ".cli": "the command",
+    ".close_codes": "",
+    ".compat": "",
+    ".datastructures": "",
+    ".exceptions": "",
+    ".sync": "",
+    ".tls": "",
+    ".typing": "",
+}
+"""The public modules, all that have no underscore; below them are those of the drop-in, whose names are websockets'."""
+
+DROP_IN = "wirespeed.compat.websockets"
+
 LISTENER = ["on_close", "on_message", "on_open", "on_ping", "on_pong", "on_writable"]
 
 # What differs from the websockets package, and why. Its releases differ from each other, so names that only it has may
@@ -372,6 +392,30 @@ def test_every_name_is_there(module: ModuleType) -> None:
         assert module.__all__
     for name in getattr(module, "__all__", ()):
         assert hasattr(module, name)
+
+
+def test_public_modules() -> None:
+    """A module that is not in the list, and not of the drop-in, has an underscore, or lies in a package with one."""
+    found = {module.__name__ for module in modules()} - {"wirespeed.__main__"}
+    public = {name for name in found if "._" not in name and not f"{name}.".startswith(f"{DROP_IN}.")}
+    assert public == {f"wirespeed{name}" for name in MODULES}
+
+
+def test_modules_of_the_drop_in() -> None:
+    """They are modules of the websockets package, or have an underscore."""
+    theirs = Path(str(pytest.importorskip("websockets").__file__)).parent
+    names = [name.split(".")[3:] for module in modules() if f"{(name := module.__name__)}.".startswith(f"{DROP_IN}.")]
+    public = [theirs.joinpath(*parts) for parts in names if not any(part.startswith("_") for part in parts)]
+    assert len(public) > 20
+    assert [path for path in public if not (path.is_dir() or path.with_suffix(".py").exists())] == []
+
+
+def test_public_modules_are_documented() -> None:
+    """In the table of the README."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(wirespeed[\w.]*)` \|", readme, re.MULTILINE))
+    undocumented = {"wirespeed.asyncio.listener"}
+    assert listed == {f"wirespeed{name}" for name in MODULES} - undocumented | {DROP_IN}
 
 
 def test_no_other_public_names() -> None:
