@@ -70,6 +70,14 @@ def test_blocking_api_needs_no_asyncio(name: str) -> None:
     assert found & (SELDOM | wrong) == set()
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["connect", "--help"], ["serve", "--help"]])
+def test_help_of_the_command_line(arguments: list[str]) -> None:
+    code = "import contextlib, io; from wirespeed.cli import main\nwith contextlib.redirect_stdout(io.StringIO()): "
+    found = imported(f"{code}assert main({arguments}) == 0")
+    assert "wirespeed.cli._main" in found
+    assert found & (SELDOM | {"asyncio", "logging", "socket", "ssl"}) == set()
+
+
 def test_clients_need_no_server() -> None:
     for api in ("wirespeed", "wirespeed.sync"):
         found = imported(f"from {api} import connect")

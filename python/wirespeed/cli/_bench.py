@@ -6,12 +6,13 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._status import CommandError, Status
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 __all__ = ["add_parser", "run"]
@@ -62,6 +63,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _find() -> Path | None:
     """Return the folder of the benchmarks: in the clone around the current folder, or in that of the package."""
+    from pathlib import Path
+
     here = Path.cwd()
     for clone in (here, *here.parents, Path(__file__).resolve().parents[3]):
         folder = clone / "bench"

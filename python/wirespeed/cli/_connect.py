@@ -1,24 +1,12 @@
-"""``wirespeed connect``: its arguments, and what they mean for a connection."""
+"""``wirespeed connect``: its arguments."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import math
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .. import TLS, ClientConnection, connect, run
-from .._redaction import mask_user_info, printable
-from ..exceptions import InvalidHandshake, InvalidStatus, WebSocketException
-from . import _trace as trace
-from ._prompt import Prompt
-from ._screen import Screen
-from ._session import Session
-from ._settings import Settings
-from ._status import CommandError, Status, describe
-from ._stop import Stop
-from ._values import limit, parse_count, parse_seconds, parse_size
+from ._status import Status
+from ._values import parse_count, parse_seconds, parse_size
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -121,106 +109,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Status:
-    typed, terminal = os.isatty(0), os.isatty(1)
-    # no-color.org: any value but the empty one.
-    color = not (arguments.no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb")
-    try:
-        options = _connect_options(arguments)
-    except (OSError, ValueError) as exc:
-        raise CommandError(Status.USAGE, describe(exc)) from None
-    settings = Settings(
-        uri=arguments.uri,
-        options=options,
-        json=arguments.json,
-        binary=arguments.binary,
-        wait=0 if typed else arguments.wait,
-        count=arguments.count,
-        verbose=arguments.verbose,
-        interactive=typed and terminal,
-        terminal=terminal,
-        color=color and terminal,
-        note_color=color and os.isatty(2),
-        prompt=os.environ.get("TERM") != "dumb",
-    )
-    return run(_converse(settings))
+    # Not to show the help only.
+    from ._connecting import run
 
-
-async def _converse(settings: Settings) -> Status:
-    prompt, hint = _make_prompt(settings)
-    screen = Screen(settings, prompt)
-    with Stop() as stop:
-        connecting = asyncio.ensure_future(_connect(settings, screen))
-        ends: set[asyncio.Future[Any]] = {connecting, stop.future}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done():
-            connecting.cancel()
-            await asyncio.wait({connecting})
-        if connecting.cancelled():
-            return stop.status
-        ws = connecting.result()
-        stop.insist = ws.abort
-        try:
-            if settings.verbose:
-                await screen.note(*trace.opening(ws))
-            if settings.interactive:
-                await screen.note(f"connected to {_shown(settings)}, Ctrl-D closes{hint}")
-            return await Session(ws, settings, screen, prompt, stop).run()
-        finally:
-            ws.abort()
-
-
-def _make_prompt(settings: Settings) -> tuple[Prompt | None, str]:
-    if not (settings.interactive and settings.prompt):
-        return None, ""
-    try:
-        return Prompt(), ""
-    except ImportError:
-        return None, '; for history and line editing: pip install "wirespeed[cli]"'
-
-
-async def _connect(settings: Settings, screen: Screen) -> ClientConnection:
-    options = dict(settings.options)
-    if settings.verbose:
-        options["listener"] = trace.Watcher(screen)
-    try:
-        return await connect(settings.uri, **options)
-    except (OSError, InvalidHandshake) as exc:
-        if settings.verbose and isinstance(exc, InvalidStatus):
-            await screen.note(*trace.response(exc.response))
-        raise CommandError(Status.FAILED, f"cannot connect to {_shown(settings)}: {describe(exc)}") from None
-    except (TypeError, ValueError, WebSocketException) as exc:
-        raise CommandError(Status.USAGE, describe(exc)) from None
-
-
-def _shown(settings: Settings) -> str:
-    return printable(mask_user_info(settings.uri))
-
-
-def _connect_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "additional_headers": [pair for pair in arguments.header if pair[0].lower() not in _OWN_HEADERS],
-        "subprotocols": arguments.subprotocol,
-        "origin": arguments.origin,
-        "max_size": arguments.max_size,
-        "proxy": None if arguments.proxy == "none" else arguments.proxy,
-        "open_timeout": limit(arguments.timeout),
-        "close_timeout": limit(arguments.timeout),
-        "ping_interval": limit(arguments.ping or math.inf),
-    }
-    for name, value in arguments.header:
-        if name.lower() in _OWN_HEADERS:
-            options[_OWN_HEADERS[name.lower()]] = value
-    if arguments.uri.lower().startswith("wss:"):
-        options["ssl"] = _tls(arguments)
-    return options
-
-
-_OWN_HEADERS = {"user-agent": "user_agent_header", "origin": "origin"}
-"""Headers for which ``connect`` has an argument: as additional ones they would be sent twice."""
-
-
-def _tls(arguments: argparse.Namespace) -> TLS:
-    return TLS(ca=arguments.ca, cert=arguments.cert, key=arguments.key, verify=not arguments.insecure)
+    return run(arguments)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from . import _bench as bench
 from . import _connect as connect
 from . import _serve as serve
 from ._status import CommandError, Status
-from ._worker import write_all
+from ._writing import write_all
 
 __all__ = ["main"]
 

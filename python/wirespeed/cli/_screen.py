@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from ._json_text import check_json, pretty_json
 from ._prompt import Prompt
 from ._settings import Settings
-from ._worker import Worker, write_all
+from ._worker import Worker
+from ._writing import write_all
 
 __all__ = ["Screen"]
 

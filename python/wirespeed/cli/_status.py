@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-import ssl
 
+from .._lazy import ssl
 from .._redaction import printable
 from ..exceptions import InvalidStatus
 

@@ -6,7 +6,10 @@ import argparse
 import math
 import re
 
-__all__ = ["limit", "parse_count", "parse_seconds", "parse_size"]
+__all__ = ["PORT", "limit", "parse_count", "parse_seconds", "parse_size"]
+
+PORT = 8765
+"""Where a server listens, as in all examples."""
 
 
 def parse_seconds(text: str) -> float:

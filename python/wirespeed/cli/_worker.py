@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import queue
-import select
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["Worker", "write_all"]
+__all__ = ["Worker"]
 
 T = TypeVar("T")
 
@@ -66,18 +64,3 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
         future.set_result(result)
     else:
         future.set_exception(error)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of something, whatever mode the descriptor is in.
-
-    Args:
-        descriptor: Number of a file descriptor.
-        data: The bytes.
-    """
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])
