@@ -92,6 +92,15 @@ async def sending(ws: ClientConnection) -> None:
     await ws.send(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def naming() -> None:
+    """Names that are loaded when they are used are as typed as others."""
+    assert_type(wirespeed.__version__, str)
+    assert_type(wirespeed.exceptions.InvalidState("text"), wirespeed.InvalidState)
+    _ = wirespeed.nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    _ = wirespeed.asyncio.nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    _ = wirespeed.sync.nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def looking(ws: ClientConnection) -> None:
     assert_type(ws.state, State)
     assert_type(ws.close_code, int | None)
