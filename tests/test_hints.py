@@ -74,11 +74,12 @@ def test_names_that_the_function_has_not() -> None:
         return list(options)
 
     wrong: dict[str, Any] = {"headers": []}
+    late: dict[str, Any] = {"timeout": 1}
     with pytest.raises(TypeError) as raised:
         one(**wrong)
     assert "did you mean" not in str(raised.value)
     with pytest.raises(TypeError, match=r"one\(\) .*'timeout'; did you mean open_timeout\?"):
-        one(timeout=1)
+        one(**late)
     with pytest.raises(TypeError, match=r"all\(\) .*'headers'; did you mean additional_headers\?"):
         all_(**wrong)
     assert all_(open_timeout=1) == ["open_timeout"]

@@ -16,13 +16,13 @@ if _typing.TYPE_CHECKING:
     from .asyncio._broadcasting import broadcast
     from .asyncio._client import connect, unix_connect
     from .asyncio._connection import ClientConnection
+    from .asyncio._listener import Listener
     from .asyncio._pipe import StreamClosedError
     from .asyncio._reconnect import ConnectAttempt
     from .asyncio._router import Router, route, unix_route
     from .asyncio._serve import serve, unix_serve
     from .asyncio._server import Server, ServerConnection
     from .asyncio._stream import StreamReader, StreamWriter, open_stream
-    from .asyncio.listener import Listener
     from .asyncio.loop import EventLoop, new_event_loop, run
     from .close_codes import Close, CloseCode
     from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
@@ -183,7 +183,7 @@ _SOURCES = {
     ".asyncio._serve": ("serve", "unix_serve"),
     ".asyncio._server": ("Server", "ServerConnection"),
     ".asyncio._stream": ("StreamReader", "StreamWriter", "open_stream"),
-    ".asyncio.listener": ("Listener",),
+    ".asyncio._listener": ("Listener",),
     ".asyncio.loop": ("EventLoop", "new_event_loop", "run"),
     ".close_codes": ("Close", "CloseCode"),
     ".datastructures": ("Headers", "HeadersLike", "MultipleValuesError", "Request", "Response"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -448,3 +449,32 @@ def test_echo_of_more_than_all_buffers(server: WebSocketsServer, run: Run, conne
             await task
 
     run(main)
+
+
+@pytest.mark.wirespeed_only("websockets writes each message")
+@pytest.mark.parametrize("how", ["send", "nowait"])
+def test_each_message_leaves_by_its_own_call(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+    """Before the loop has another turn."""
+    count = 100
+    all_there = threading.Event()
+
+    def script(wire: Wire) -> list[bytes]:
+        wire.accept()
+        frames = [wire.read_frame().payload for _ in range(count)]
+        all_there.set()
+        wire.read_until_close()
+        return frames
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, coalesce=False, compression=None, close_timeout=0.1) as ws:
+            for number in range(count):
+                if how == "nowait":
+                    ws.send_nowait(str(number))
+                else:
+                    await ws.send(str(number))
+            assert all_there.wait(DEADLINE)
+
+    run(main)
+    assert server.result == [str(number).encode() for number in range(count)]

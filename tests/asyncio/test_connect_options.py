@@ -43,6 +43,7 @@ MORE_WRONG_TYPES: dict[str, list[Any]] = {
     "refresh": [1, {"X": "y"}],
     "max_queue_bytes": ["1", 1.5],
     "write_limit": ["1", 1.5, None, (None, 1)],
+    "coalesce": [1, None],
     "yield_after": ["1", 1.5, None],
     "listener": [Callbacks],
     "zero_copy": [1, None],

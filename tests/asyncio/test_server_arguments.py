@@ -71,6 +71,7 @@ WRONG: list[Any] = [
     ("write_limit", None, TypeError),
     ("write_limit", (1, 2), ValueError),
     ("write_limit", "1", TypeError),
+    ("coalesce", None, TypeError),
     ("yield_after", 0, ValueError),
     ("yield_after", None, TypeError),
     ("max_pending", 0, ValueError),

@@ -464,7 +464,7 @@ def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failu
     refused: set[int] = set()
 
     class Proactor(asyncio.SelectorEventLoop):
-        def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+        def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
             refused.add(fd)
             raise NotImplementedError
 

@@ -117,6 +117,7 @@ class AsyncOptions(ConnectionOptions):
 
     max_queue_bytes: int | None = QUEUE_BYTES
     write_limit: int | tuple[int, int | None] = 2**15
+    coalesce: bool = True
     yield_after: int = 1024
     io_port: str | None = None
     zero_copy: bool = False
@@ -137,8 +138,10 @@ class AsyncOptions(ConnectionOptions):
                 raise ValueError(f"{name} must be a pair of high and low marks; {low} is above {high}")
         if self.io_port not in (None, "fd", "transport"):
             raise ValueError(f'io_port must be "fd", "transport" or None, not {self.io_port!r}')
-        if not isinstance(self.zero_copy, bool):
-            raise TypeError(f"zero_copy must be a bool, not {type(self.zero_copy).__name__}")
+        for name in ("coalesce", "zero_copy"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
 
 
 def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from .._redaction import mask_header, mask_query, printable
+from ..asyncio import Listener
 from ..asyncio._connection import Connection
-from ..asyncio.listener import Listener
 from ..close_codes import CloseCode
 from ..datastructures import Request, Response
 from ..exceptions import ConnectionClosed

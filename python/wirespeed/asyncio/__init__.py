@@ -9,12 +9,12 @@ if _typing.TYPE_CHECKING:
     from ._broadcasting import broadcast
     from ._client import connect, unix_connect
     from ._connection import ClientConnection, Connection
+    from ._listener import Listener
     from ._reconnect import ConnectAttempt, process_exception
     from ._router import Router, route, unix_route
     from ._serve import serve, unix_serve
     from ._server import Server, ServerConnection
     from ._stream import StreamReader, StreamWriter, open_stream
-    from .listener import Listener
 
 __all__ = [
     "ClientConnection",
@@ -48,7 +48,7 @@ _SOURCES = {
     "._serve": ("serve", "unix_serve"),
     "._server": ("Server", "ServerConnection"),
     "._stream": ("StreamReader", "StreamWriter", "open_stream"),
-    ".listener": ("Listener",),
+    "._listener": ("Listener",),
 }
 
 if not _typing.TYPE_CHECKING:

@@ -22,9 +22,9 @@ from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ._connection import ClientConnection, establish
 from ._deadline import Deadline
+from ._listener import Listener
 from ._opening import check_chain, open_websocket
 from ._reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_exception
-from .listener import Listener
 
 __all__ = ["connect", "unix_connect"]
 
@@ -102,6 +102,8 @@ class connect:  # noqa: N801 - it is used as a function
             both ``None``, there is no limit.
         write_limit: Bytes that are kept for a server that does not read. With more, :meth:`ClientConnection.send` waits
             until they are down to a quarter. Or a pair of the high and the low mark.
+        coalesce: Whether messages that are sent in one turn of the event loop, after the first, leave together at its
+            end: one system call instead of one each. With ``False`` the call that sends it hands each to the kernel.
         yield_after: Messages that a task may send without being suspended before the event loop has a turn all the
             same; it has one after 256 KiB too. Receiving gives it one with each read.
         io_port: The way on which the connection uses the socket: ``"fd"`` for a file descriptor that the loop watches,
@@ -163,6 +165,7 @@ class connect:  # noqa: N801 - it is used as a function
         max_queue: int | tuple[int | None, int | None] | None = 16,
         max_queue_bytes: int | None = QUEUE_BYTES,
         write_limit: int | tuple[int, int | None] = 2**15,
+        coalesce: bool = True,
         yield_after: int = 1024,
         # The event loop
         io_port: Literal["fd", "transport"] | None = None,
@@ -201,6 +204,7 @@ class connect:  # noqa: N801 - it is used as a function
             max_queue=max_queue,
             max_queue_bytes=max_queue_bytes,
             write_limit=write_limit,
+            coalesce=coalesce,
             yield_after=yield_after,
             io_port=io_port,
             listener=listener,

@@ -353,6 +353,7 @@ def native_arguments(options: AsyncOptions) -> dict[str, Any]:
         "zero_copy": options.zero_copy,
         "queue": _queue(options.max_queue, options.max_queue_bytes),
         "write_limit": _marks(options.write_limit),
+        "coalesce": options.coalesce,
         "yield_after": options.yield_after,
     }
 

@@ -19,9 +19,9 @@ from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ._listener import Listener
 from ._listening import bind_tcp
 from ._server import Handler, Server, ServerConnection
-from .listener import Listener
 
 __all__ = ["serve", "unix_serve"]
 
@@ -56,6 +56,7 @@ def serve(
     max_queue: int | tuple[int | None, int | None] | None = 16,
     max_queue_bytes: int | None = QUEUE_BYTES,
     write_limit: int | tuple[int, int | None] = 2**15,
+    coalesce: bool = True,
     yield_after: int = 1024,
     max_pending: int = 1024,
     # The event loop
@@ -118,6 +119,7 @@ def serve(
         max_queue: As for :class:`wirespeed.connect`.
         max_queue_bytes: As for :class:`wirespeed.connect`.
         write_limit: As for :class:`wirespeed.connect`.
+        coalesce: As for :class:`wirespeed.connect`.
         yield_after: As for :class:`wirespeed.connect`.
         max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
             too many, one that was silent for a second is closed, of the address that has most of them, the one that
@@ -157,6 +159,7 @@ def serve(
         max_queue=max_queue,
         max_queue_bytes=max_queue_bytes,
         write_limit=write_limit,
+        coalesce=coalesce,
         yield_after=yield_after,
         max_pending=max_pending,
         io_port=io_port,

@@ -35,7 +35,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(listener: &Bound<'_, PyAny>, zero_copy: bool) -> PyResult<Self> {
-        let base = listener.py().import("wirespeed.asyncio.listener")?.getattr("Listener")?;
+        let base = listener.py().import("wirespeed.asyncio")?.getattr("Listener")?;
         let method = |name: &str| -> PyResult<Option<Py<PyAny>>> {
             // What was not overridden does nothing: it is not called.
             if listener.get_type().getattr(name)?.is(&base.getattr(name)?) {
