@@ -35,7 +35,7 @@ pub enum Wanted {
     All,
     /// It closes, and receives what still arrives.
     WhileClosing,
-    /// It closes: those for which the queue has room.
+    /// It closes: those before the first for which the queue has no room.
     WithRoom,
 }
 
@@ -89,6 +89,8 @@ pub struct Inbox<M> {
     partial: bool,
     /// The rest of the message that is arriving is dropped.
     dropping: bool,
+    /// Something found no room: nothing is kept that comes after it. The end of another message would be taken for that of one that was cut.
+    cut: bool,
     wanted: Wanted,
     unparsed: Unparsed,
     /// Somebody has asked for a message, without waiting, of which only the beginning is here.
@@ -110,6 +112,7 @@ impl<M> Inbox<M> {
             streaming: false,
             partial: false,
             dropping: false,
+            cut: false,
             wanted: Wanted::All,
             unparsed: Unparsed::New,
             polled: false,
@@ -221,7 +224,8 @@ impl<M> Inbox<M> {
             };
             let whole = fin && !self.partial;
             self.partial = !fin;
-            if self.dropping || self.wanted == Wanted::WithRoom && self.is_full_with(0) {
+            self.cut |= self.wanted == Wanted::WithRoom && self.is_full_with(0);
+            if self.dropping || self.cut {
                 // To the end of its message.
                 self.dropping = !fin;
                 continue;
