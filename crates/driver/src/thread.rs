@@ -44,6 +44,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::sync::Barrier;
+    use std::time::Instant;
 
     #[test]
     fn threads_differ_and_keep_their_number() {
@@ -60,5 +61,15 @@ mod tests {
         });
         assert_eq!(numbers.len(), 16);
         assert!(!numbers.contains(&0));
+    }
+
+    #[test]
+    fn only_work_takes_time_of_the_processor() {
+        let (begin, work) = (Instant::now(), processor_time());
+        while processor_time() < work + Duration::from_millis(2) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the clock stands");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(processor_time() - work < begin.elapsed());
     }
 }

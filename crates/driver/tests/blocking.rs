@@ -5,12 +5,15 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{NativeHost, peer, peer_with, sockets};
+use support::{NativeHost, hooked, peer, peer_with, sockets, until};
 use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Side, State};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::{Peer, buffers};
 
 type Connection = Arc<Blocking<Vec<u8>, Vec<u8>>>;
 
@@ -187,4 +190,150 @@ fn a_peer_that_answers_pings_is_kept() {
     assert!(client.with_peer(&host, |peer| peer.link.latency()).is_some());
     client.abort(&host);
     assert!(matches!(other.join().unwrap(), Err(Error::Closed)));
+}
+
+#[test]
+fn a_thread_knows_that_it_has_the_lock() {
+    let (client, server) = pair(None, None);
+    let elsewhere = || thread::scope(|scope| scope.spawn(|| client.is_reentrant()).join().unwrap());
+    let called = AtomicBool::new(false);
+    let on_message = || {
+        assert!(client.is_reentrant());
+        assert!(!elsewhere());
+        called.store(true, Ordering::Relaxed);
+    };
+    server.send(&NativeHost::default(), MessageKind::Text, &b"x"[..], None).unwrap();
+    assert!(!client.is_reentrant());
+    client.receive(&hooked(on_message, || {}), soon(), Delivery::Messages).unwrap();
+    assert!(called.into_inner());
+    assert!(!client.is_reentrant());
+}
+
+#[test]
+fn who_finds_the_lock_taken_waits_for_it() {
+    let (client, server) = pair(None, None);
+    server.send(&NativeHost::default(), MessageKind::Text, &b"x"[..], None).unwrap();
+    let (taken, waits) = (AtomicBool::new(false), AtomicBool::new(false));
+    let has_it = || {
+        taken.store(true, Ordering::Relaxed);
+        until(|| waits.load(Ordering::Relaxed));
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| client.receive(&hooked(has_it, || {}), soon(), Delivery::Messages).unwrap());
+        until(|| taken.load(Ordering::Relaxed));
+        let waiting = hooked(|| {}, || waits.store(true, Ordering::Relaxed));
+        assert_eq!(client.state(&waiting), (State::Open, false));
+    });
+}
+
+// An end that does only what a test tells it to.
+
+fn other_end(side: Side, settings: Settings) -> (Connection, Peer, Socket) {
+    let (ours, theirs) = sockets(None);
+    let other_side = if side == Side::Client { Side::Server } else { Side::Client };
+    (Arc::new(Blocking::new(peer(side, None), ours, settings)), peer(other_side, None), theirs)
+}
+
+fn send_text(connection: &Connection, text: &[u8]) -> Result<(), Error<&'static str>> {
+    connection.send(&NativeHost::default(), MessageKind::Text, text, None)
+}
+
+#[test]
+fn what_a_peer_said_before_it_went_is_read() {
+    let host = NativeHost::default();
+    let (client, mut server, socket) = other_end(Side::Client, Settings::default());
+    server.link.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
+    server.link.flush(&socket, Mode::NonBlocking).unwrap();
+    drop(socket);
+    assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
+    assert_eq!(client.closing(&host).received.unwrap().reason.as_str(), "bye");
+    assert!(client.state(&host).1);
+}
+
+#[test]
+fn there_may_be_messages_to_receive_before_the_end() {
+    let host = NativeHost::default();
+    let (client, server) = pair(None, None);
+    send_text(&server, b"before").unwrap();
+    client.with_peer(&host, |peer| peer.link.send_close(None, "")).unwrap();
+    assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
+    assert_eq!(client.state(&host), (State::CloseSent, false));
+    assert_eq!(receive(&client), b"before");
+}
+
+#[test]
+fn who_sends_beside_a_close_learns_its_end() {
+    let (client, server) = pair(None, None);
+    thread::scope(|scope| {
+        scope.spawn(|| client.close(&NativeHost::default(), None, "").unwrap());
+        until(|| client.state(&NativeHost::default()).0 == State::CloseSent);
+        let sender = scope.spawn(|| (send_text(&client, b"x"), client.state(&NativeHost::default())));
+        thread::sleep(20 * MS); // it waits by now; if not, the test is easier
+        server.close(&NativeHost::default(), None, "").unwrap();
+        let (result, state) = sender.join().unwrap();
+        assert!(matches!(result, Err(Error::Closed)));
+        assert_eq!(state, (State::Closed, true));
+    });
+}
+
+#[test]
+fn who_only_sends_learns_that_the_peer_has_closed() {
+    let host = NativeHost::default();
+    let (server, mut client, socket) = other_end(Side::Server, Settings::default());
+    send_text(&server, b"a").unwrap();
+    client.link.send_close(Some(CloseCode::GOING_AWAY), "").unwrap();
+    client.link.flush(&socket, Mode::NonBlocking).unwrap();
+    thread::sleep(10 * MS);
+    assert!(matches!(send_text(&server, b"b"), Err(Error::Closed)));
+    assert_eq!(server.closing(&host).received.unwrap().code, Some(CloseCode::GOING_AWAY));
+    assert_eq!(server.state(&host), (State::Closed, true));
+}
+
+#[test]
+fn who_only_sends_does_not_read_more_than_the_queue_holds() {
+    let host = NativeHost::default();
+    let settings = Settings { queue_messages: 1, queue_bytes: 0, ..Settings::default() };
+    let (client, mut server, socket) = other_end(Side::Client, settings);
+    send_text(&client, b"first").unwrap();
+    for _ in 0..3 {
+        server.link.send_message(MessageKind::Text, b"x", None).unwrap();
+        server.link.flush(&socket, Mode::NonBlocking).unwrap();
+        thread::sleep(10 * MS);
+        send_text(&client, b"y").unwrap();
+        assert_eq!((client.stats(&host).1, client.with_peer(&host, |peer| peer.unparsed())), (1, 0));
+    }
+}
+
+#[test]
+fn a_full_queue_keeps_a_pong_but_not_a_close() {
+    let host = NativeHost::default();
+    let settings = Settings { queue_messages: 2, queue_bytes: 1000, ..Settings::default() };
+    let (client, mut server, socket) = other_end(Side::Client, settings);
+    for _ in 0..100 {
+        server.link.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
+    }
+    let ticket = client.ping(&host, b"hello").unwrap();
+    server.link.send_pong(b"hello").unwrap();
+    server.link.send_close(None, "").unwrap();
+    server.link.flush(&socket, Mode::NonBlocking).unwrap();
+    assert!(matches!(client.wait_for_pong(&host, &ticket, None), Err(Error::QueueFull)));
+    let queued = client.stats(&host).1;
+    let unparsed = client.with_peer(&host, |peer| peer.unparsed());
+    assert!(queued == 2 && unparsed <= buffers::SMALL_READ_SIZE, "{queued}, {unparsed}");
+    socket.shutdown_write();
+    client.close(&host, None, "").unwrap();
+    assert!(client.closing(&host).received.is_some());
+    assert_eq!(client.stats(&host).1, 2);
+    assert!(ticket.outcome().unwrap().is_ok());
+}
+
+#[test]
+fn only_much_is_moved_without_the_hosts_lock() {
+    let (client, server) = pair(Some(1 << 20), None);
+    let host = hooked(|| {}, || {});
+    client.send(&host, MessageKind::Binary, &vec![0; 10_000][..], None).unwrap();
+    assert_eq!(host.much.load(Ordering::Relaxed), 0);
+    assert_eq!(receive(&server).len(), 10_000);
+    client.send(&host, MessageKind::Binary, &vec![0; 100_000][..], None).unwrap();
+    assert_eq!(host.much.load(Ordering::Relaxed), 1);
 }

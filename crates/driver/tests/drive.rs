@@ -1,15 +1,16 @@
 //! How connections end on an event loop: what is owed to the peer leaves, the peer reads it, and TCP ends.
 
-#![allow(clippy::unwrap_used)] // tests fail by panicking
+#![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 mod support;
 
 use std::time::{Duration, Instant};
 
 use support::{peer, sockets};
+use wirespeed_driver::Keepalive;
 use wirespeed_driver::buffers;
-use wirespeed_driver::drive::{Drive, Progress};
-use wirespeed_driver::peer::PeerEvent;
+use wirespeed_driver::drive::{Drive, Progress, Reading};
+use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
@@ -83,6 +84,233 @@ fn who_writes_for_us_ends_the_stream_once() {
     assert!(!conn.take_shut());
     conn.receive_end(None);
     assert_eq!(conn.advance(Instant::now), Progress::Over);
+}
+
+#[test]
+fn who_writes_for_us_tells_what_it_keeps() {
+    let elsewhere = || -> Drive<Vec<u8>> { Drive::new(peer(Side::Server, None), None, TIMEOUT) };
+    assert!(!elsewhere().is_ending_elsewhere());
+    // Each of these is the beginning of an end.
+    let begin: [fn(&mut Drive<Vec<u8>>); 3] =
+        [|conn| assert!(conn.limit_closing(Instant::now()).is_some()), refuse, |conn| conn.receive_end(None)];
+    for begin in begin {
+        let mut conn = elsewhere();
+        begin(&mut conn);
+        assert!(conn.is_ending_elsewhere());
+    }
+    let (_other, socket) = sockets(None);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(socket), TIMEOUT);
+    refuse(&mut conn);
+    assert!(!conn.is_ending_elsewhere(), "we write ourselves");
+    // The stream ends behind what the other has yet to write.
+    let mut conn = elsewhere();
+    refuse(&mut conn);
+    assert_eq!(conn.take_output(), RESPONSE);
+    conn.note_kept(true);
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    assert!(!conn.take_shut());
+    conn.note_kept(false);
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    assert!(conn.take_shut());
+}
+
+#[test]
+fn nothing_is_disowned_without_a_fork() {
+    let (_other, socket) = sockets(None);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(socket), TIMEOUT);
+    conn.disown_after_fork();
+    assert_eq!(conn.advance(Instant::now), Progress::Open);
+    assert!(conn.socket().is_some() && conn.take_ended().is_none());
+}
+
+#[test]
+fn what_was_read_comes_before_the_end() {
+    let (client, server) = sockets(None);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
+    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    other.peer.link.send_message(MessageKind::Text, b"one", None).unwrap();
+    other.peer.link.send_message(MessageKind::Text, b"two", None).unwrap();
+    other.flush();
+    drop(other);
+    assert!(conn.read(false, usize::MAX));
+    assert!(conn.read(false, usize::MAX));
+    assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
+    assert!(conn.peer.has_input());
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
+    assert!(conn.poll_event().is_none());
+    assert_eq!(conn.advance(Instant::now), Progress::Over);
+    assert!(matches!(conn.peer.link.failure(), Some(Failure::Eof)));
+    assert!(conn.take_ended().is_some() && conn.take_ended().is_none());
+}
+
+#[test]
+fn the_time_that_closing_may_take_is_determined_once() {
+    let now = Instant::now();
+    let new = |timeout| -> Drive<Vec<u8>> { Drive::new(peer(Side::Client, None), None, timeout) };
+    let mut conn = new(Some(10 * S));
+    assert_eq!(conn.deadline(now), None);
+    assert!(!conn.is_closing_limited());
+    conn.begin_close(None, "", now).unwrap();
+    assert!(conn.is_closing_limited() && conn.is_closing());
+    assert_eq!(conn.limit_closing(now + S), Some(now + 10 * S));
+    conn.limit_closing_to(Some(now + 2 * S));
+    assert_eq!(conn.deadline(now), Some(now + 10 * S));
+    assert_eq!(conn.advance(|| now + 10 * S - S / 1000), Progress::Closing);
+    assert_eq!(conn.advance(|| now + 10 * S), Progress::Over);
+    assert!(matches!(conn.peer.link.failure(), Some(Failure::CloseTimeout)));
+    assert_eq!(conn.deadline(now), None);
+    conn.begin_close(None, "", now).unwrap(); // it is closed
+    // Without a limit, and with one that somebody else has determined.
+    let mut conn = new(None);
+    conn.begin_close(None, "", now).unwrap();
+    assert!(conn.is_closing_limited());
+    assert_eq!(conn.advance(|| now + 1_000_000 * S), Progress::Closing);
+    assert_eq!(conn.deadline(now), None);
+    let mut conn = new(Some(10 * S));
+    conn.limit_closing_to(Some(now + 2 * S));
+    assert!(!conn.is_closing());
+    assert_eq!(conn.advance(|| now + S), Progress::Closing);
+    assert_eq!(conn.advance(|| now + 2 * S), Progress::Over);
+}
+
+// Keepalive: pings every ten seconds, each to be answered within five.
+
+const S: Duration = Duration::from_secs(1);
+
+fn pinging(now: Instant, socket: Option<Socket>) -> Drive<Vec<u8>> {
+    let mut peer = peer(Side::Client, None);
+    peer.link.keepalive = Keepalive::new(Some(10 * S), Some(5 * S), now);
+    Drive::new(peer, socket, TIMEOUT)
+}
+
+/// The other end, which has read what this one had to say.
+fn answered(conn: &mut Drive<Vec<u8>>) -> Vec<u8> {
+    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), None, TIMEOUT);
+    other.receive(&conn.take_output());
+    while other.poll_event().is_some() {}
+    other.take_output()
+}
+
+fn receive_pong(conn: &mut Drive<Vec<u8>>, pong: &[u8], now: Instant) {
+    conn.receive(pong);
+    let Some(PeerEvent::Pong(payload)) = conn.poll_event() else { panic!("no pong") };
+    assert!(conn.peer.link.keepalive.handle_pong(payload.as_slice(), now).is_some());
+}
+
+#[test]
+fn a_ping_is_sent_when_it_is_due() {
+    let now = Instant::now();
+    let mut conn = pinging(now, None);
+    assert_eq!(conn.deadline(now), Some(now + 10 * S));
+    assert_eq!(conn.handle_deadline(now + 9 * S, Reading::Going), None);
+    assert!(conn.take_output().is_empty());
+    assert_eq!(conn.deadline(now + 11 * S), Some(now + 11 * S));
+    assert_eq!(conn.handle_deadline(now + 10 * S, Reading::Going), None);
+    // The pong may come without anybody looking: the next ping is due then.
+    assert_eq!(conn.deadline(now + 10 * S), Some(now + 15 * S));
+    let pong = answered(&mut conn);
+    receive_pong(&mut conn, &pong, now + 11 * S);
+    assert_eq!(conn.deadline(now + 11 * S), Some(now + 20 * S));
+    // What closes is not pinged, and waits no longer than it may.
+    conn.handle_deadline(now + 20 * S, Reading::Going);
+    assert!(!conn.take_output().is_empty());
+    conn.limit_closing_to(Some(now + 60 * S));
+    assert_eq!(conn.deadline(now + 20 * S), Some(now + 25 * S));
+    conn.begin_close(None, "", now + 21 * S).unwrap();
+    assert_eq!(conn.deadline(now + 21 * S), Some(now + 60 * S));
+    assert_eq!(conn.handle_deadline(now + 59 * S, Reading::Going), None);
+    assert!(conn.peer.link.failure().is_none());
+}
+
+#[test]
+fn a_short_interval_is_looked_at_before_the_pong_is_due() {
+    let now = Instant::now();
+    let mut conn = pinging(now, None);
+    conn.peer.link.keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
+    conn.handle_deadline(now + 2 * S, Reading::Going);
+    assert_eq!(conn.deadline(now + 2 * S), Some(now + 4 * S));
+    assert_eq!(conn.deadline(now + 4 * S), Some(now + 7 * S), "that ping waits for the pong");
+}
+
+#[test]
+fn a_peer_without_a_pong_is_told_and_left() {
+    let now = Instant::now();
+    let mut conn = pinging(now, None);
+    conn.handle_deadline(now + 10 * S, Reading::Going);
+    assert!(!conn.take_output().is_empty());
+    conn.handle_deadline(now + 15 * S - S / 1000, Reading::Going);
+    assert!(conn.peer.link.failure().is_none());
+    conn.handle_deadline(now + 15 * S, Reading::Going);
+    assert!(matches!(conn.peer.link.failure(), Some(Failure::KeepaliveTimeout)));
+    assert_eq!(conn.peer.link.close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
+    assert!(!conn.take_output().is_empty());
+    assert_eq!(conn.advance(|| now + 15 * S), Progress::Over);
+    assert!(!conn.take_shut(), "it is over");
+}
+
+#[test]
+fn a_ping_waits_for_the_rest_of_a_frame() {
+    let now = Instant::now();
+    let mut conn = pinging(now, None);
+    let mut large = conn.peer.link.begin_large(MessageKind::Binary, 2).unwrap();
+    assert!(!conn.peer.link.append_large(&mut large, b"x"));
+    let retry = conn.handle_deadline(now + 10 * S, Reading::Going).unwrap();
+    assert!(retry > now + 10 * S && retry <= now + 10 * S + S / 10);
+    assert!(conn.peer.link.append_large(&mut large, b"y"));
+    let before = conn.peer.link.queued();
+    assert_eq!(conn.handle_deadline(retry, Reading::Going), None);
+    assert!(conn.peer.link.queued() > before);
+}
+
+#[test]
+fn a_pong_that_may_lie_unread_is_waited_for() {
+    let now = Instant::now();
+    let is_kept = |conn: &Drive<Vec<u8>>| conn.peer.link.failure().is_none();
+    // As long as the application pauses, and one deadline after that.
+    let mut conn = pinging(now, None);
+    conn.handle_deadline(now + 10 * S, Reading::Going);
+    for turn in [15, 20, 25] {
+        conn.handle_deadline(now + turn * S, Reading::Paused);
+        assert!(is_kept(&conn));
+    }
+    conn.handle_deadline(now + 30 * S, Reading::Going);
+    assert!(is_kept(&conn), "it was paused at the last deadline");
+    conn.handle_deadline(now + 35 * S, Reading::Going);
+    assert!(!is_kept(&conn));
+    // A pause that ended before the deadline counts; one before the ping does not.
+    for (noted, kept) in [(12, true), (9, false)] {
+        let mut conn = pinging(now, None);
+        if noted < 10 {
+            conn.note_paused();
+        }
+        conn.handle_deadline(now + 10 * S, Reading::Going);
+        if noted > 10 {
+            conn.note_paused();
+        }
+        conn.handle_deadline(now + 15 * S, Reading::Going);
+        assert_eq!(is_kept(&conn), kept);
+    }
+    // The application was busy elsewhere: once.
+    let mut conn = pinging(now, None);
+    conn.handle_deadline(now + 10 * S, Reading::Going);
+    conn.handle_deadline(now + 15 * S, Reading::Resumed);
+    assert!(is_kept(&conn));
+    conn.handle_deadline(now + 20 * S, Reading::Resumed);
+    assert!(!is_kept(&conn));
+    // So was the loop, if the kernel has something: once, too.
+    for unread in [true, false] {
+        let (ours, theirs) = sockets(None);
+        let mut conn = pinging(now, Some(ours));
+        conn.handle_deadline(now + 10 * S, Reading::Going);
+        if unread {
+            theirs.send(b"\x8a\x00", Mode::NonBlocking).unwrap();
+        }
+        conn.handle_deadline(now + 15 * S, Reading::Going);
+        assert_eq!(is_kept(&conn), unread);
+        conn.handle_deadline(now + 20 * S, Reading::Going);
+        assert!(!is_kept(&conn));
+    }
 }
 
 #[test]

@@ -6,9 +6,11 @@
 mod support;
 
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use support::{End, NativeHost, layers, peer, shake_hands, sockets};
+use support::{End, NativeHost, hooked, layers, peer, shake_hands, sockets, until};
 use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
 use wirespeed_driver::drive::{Drive, Progress};
 use wirespeed_driver::entropy;
@@ -22,8 +24,43 @@ fn is_silent(socket: &Socket) -> bool {
     matches!(socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
+/// A fork counts for all connections of the process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_child_does_not_wait_for_a_lock_that_no_thread_will_give_up() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (there, here) = sockets(None);
+    let mut server = peer(Side::Server, None);
+    server.link.send_message(MessageKind::Text, b"x", None).unwrap();
+    server.link.flush(&there, Mode::NonBlocking).unwrap();
+    let connection: Blocking<Vec<u8>, Vec<u8>> = Blocking::new(peer(Side::Client, None), here, Settings::default());
+    let (taken, looked) = (AtomicBool::new(false), AtomicBool::new(false));
+    let has_it = || {
+        taken.store(true, Ordering::Relaxed);
+        until(|| looked.load(Ordering::Relaxed));
+        assert!(!connection.is_reentrant(), "the lock is the parent's");
+    };
+    let patience = Patience::Until(Some(Instant::now() + Duration::from_secs(5)));
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| connection.receive(&hooked(has_it, || {}), patience, Delivery::Messages));
+        until(|| taken.load(Ordering::Relaxed));
+        entropy::after_fork();
+        let waits = AtomicBool::new(false);
+        let on_wait = || {
+            waits.store(true, Ordering::Relaxed);
+            looked.store(true, Ordering::Relaxed);
+        };
+        let (_, over) = connection.state(&hooked(|| {}, on_wait));
+        looked.store(true, Ordering::Relaxed);
+        assert!(over && !waits.into_inner());
+        let _ = receiver.join().unwrap();
+    });
+}
+
 #[test]
 fn a_child_says_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let host = NativeHost::default();
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));

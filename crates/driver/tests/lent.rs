@@ -19,7 +19,11 @@ fn buffers_are_bounded_together() {
 
     let large: Vec<_> = (0..64).map(|_| buffers::take_large_read()).collect();
     let together: usize = large.iter().map(|buffer| buffer.capacity()).sum();
-    assert!(large[0].capacity() == LARGE_READ_SIZE && together < 2 * LENT_MAX / 4, "{together}");
+    assert!(together < 2 * LENT_MAX / 4, "{together}");
+    // One thread has one, a few have some: as long as no more than 12 MiB are out.
+    assert!(
+        large.iter().map(|buffer| buffer.capacity()).eq([[LARGE_READ_SIZE; 4].as_slice(), &[READ_SIZE; 60]].concat())
+    );
     drop(large);
 
     // One that grew, or was given back by another thread, counts as what was lent.

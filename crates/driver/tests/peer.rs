@@ -1,14 +1,17 @@
 //! A peer on a socket that takes and gives little at a time.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)] // tests fail by panicking
 
 mod support;
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
 use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, Side, State};
 use wirespeed_driver::socket::{Mode, Socket};
-use wirespeed_driver::{Peer, buffers};
+use wirespeed_driver::{Keepalive, Peer, buffers};
 
 /// Everything that is to be had without waiting.
 fn pump(peer: &mut Peer, socket: &Socket) -> Vec<Vec<u8>> {
@@ -181,6 +184,7 @@ fn input_that_is_lent_out_is_still_to_come() {
     // While a view of the first is out, the end of the stream is found, and our side closes.
     let lent = server.take_input();
     assert!(server.has_input());
+    assert_eq!((server.unparsed(), lent.0.len() - lent.1), (0, 2 + 4 + 3 + 2 + 4 + 2));
     server.receive_eof();
     server.link.send_close(Some(CloseCode(1000)), "").unwrap();
     assert!(!server.poll_eof());
@@ -188,6 +192,105 @@ fn input_that_is_lent_out_is_still_to_come() {
     assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
     assert!(matches!(server.poll_event(), Some(PeerEvent::Closing)));
     assert_eq!(server.link.close_received().unwrap().code, Some(CloseCode(4001)));
+}
+
+#[test]
+fn what_comes_while_input_is_lent_out_comes_after_it() {
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let mut send = |text: &[u8]| {
+        client.link.send_message(MessageKind::Text, text, None).unwrap();
+        client.link.take_output()
+    };
+    assert!(!server.has_input());
+    server.receive_slice(&send(b"one"));
+    server.receive_slice(&send(b"two"));
+    assert!(server.has_input());
+    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
+    let lent = server.take_input();
+    server.receive_slice(&send(b"three"));
+    server.put_input(lent);
+    for text in [&b"two"[..], b"three"] {
+        let Some(PeerEvent::Message { payload: Payload::Slice(next), .. }) = server.poll_event() else { panic!() };
+        assert_eq!(next, text);
+    }
+    assert!(server.poll_event().is_none());
+    // Nothing of a connection that is over comes back.
+    server.receive_slice(&send(b"four"));
+    let lent = server.take_input();
+    server.refuse();
+    server.put_input(lent);
+    assert!(!server.has_input());
+    assert_eq!(server.held_capacity() - server.link.queued(), 0);
+}
+
+#[test]
+fn what_stays_is_copied_to_a_vector_of_its_size() {
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    for text in [&b"one"[..], b"two"] {
+        client.link.send_message(MessageKind::Text, text, None).unwrap();
+    }
+    server.receive_slice(&client.link.take_output());
+    assert!(server.poll_event().is_some());
+    assert_eq!(server.held_capacity(), buffers::READ_SIZE);
+    server.shrink_input();
+    assert_eq!((server.unparsed(), server.held_capacity()), (9, 9));
+    server.shrink_input();
+    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
+}
+
+#[test]
+fn errors_of_a_read_end_a_connection_unless_they_ask_to_try_again() {
+    let mut server: Peer = peer(Side::Server, None);
+    for (kind, ends) in
+        [(ErrorKind::WouldBlock, false), (ErrorKind::Interrupted, false), (ErrorKind::ConnectionReset, true)]
+    {
+        let read = server.begin_read(usize::MAX);
+        server.complete_read(read, Err(kind.into()));
+        assert_eq!(server.link.failure().is_some(), ends);
+    }
+    assert!(matches!(server.link.failure(), Some(Failure::Io(error)) if error.kind() == ErrorKind::ConnectionReset));
+    assert_eq!(server.link.state(), State::Failed);
+}
+
+#[test]
+fn the_end_of_the_stream_does_not_wait_for_a_frame_without_a_close_behind_it() {
+    let mut client: Peer = peer(Side::Client, None);
+    let mut large = client.link.begin_large(MessageKind::Binary, 2).unwrap();
+    assert!(!client.link.append_large(&mut large, b"x"));
+    client.receive_eof();
+    assert!(client.poll_eof());
+    assert!(matches!(client.link.failure(), Some(Failure::Eof)));
+}
+
+#[test]
+fn pings_that_nobody_waits_for_do_not_pile_up() {
+    let now = Instant::now();
+    let second = Duration::from_secs(1);
+    for (timeout, backlog, sent) in [(None, 100_000, 0), (None, 10, 1), (Some(second), 100_000, 1)] {
+        let mut client: Peer = peer(Side::Client, None);
+        client.link.keepalive = Keepalive::new(Some(second), timeout, now);
+        client.link.send_message(MessageKind::Binary, &vec![0; backlog], None).unwrap();
+        let before = client.link.queued();
+        client.link.send_keepalive(now + second);
+        assert_eq!(client.link.queued() - before, sent * (2 + 4 + 4));
+        assert_eq!(client.link.keepalive.next_ping(), Some(now + 2 * second));
+    }
+}
+
+#[test]
+fn tls_says_that_nothing_more_will_be_sent() {
+    let (client, server) = layers(&[]);
+    let (mut client, mut server) = (End::new(client), End::new(server));
+    shake_hands(&mut client, &mut server, 1000);
+    let mut client = peer(Side::Client, Some(client.layer));
+    let mut server = peer(Side::Server, Some(server.layer));
+    server.link.send_message(MessageKind::Text, b"last", None).unwrap();
+    client.receive_slice(&server.link.take_output());
+    assert!(!client.link.is_eof());
+    server.link.send_close_notify();
+    client.receive_slice(&server.link.take_output());
+    assert!(client.link.is_eof());
+    assert!(matches!(client.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"last"), .. })));
 }
 
 #[test]
@@ -208,4 +311,6 @@ fn a_read_takes_no_more_than_it_is_told() {
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
     assert_eq!(server.unparsed(), buffers::SMALL_READ_SIZE);
+    let messages = std::iter::from_fn(|| server.poll_event().map(drop)).count();
+    assert!(messages > 8, "{messages}");
 }

@@ -372,3 +372,36 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use wirespeed_protocol::{Config, Connection, MessageKind};
+
+    use super::*;
+    use crate::keepalive::Keepalive;
+
+    #[test]
+    fn what_a_thread_that_there_is_not_has_locked_is_left_alone() {
+        for lost in [false, true] {
+            let (ours, _theirs) = UnixStream::pair().expect("two sockets");
+            let connection = Connection::new(Config::new(Side::Client));
+            let keepalive = Keepalive::new(None, None, Instant::now());
+            let peer: Peer = Peer::new(connection, None, &[], Vec::new(), keepalive);
+            let connection = Blocking::new(peer, Socket::new(OwnedFd::from(ours)), Settings::default());
+            let message = Arc::new(());
+            let item = Item { kind: MessageKind::Text, message: Arc::clone(&message), fin: true, len: 0 };
+            let mut state = connection.state.lock().expect("no panic");
+            state.inbox.put_back(std::iter::once(item));
+            if lost {
+                std::mem::forget(state)
+            } else {
+                drop(state)
+            }
+            drop(connection);
+            assert_eq!(Arc::strong_count(&message), if lost { 2 } else { 1 });
+        }
+    }
+}

@@ -136,3 +136,55 @@ impl Host for NativeHost {
         Ok(())
     }
 }
+
+/// A host that tells what it is called for, as a [`NativeHost`] otherwise.
+pub struct HookedHost<M, W> {
+    /// Called where a message is made, inside the connection's lock.
+    pub on_message: M,
+    /// Called before every wait, outside of it.
+    pub on_wait: W,
+    /// How often much was moved.
+    pub much: AtomicUsize,
+}
+
+pub fn hooked<M: Fn() + Sync, W: Fn() + Sync>(on_message: M, on_wait: W) -> HookedHost<M, W> {
+    HookedHost { on_message, on_wait, much: AtomicUsize::new(0) }
+}
+
+impl<M: Fn() + Sync, W: Fn() + Sync> Host for HookedHost<M, W> {
+    type Buffer = Vec<u8>;
+    type Message = Vec<u8>;
+    type Interrupt = &'static str;
+
+    fn message(&self, kind: MessageKind, payload: Payload<'_, Vec<u8>>, whole: bool) -> Result<Vec<u8>, &'static str> {
+        (self.on_message)();
+        NativeHost::default().message(kind, payload, whole)
+    }
+
+    fn join(&self, kind: MessageKind, fragments: Vec<Vec<u8>>) -> Result<Vec<u8>, &'static str> {
+        NativeHost::default().join(kind, fragments)
+    }
+
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        (self.on_wait)();
+        f()
+    }
+
+    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        self.much.fetch_add(1, Ordering::Relaxed);
+        f()
+    }
+
+    fn check_interrupt(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+/// Waits until another thread has done something; it has some seconds.
+pub fn until(done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !done() && begin.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(done(), "nothing came of it");
+}
