@@ -460,6 +460,19 @@ fn whoever_polls_gets_the_rest_behind_a_full_queue() {
 }
 
 #[test]
+fn one_always_fits() {
+    let mut ends = Ends::new(Marks::at(0), Marks::at(0));
+    assert!(!ends.is_full());
+    for _ in 0..2 {
+        ends.send(MessageKind::Text, &[b"x"]);
+    }
+    ends.bring_all();
+    ends.fill(false);
+    assert!(ends.is_full());
+    assert_eq!(ends.inbox.len(), 1);
+}
+
+#[test]
 fn nothing_comes_after_a_close_frame() {
     let mut ends = Ends::new(Marks::at(16), Marks::at(1 << 20));
     ends.send(MessageKind::Text, &[b"last"]);

@@ -1,11 +1,54 @@
 //! How much the read buffers of all connections may hold together. A test file of its own, because it counts those of its whole process.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
 
+mod support;
+
+use std::sync::{Mutex, PoisonError};
+
+use support::{layers, peer, sockets};
+use wirespeed_driver::Peer;
 use wirespeed_driver::buffers::{self, LARGE_READ_SIZE, LENT_MAX, READ_SIZE, SMALL_READ_SIZE};
+use wirespeed_driver::protocol::{MessageKind, Side};
+use wirespeed_driver::socket::Mode;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+#[test]
+fn only_a_stream_without_tls_is_read_in_large_pieces() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let lends = |peer: &mut Peer, most| {
+        let before = buffers::lent();
+        let read = peer.begin_large_read(most);
+        (buffers::lent() - before, read.is_large())
+    };
+    for tls in [false, true] {
+        let (client_socket, server_socket) = sockets(None);
+        let layer = if tls { Some(layers(&[]).1) } else { None };
+        let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, layer));
+        assert_eq!(lends(&mut server, usize::MAX), (READ_SIZE, false));
+        client.link.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
+        client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+        // A read that fills its buffer, which is a small one while many are out.
+        let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+        let mut read = server.begin_large_read(usize::MAX);
+        let result = read.read(&server_socket, Mode::NonBlocking);
+        server.complete_read(read, result);
+        drop(out);
+        assert_eq!(lends(&mut server, LARGE_READ_SIZE), (if tls { READ_SIZE } else { LARGE_READ_SIZE }, true));
+        assert_eq!(lends(&mut server, LARGE_READ_SIZE - 1), (READ_SIZE, true));
+    }
+    // The rest of a large message is much, whatever the last read has brought.
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    client.link.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
+    server.receive_slice(&client.link.take_output()[..1000]);
+    assert!(server.poll_event().is_none());
+    assert!(server.begin_read(usize::MAX).is_large());
+}
 
 #[test]
 fn buffers_are_bounded_together() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(buffers::lent(), 0);
     let buffers: Vec<_> = (0..2 * LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
     let whole = buffers.iter().filter(|buffer| buffer.capacity() == READ_SIZE).count();

@@ -1,9 +1,10 @@
 //! TLS layers: every partial record, key updates, the end, refusals, TLS in TLS.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)] // tests fail by panicking
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::{End, certificate, layers, shake_hands};
@@ -182,6 +183,52 @@ fn a_certificate_that_is_trusted_itself_is_accepted_for_its_name_and_dates() {
 }
 
 #[test]
+fn a_certificate_of_an_unknown_authority_can_be_trusted_itself() {
+    let (chain, key, _) = certificate("localhost");
+    let options = client::Options { ca: vec![chain.clone()], ..Default::default() };
+    let client = RustlsLayer::client(options.build().unwrap(), client::server_name("localhost").unwrap()).unwrap();
+    let options = server::Options { certificate: chain, key, ..Default::default() };
+    let server = RustlsLayer::server(options.build().unwrap()).unwrap();
+    let (mut client, mut server) = (End::new(Box::new(client)), End::new(Box::new(server)));
+    shake_hands(&mut client, &mut server, 1000);
+    assert!(client.layer.session().unwrap().verified);
+}
+
+#[test]
+fn other_reasons_against_a_certificate_are_told_as_they_are() {
+    let other = rustls::OtherError(Arc::new(std::io::Error::other("its colour")));
+    let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other));
+    let Error::Certificate { code, reason } = Error::from(error) else { panic!() };
+    assert!(code == 1 && reason.contains("its colour"), "{code}: {reason}");
+    let Error::Certificate { reason, .. } = Error::from(rustls::Error::NoCertificatesPresented) else { panic!() };
+    assert!(reason.contains("no certificate"), "{reason}");
+}
+
+#[test]
+fn nothing_is_sent_before_the_handshake_or_after_the_end() {
+    let mut wire = Vec::new();
+    let (client, _) = layers(&[]);
+    let mut client = End::new(client);
+    let _hello = client.receive(&[], 1000);
+    let error = client.layer.send(&mut [], b"early", &mut wire).unwrap_err();
+    assert!(error.to_string().contains("closed"), "{error}");
+    for versions in BOTH {
+        let (mut client, mut server) = connected(versions, 1000);
+        let mut wire = Vec::new();
+        client.layer.close(&mut [], &mut wire);
+        server.receive(&wire, 1000);
+        wire.clear();
+        server.layer.close(&mut [], &mut wire);
+        client.receive(&wire, 1000);
+        for end in [&mut client, &mut server] {
+            wire.clear();
+            let error = end.layer.send(&mut [], b"late", &mut wire).unwrap_err();
+            assert!(error.to_string().contains("closed") && wire.is_empty(), "{error}");
+        }
+    }
+}
+
+#[test]
 fn a_peer_without_tls_is_named_as_such() {
     let (client, _) = layers(&[]);
     let mut client = End::new(client);
@@ -221,6 +268,7 @@ fn tls_inside_tls() {
     client.layer.send(&mut [], &message, &mut wire).unwrap();
     server.receive(&wire, 13);
     assert_eq!(server.plain, message);
+    assert_eq!(client.layer.session().unwrap().peer_certificates.len(), 1);
     let mut wire = Vec::new();
     server.layer.close(&mut [], &mut wire);
     client.receive(&wire, 1);

@@ -262,6 +262,28 @@ fn a_close_frame_inside_a_message() {
     }
 }
 
+/// As by the `websockets` library: who closes inside a message of its own says that it is cut. The reply to a close frame says what it should.
+#[test]
+fn a_close_inside_a_message_of_ours() {
+    for side in SIDES {
+        for (state, expected) in [
+            (State::Open, Frame::close(1011, "close during fragmented message")),
+            (State::CloseReceived, Frame::close(1001, "bye")),
+        ] {
+            let mut connection = connection(side);
+            connection.send_first_fragment(MessageKind::Text, b"half", None, || KEY, &mut Vec::new()).unwrap();
+            if state == State::CloseReceived {
+                feed(&mut connection, &to(side, Frame::close(1000, "")));
+            }
+            let frame = sent(side, |out| connection.send_close(Some(CloseCode(1001)), "bye", || KEY, out).unwrap());
+            assert_eq!(frame, Some(expected));
+        }
+        let mut connection = connection(side);
+        let frame = sent(side, |out| connection.send_close(Some(CloseCode(1001)), "bye", || KEY, out).unwrap());
+        assert_eq!(frame, Some(Frame::close(1001, "bye")));
+    }
+}
+
 fn every_fault() -> Vec<(Fault, u16)> {
     vec![
         (Fault::ReservedBits(4), 1002),
