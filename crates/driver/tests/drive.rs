@@ -6,11 +6,11 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{peer, sockets};
+use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::Keepalive;
 use wirespeed_driver::buffers;
 use wirespeed_driver::drive::{Drive, Progress, Reading};
-use wirespeed_driver::peer::{Failure, PeerEvent};
+use wirespeed_driver::peer::{Failure, PeerEvent, payload_len};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
@@ -142,6 +142,67 @@ fn what_was_read_comes_before_the_end() {
     assert_eq!(conn.advance(Instant::now), Progress::Over);
     assert!(matches!(conn.peer.link.failure(), Some(Failure::Eof)));
     assert!(conn.take_ended().is_some() && conn.take_ended().is_none());
+}
+
+#[test]
+fn who_closes_first_waits_for_the_answer() {
+    for side in [Side::Client, Side::Server] {
+        let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), None, TIMEOUT);
+        conn.begin_close(None, "", Instant::now()).unwrap();
+        assert!(!conn.take_output().is_empty());
+        assert_eq!(conn.advance(Instant::now), Progress::Closing, "{side:?}");
+        assert!(conn.is_closing());
+    }
+}
+
+#[test]
+fn a_read_tells_whether_anything_came() {
+    let (client, server) = sockets(None);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
+    assert!(!conn.read(false, usize::MAX));
+    assert!(!conn.read_by(true, usize::MAX, |_, _| Err(std::io::ErrorKind::Interrupted.into())));
+    server.send(b"\x81", Mode::NonBlocking).unwrap();
+    assert!(conn.read(true, usize::MAX));
+    assert!(conn.poll_event().is_none() && conn.peer.link.failure().is_none());
+    assert!(conn.read_by(true, usize::MAX, |_, _| Err(std::io::ErrorKind::ConnectionReset.into())));
+    assert!(matches!(conn.peer.link.failure(), Some(Failure::Io(_))));
+}
+
+#[test]
+fn nothing_can_be_sent_where_writing_has_failed() {
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), None, TIMEOUT);
+    assert!(!conn.is_closing());
+    conn.peer.link.handle_write_error(std::io::ErrorKind::BrokenPipe.into());
+    assert!(conn.is_closing());
+}
+
+/// RFC 8446, section 6.1: nothing comes behind the notice that ends our direction.
+#[test]
+fn tls_ends_behind_the_last_frame() {
+    let (client, server) = layers(&[]);
+    let (mut client, mut server) = (End::new(client), End::new(server));
+    shake_hands(&mut client, &mut server, 1000);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, Some(server.layer)), None, TIMEOUT);
+    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), None, TIMEOUT);
+    let mut large = conn.peer.link.begin_large(MessageKind::Binary, 6).unwrap();
+    assert!(!conn.peer.link.append_large(&mut large, b"mes"));
+    other.begin_close(None, "", Instant::now()).unwrap();
+    conn.receive(&other.take_output());
+    while conn.poll_event().is_some() {}
+    other.receive(&conn.take_output());
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    assert!(conn.peer.link.append_large(&mut large, b"ges"));
+    assert_eq!(conn.advance(Instant::now), Progress::Closing);
+    other.receive(&conn.take_output());
+    assert_eq!(conn.advance(Instant::now), Progress::Over);
+    let mut lengths = Vec::new();
+    while let Some(event) = other.poll_event() {
+        if let PeerEvent::Message { payload, .. } = event {
+            lengths.push(payload_len(&payload));
+        }
+    }
+    assert_eq!(lengths, [6]);
+    assert!(other.peer.link.close_received().is_some() && other.peer.link.is_eof());
 }
 
 #[test]

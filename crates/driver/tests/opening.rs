@@ -15,7 +15,7 @@ use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientReque
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
 use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderList, Limits as HeadLimits, ServerConfig};
 use wirespeed_driver::protocol::{Limits, MessageKind, Payload};
-use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::socket::{Mode, Readiness, Socket};
 use wirespeed_driver::tls::Layer;
 
 type Layers = (Box<dyn Layer>, Box<dyn Layer>);
@@ -186,6 +186,7 @@ fn refusals() {
     let mut client = tunnelled(None, None);
     let error = client.receive(b"HTTP/1.1 407 Authenticate\r\nContent-Length: 0\r\n\r\n").unwrap_err();
     assert!(matches!(error, Error::Tunnel(HandshakeError::Rejected(_))), "{error}");
+    assert!(error.to_string().starts_with("the proxy made no tunnel: "), "{error}");
     assert_eq!(client.stage(), Stage::Failed);
 }
 
@@ -285,6 +286,8 @@ fn a_refusal_is_read_before_the_end() {
     assert!(matches!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Waits(_)), "it waits for the other end");
     let error = ours.proceed(&mut client, &sockets.0).unwrap_err();
     assert!(matches!(error, Error::Handshake(HandshakeError::Rejected(_))), "{error}");
+    let end = sockets.0.receive(&mut Vec::with_capacity(1), 1, Mode::NonBlocking);
+    assert_eq!(end.unwrap(), 0, "the server has ended its direction");
     drop(sockets.0);
     assert_eq!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Over);
 }
@@ -302,6 +305,50 @@ fn an_answer_before_everything_was_read() {
     drop(theirs);
     let error = Carrier::default().proceed(&mut client(None), &ours).unwrap_err();
     assert!(matches!(&error, Error::Io(error) if error.kind() == io::ErrorKind::BrokenPipe), "{error:?}");
+}
+
+#[test]
+fn a_refusal_is_written_before_the_end() {
+    // A response larger than the socket takes at once.
+    let sockets = sockets(Some(4096));
+    let (mut client, mut server) = pair(None);
+    let (_, mut theirs) = carry(&mut client, &mut server, &sockets);
+    let body = vec![b'x'; 500_000];
+    server.refuse(&server.handshake().reject(404, &HeaderList::default(), &body).unwrap());
+    let mut received = Vec::with_capacity(1_000_000);
+    for turn in 0..10_000 {
+        let moved = theirs.proceed(&mut server, &sockets.1).unwrap();
+        if turn == 0 {
+            assert_eq!(moved, Moved::Waits(Readiness { readable: true, writable: true }));
+        }
+        if matches!(sockets.0.receive(&mut received, usize::MAX, Mode::NonBlocking), Ok(0)) {
+            break;
+        }
+    }
+    assert!(received.ends_with(&body));
+}
+
+#[test]
+fn a_refusal_that_nobody_reads_is_over_too() {
+    let sockets = sockets(None);
+    let (mut client, mut server) = pair(None);
+    let (_, mut theirs) = carry(&mut client, &mut server, &sockets);
+    server.refuse(&server.handshake().reject(404, &HeaderList::default(), b"not here").unwrap());
+    assert!(matches!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Waits(_)));
+    drop(sockets.0);
+    assert_eq!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Over);
+}
+
+#[test]
+fn a_socket_that_fails_ends_an_opening() {
+    // What the other end has not read when it goes is an error.
+    let (ours, theirs) = sockets(None);
+    let (mut client, mut carrier) = (client(None), Carrier::default());
+    let waits = Moved::Waits(Readiness { readable: true, writable: false });
+    assert_eq!(carrier.proceed(&mut client, &ours).unwrap(), waits);
+    drop(theirs);
+    let error = carrier.proceed(&mut client, &ours).unwrap_err();
+    assert!(matches!(&error, Error::Io(error) if error.kind() == io::ErrorKind::ConnectionReset), "{error:?}");
 }
 
 #[test]
