@@ -191,6 +191,52 @@ fn refusals() {
 }
 
 #[test]
+fn refusals_of_tunnels() {
+    let ends: [fn(&mut Client) -> Error; 3] = [
+        |client| client.receive_end(None),
+        |client| client.receive_end(Some(io::ErrorKind::ConnectionReset.into())),
+        |client| client.give_up().unwrap(),
+    ];
+    for end in ends {
+        let mut client = tunnelled(None, None);
+        client.receive(b"HTTP/1.1 407 Authenticate\r\nContent-Length: 4\r\n\r\nno").unwrap();
+        assert!(matches!(end(&mut client), Error::Tunnel(HandshakeError::Rejected(_))));
+        assert_eq!(client.stage(), Stage::Failed);
+    }
+}
+
+#[test]
+fn an_error_of_tls_behind_a_part_of_the_answer() {
+    let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 10\r\n\r\nno";
+    for (text, is_refusal) in [(&b"HTTP/1.1 101 Swi"[..], false), (refused, true)] {
+        for together in [true, false] {
+            let (ours, theirs) = layers(&[]);
+            let (mut client, mut server) = (client(Some(ours)), support::End::new(theirs));
+            while client.stage() == Stage::Tls || server.layer.is_handshaking() {
+                let back = server.receive(&client.output().take(), 1000);
+                client.receive(&back).unwrap();
+            }
+            let (mut wire, mut forged) = (Vec::new(), Vec::new());
+            server.layer.send(&mut [], text, &mut wire).unwrap();
+            server.layer.send(&mut [], b"x", &mut forged).unwrap();
+            *forged.last_mut().unwrap() ^= 1;
+            let error = if together {
+                client.receive(&[wire, forged].concat()).unwrap_err()
+            } else {
+                client.receive(&wire).unwrap();
+                client.receive(&forged).unwrap_err()
+            };
+            match error {
+                Error::Tls(_) => assert!(!is_refusal, "{together}"),
+                Error::Handshake(HandshakeError::Rejected(_)) => assert!(is_refusal, "{together}"),
+                other => panic!("{together}: {other}"),
+            }
+            assert_eq!(client.stage(), Stage::Failed);
+        }
+    }
+}
+
+#[test]
 fn ends_of_clients() {
     for sent in [&b""[..], b"HTTP/1.1 101 Swi"] {
         let mut client = client(None);

@@ -62,7 +62,7 @@ impl Client {
             Some(layer) => client.early.start_layer(layer)?,
             None => client.begin_tunnel()?,
         }
-        client.advance(false)?;
+        client.advance()?;
         Ok(client)
     }
 
@@ -99,23 +99,23 @@ impl Client {
         Ok(self.early.send(&self.handshake.request_bytes())?)
     }
 
-    /// Goes as far as the bytes that are there allow. `eof`: nothing more will come.
-    fn advance(&mut self, eof: bool) -> Result<(), Error> {
-        let result = self.try_advance(eof);
+    /// Goes as far as the bytes that are there allow.
+    fn advance(&mut self) -> Result<(), Error> {
+        let result = self.try_advance();
         if result.is_err() {
             self.step = Step::Failed;
         }
         result
     }
 
-    fn try_advance(&mut self, eof: bool) -> Result<(), Error> {
+    fn try_advance(&mut self) -> Result<(), Error> {
         loop {
             match &mut self.step {
                 Step::ProxyTls | Step::Tls if self.early.is_handshaking()? => return Ok(()),
                 Step::ProxyTls => self.begin_tunnel()?,
                 Step::Tls => self.begin_handshake()?,
                 Step::Tunnel(tunnel) => {
-                    let made = feed(&mut self.early, eof, Error::Tunnel, |input| match input {
+                    let made = feed(&mut self.early, Error::Tunnel, |input| match input {
                         Some(input) => tunnel.receive(input),
                         None => Err(tunnel.receive_eof()),
                     })?;
@@ -126,7 +126,7 @@ impl Client {
                 }
                 Step::Handshake => {
                     let handshake = &mut self.handshake;
-                    let accepted = feed(&mut self.early, eof, Error::Handshake, |input| match input {
+                    let accepted = feed(&mut self.early, Error::Handshake, |input| match input {
                         Some(input) => handshake.receive(input),
                         None => Err(handshake.receive_eof()),
                     })?;
@@ -158,11 +158,8 @@ impl Opening for Client {
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let received = self.early.receive(bytes);
         // What came before an error explains it.
-        self.advance(false)?;
-        received.map_err(|error| {
-            self.step = Step::Failed;
-            Error::Tls(error)
-        })
+        self.advance()?;
+        received.map_err(|error| self.give_up().unwrap_or(Error::Tls(error)))
     }
 
     fn receive_end(&mut self, error: Option<io::Error>) -> Error {
@@ -170,7 +167,7 @@ impl Opening for Client {
             return self.give_up().unwrap_or(Error::Io(error));
         }
         self.early.receive_eof();
-        match self.advance(true) {
+        match self.advance() {
             Err(error) => error,
             Ok(()) => Error::Io(io::ErrorKind::UnexpectedEof.into()),
         }
@@ -190,29 +187,29 @@ impl Opening for Client {
 /// Feeds a handshake what is there; its outcome, once there is one.
 fn feed<T>(
     early: &mut Early,
-    eof: bool,
     failed: fn(HandshakeError) -> Error,
     mut handshake: impl FnMut(Option<&[u8]>) -> Result<Progress<T>, HandshakeError>,
 ) -> Result<Option<T>, Error> {
-    let ended = |end: Result<Progress<T>, HandshakeError>| end.err().map_or(Ok(None), |error| Err(failed(error)));
-    let (taken, output) = match early.plain() {
-        Ok(Some([])) if !eof => return Ok(None),
-        Ok(Some(input @ [_, ..])) => match handshake(Some(input)).map_err(failed)? {
-            Progress::Incomplete => (input.len(), None),
-            Progress::Complete { consumed, output } => (consumed, Some(output)),
-        },
-        Ok(_) => return ended(handshake(None)),
-        // A refusal whose body ends in an error of TLS is a refusal all the same.
-        Err(error) => {
-            return match handshake(None) {
-                Err(refused @ HandshakeError::Rejected(_)) => Err(failed(refused)),
-                _ => Err(Error::Tls(error)),
-            };
-        }
-    };
-    early.consume(taken);
-    if output.is_none() && (eof || early.plain().is_ok_and(|plain| plain.is_none())) {
-        return ended(handshake(None));
+    loop {
+        let taken = match early.plain() {
+            Ok(Some([])) => return Ok(None),
+            Ok(Some(input)) => match handshake(Some(input)).map_err(failed)? {
+                // The stream may have ended, or failed, behind it.
+                Progress::Incomplete => input.len(),
+                Progress::Complete { consumed, output } => {
+                    early.consume(consumed);
+                    return Ok(Some(output));
+                }
+            },
+            Ok(None) => return handshake(None).err().map_or(Ok(None), |error| Err(failed(error))),
+            // A refusal whose body ends in an error of TLS is a refusal all the same.
+            Err(error) => {
+                return match handshake(None) {
+                    Err(refused @ HandshakeError::Rejected(_)) => Err(failed(refused)),
+                    _ => Err(Error::Tls(error)),
+                };
+            }
+        };
+        early.consume(taken);
     }
-    Ok(output)
 }
