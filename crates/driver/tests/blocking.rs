@@ -289,6 +289,26 @@ fn who_only_sends_learns_that_the_peer_has_closed() {
     assert_eq!(server.state(&host), (State::Closed, true));
 }
 
+/// RFC 6455, section 7.1.1: the server ends TCP.
+#[test]
+fn a_client_that_only_sends_lets_the_server_end_tcp() {
+    let host = NativeHost::default();
+    let (client, mut server, socket) = other_end(Side::Client, Settings::default());
+    send_text(&client, b"a").unwrap();
+    server.link.send_close(None, "").unwrap();
+    server.link.flush(&socket, Mode::NonBlocking).unwrap();
+    thread::sleep(10 * MS);
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| send_text(&client, b"b"));
+        until(|| client.state(&host).0 == State::Closed);
+        thread::sleep(20 * MS);
+        assert!(!client.state(&host).1);
+        drop(socket);
+        assert!(matches!(sender.join().unwrap(), Err(Error::Closed)));
+    });
+    assert!(client.state(&host).1);
+}
+
 #[test]
 fn who_only_sends_does_not_read_more_than_the_queue_holds() {
     let host = NativeHost::default();

@@ -237,6 +237,17 @@ fn an_error_of_tls_behind_a_part_of_the_answer() {
 }
 
 #[test]
+fn an_error_of_tls_behind_the_answer() {
+    let (mut client, mut server) = pair(Some(layers(&[])));
+    converse(&mut client, &mut server, 1000);
+    let mut bytes = answer(server);
+    bytes.extend_from_slice(&[23, 3, 3, 0, 32]); // a record that nobody has encrypted
+    bytes.extend_from_slice(&[0; 32]);
+    client.receive(&bytes).unwrap();
+    assert_eq!(first_message(&mut client), b"welcome");
+}
+
+#[test]
 fn ends_of_clients() {
     for sent in [&b""[..], b"HTTP/1.1 101 Swi"] {
         let mut client = client(None);
@@ -283,6 +294,9 @@ fn what_is_no_request() {
     server.receive(b"and more").unwrap();
     assert!(server.output().is_empty());
     assert!(server.finish::<Vec<u8>>(Limits::default(), keepalive()).is_none());
+    let mut server = self::server(None);
+    assert!(server.give_up().is_none());
+    assert_eq!(server.stage(), Stage::Failed);
     // Nobody is left to be told.
     for sent in [&b""[..], b"GET / HT"] {
         let mut server = self::server(None);
@@ -375,14 +389,21 @@ fn a_refusal_is_written_before_the_end() {
 }
 
 #[test]
-fn a_refusal_that_nobody_reads_is_over_too() {
-    let sockets = sockets(None);
-    let (mut client, mut server) = pair(None);
-    let (_, mut theirs) = carry(&mut client, &mut server, &sockets);
-    server.refuse(&server.handshake().reject(404, &HeaderList::default(), b"not here").unwrap());
-    assert!(matches!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Waits(_)));
-    drop(sockets.0);
-    assert_eq!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Over);
+fn a_refusal_ends_our_direction_whether_or_not_it_is_read() {
+    for is_read in [false, true] {
+        let sockets = sockets(None);
+        let (mut client, mut server) = pair(None);
+        let (_, mut theirs) = carry(&mut client, &mut server, &sockets);
+        server.refuse(&server.handshake().reject(404, &HeaderList::default(), b"not here").unwrap());
+        assert!(matches!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Waits(_)));
+        if is_read {
+            let read = || sockets.0.receive(&mut Vec::with_capacity(1000), 1000, Mode::NonBlocking).unwrap();
+            assert!(read() > 0);
+            assert_eq!(read(), 0);
+        }
+        drop(sockets.0);
+        assert_eq!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Over);
+    }
 }
 
 #[test]
