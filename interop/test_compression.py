@@ -13,7 +13,8 @@ from wirespeed import Deflate
 
 HEADER = "Sec-WebSocket-Extensions"
 
-# It halves, and then only its repetition can be made smaller: it fits into the windows of 4 KiB that are common.
+# It halves, and then only its repetition can be made smaller: it fits into the windows of 4 KiB that are
+# common.
 NOISE = random.Random(7).randbytes(1_200).hex()
 TIMES = 20
 

@@ -45,6 +45,7 @@ async def test_theirs_as_they_come(link: Link) -> None:
             await pair.ours.send(message)
             fragments = [fragment async for fragment in pair.ours.recv_streaming()]
             assert type(message)().join(fragments) == message
-            # In characters or in bytes; and an empty one at the end, where a library does not know which is the last.
+            # In characters or in bytes; and an empty one at the end, where a library does not know which is
+            # the last.
             most = len(message.encode() if isinstance(message, str) else message) // CUT + 2
             assert len(message) // CUT <= len(fragments) <= most

@@ -197,6 +197,7 @@ def test_a_send_that_is_given_up(loop: str) -> None:
     assert all(payload[1:] == NOISE for payload in payloads[:-2])
     assert arrived == sorted(set(arrived))
     assert set(app.sent) <= set(arrived)
-    # One was on its way when it was given up, or more on a busy machine; those that had to wait for it were not.
+    # One was on its way when it was given up, or more on a busy machine; those that had to wait for it were
+    # not.
     assert set(app.given_up) & set(arrived)
     assert set(app.given_up) - set(arrived)

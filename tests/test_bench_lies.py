@@ -61,7 +61,8 @@ PATIENCE = {"connections": 2, "interval": 0.2, "timeout": 0.2}
 MODELS = {
     "round-trip": Model("/", 256, AWAIT + CALLBACKS + BLOCKING + RAW),
     "one-way": Model("/stamp", 512, AWAIT + CALLBACKS + BLOCKING + RAW),
-    # Callbacks compare views of messages of this size; what blocks needs room for the window between the two ends.
+    # Callbacks compare views of messages of this size; what blocks needs room for the window between the two
+    # ends.
     "one-way-window": Model("/stamp", 5120, AWAIT + CALLBACKS + BLOCKING + RAW, WINDOW),
     "duplex": Model("/duplex?size=1024", 1024, AWAIT + BLOCKING),
     "transfer-in": Model("/file?size=64&bytes=20001", 64, AWAIT + BLOCKING, FILE),
@@ -207,7 +208,8 @@ SINK = r"ContentError: /sink received .*, sent was "
 FILES = r"ContentError: a file of .* went over, the server says "
 DEFLATE = r"ContentError: the server did not agree to permessage-deflate$"
 
-# A raw socket waits for as many bytes as are due: if no more messages come, it waits until the harness ends it.
+# A raw socket waits for as many bytes as are due: if no more messages come, it waits until the harness ends
+# it.
 LIBRARIES = AWAIT + CALLBACKS + BLOCKING
 
 
@@ -242,7 +244,8 @@ LIES = {
         Lie("lie=behind&at=2", CLOCK),
         Lie("lie=ahead&at=2", CLOCK),
     ],
-    # Looked at are the number of messages, always, and one of them now and then: what is wrong in one only may pass.
+    # Looked at are the number of messages, always, and one of them now and then: what is wrong in one only
+    # may pass.
     "duplex": [
         Lie("lie=lose&at=2", STREAM),
         Lie("lie=repeat&at=2", STREAM),
@@ -315,5 +318,6 @@ def test_a_lie_is_noticed(ports: dict[str, int], model: str, lie: Lie) -> None:
 
 
 def test_a_lie_among_the_timed_round_trips_is_noticed(ports: dict[str, int]) -> None:
-    # They are timed after the window of the rate, in which no clock is read, and for half as long: 0.41 s to 0.61 s.
+    # They are timed after the window of the rate, in which no clock is read, and for half as long: 0.41 s to
+    # 0.61 s.
     assert_noticed(ports, [("round-trip", Lie("lie=change&after=0.45", REPLY, peers=OURS + RAW))], seconds=0.4)

@@ -241,8 +241,8 @@ DROP_IN = "wirespeed.compat.websockets"
 
 LISTENER = ["on_close", "on_message", "on_open", "on_ping", "on_pong", "on_writable"]
 
-# What differs from the websockets package, and why. Its releases differ from each other, so names that only it has may
-# be missing there; the lists of what only we have are complete.
+# What differs from the websockets package, and why. Its releases differ from each other, so names that only
+# it has may be missing there; the lists of what only we have are complete.
 
 
 def reasons(*groups: tuple[str, str]) -> dict[str, str]:

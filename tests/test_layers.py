@@ -200,7 +200,8 @@ def is_source(path: Path) -> bool:
 def comment_above(lines: list[str], number: int) -> Iterator[str]:
     """The comment above the statement that a line belongs to; attributes may stand between."""
     at = number - 1
-    # Up to where the statement begins: it is the first after a blank line, a comment, or the end of another one.
+    # Up to where the statement begins: it is the first after a blank line, a comment, or the end of another
+    # one.
     while at >= 0 and not re.search(r"^\s*//|^\s*$|[;{}]\s*(//.*)?$|^\s*#!?\[.*\]", lines[at]):
         at -= 1
     while at >= 0 and re.match(r"\s*(//|#\[)", lines[at]):

@@ -194,7 +194,8 @@ def test_pickle() -> None:
 
 
 # Where both accept a URI, they must agree, or the server sees another request. The exceptions are on purpose:
-# websockets encodes percent signs again next to other characters than ASCII, and leaves zones and forbidden characters.
+# websockets encodes percent signs again next to other characters than ASCII, and leaves zones and forbidden
+# characters.
 DIFFERENT = [
     "ws://localhost/%C3%A9\u00e9",
     'ws://localhost/?{"a":[1]}',

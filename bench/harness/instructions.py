@@ -32,8 +32,8 @@ __all__ = ["HotPath", "add_arguments", "kept_text", "load_kept", "load_paths", "
 
 FOLDER = BENCH / "instructions"
 KEPT = FOLDER / "kept.toml"
-# Another compiler lays out the same code differently, another processor has other ways to copy, another release of
-# Python another interpreter: how many times the tolerance that may need.
+# Another compiler lays out the same code differently, another processor has other ways to copy, another
+# release of Python another interpreter: how many times the tolerance that may need.
 OTHERWISE = 3.0
 RUN_SECONDS = 120.0
 

@@ -23,7 +23,8 @@ from harness.server import Endpoint
 __all__ = ["Peer", "Peers", "Sample"]
 
 PROBE_SECONDS = 20.0
-# Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window ended.
+# Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window
+# ended.
 GRACE_SECONDS = 20.0
 # For each connection that has to be opened: a TLS handshake and a message, many times over.
 CONNECTION_SECONDS = 0.01

@@ -33,7 +33,8 @@ __all__ = ["Callbacks", "main", "on_loop"]
 # What awaits on one connection, step by step.
 LOOPS: dict[str, Any] = awaiting.LOOPS | one_way.LOOPS | sending.LOOPS | transfer.LOOPS | duplex.LOOPS
 
-# By the way of receiving. What awaits `recv` does everything; iteration and `recv_many` differ from it in streams only.
+# By the way of receiving. What awaits `recv` does everything; iteration and `recv_many` differ from it in
+# streams only.
 WORKLOADS = {
     "await": (*LOOPS, "idle", crowd.WORKLOAD, processes.WORKLOAD, opening.WORKLOAD, *fairness.WORKLOADS),
     "iterate": ("stream-in",),

@@ -19,8 +19,9 @@ from models.usage import Usage
 
 __all__ = ["LOOPS", "SEND_STEP_BYTES", "Awaiting", "Connect", "Loop", "Step", "check_echo", "run", "text_report"]
 
-# What the sending loop hands over before it waits until a library without backpressure of its own has caught up. With
-# half of it websocket-rs loses a tenth to waiting, with four times as much it loses that to what it has queued.
+# What the sending loop hands over before it waits until a library without backpressure of its own has caught
+# up. With half of it websocket-rs loses a tenth to waiting, with four times as much it loses that to what it
+# has queued.
 SEND_STEP_BYTES = 1 << 20
 
 

@@ -22,7 +22,8 @@ from models.usage import Usage
 
 __all__ = ["BASE", "Blocking", "Connect", "main", "text_report"]
 
-# What sends and receives by turns; `duplex` is for libraries that say that two threads may share a connection.
+# What sends and receives by turns; `duplex` is for libraries that say that two threads may share a
+# connection.
 BASE = (
     *("round-trip", "stream-in", "send", "send-each", processes.WORKLOAD),
     *one_way.BLOCKING,

@@ -19,7 +19,8 @@ from models.usage import Usage
 
 __all__ = ["measure"]
 
-# Opened before the first look: what a process needs once is not counted, nor what its allocator keeps for reuse.
+# Opened before the first look: what a process needs once is not counted, nor what its allocator keeps for
+# reuse.
 FIRST = 100
 AT_ONCE = 32
 SETTLE_SECONDS = 0.2

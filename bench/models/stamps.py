@@ -31,7 +31,8 @@ class Stamps:
         messages = two_messages(size)
         self._encode = encode
         self._tails = [message[HEAD.size :] for message in messages]
-        # What is due: bytearrays compare with all that libraries return, memoryviews among them, without a copy.
+        # What is due: bytearrays compare with all that libraries return, memoryviews among them, without a
+        # copy.
         self._due = [bytearray(message) for message in messages]
         self._begun: deque[int] = deque()
         self._sent = 0

@@ -9,8 +9,8 @@ from models.content import ContentError
 
 __all__ = ["texts"]
 
-# All messages together are several times as long as the longest window that deflate has, 32 KiB: none of them is still
-# remembered when its turn comes again, and would then compress to nearly nothing.
+# All messages together are several times as long as the longest window that deflate has, 32 KiB: none of them
+# is still remembered when its turn comes again, and would then compress to nearly nothing.
 TOGETHER = 128 << 10
 
 SEED = 6455

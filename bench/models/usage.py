@@ -43,7 +43,8 @@ def process_cpu(pid: int) -> float | None:
         nanoseconds = sum(int(thread.read_text().split()[0]) for thread in threads)
         if nanoseconds:
             return nanoseconds / 1e9
-        # The name in parentheses may contain spaces; utime and stime are fields 14 and 15, 12 and 13 after it.
+        # The name in parentheses may contain spaces; utime and stime are fields 14 and 15, 12 and 13 after
+        # it.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
 PICOWS_LOAD = Path(__file__).with_name("picows_load.py")
 
-# How long after the window the last echo of a fixed rate may come; later, the server does not keep up with it.
+# How long after the window the last echo of a fixed rate may come; later, the server does not keep up with
+# it.
 LATE_SECONDS = 0.5
 
 # Descriptors of a server that are not connections of the load.

@@ -16,7 +16,8 @@ __all__ = ["measure_memory"]
 
 # Opened before the first look at the memory: what a process needs once is not counted.
 FIRST = 100
-# Large enough to be compressed where that is agreed on, and no larger: handlers that wait still hold the last message.
+# Large enough to be compressed where that is agreed on, and no larger: handlers that wait still hold the last
+# message.
 SIZE = 256
 
 

@@ -19,8 +19,8 @@ __all__ = ["BACKLOG", "ROLES", "forever", "parse", "prepare", "ready", "report",
 # What is done with messages. Servers that see the path of a request go by that: /, /sink, /fan-out.
 ROLES = ("echo", "sink", "fan-out")
 
-# Connections that the system keeps for the server to accept, in every server that has a setting for it: in a storm,
-# those above it would wait for the next attempt of TCP, a second later, and not for the server.
+# Connections that the system keeps for the server to accept, in every server that has a setting for it: in a
+# storm, those above it would wait for the next attempt of TCP, a second later, and not for the server.
 BACKLOG = 4096
 
 

@@ -61,7 +61,8 @@ def fuzzing_server(wstest: Path, report: Path, cases: Cases) -> Iterator[str]:
         )
     )
     with (report / "server.log").open("w") as log:
-        # In a session of its own, so that a Ctrl-C in the terminal reaches this process only, which then stops it.
+        # In a session of its own, so that a Ctrl-C in the terminal reaches this process only, which then
+        # stops it.
         child = subprocess.Popen(
             [str(wstest), "-m", "fuzzingserver", "-s", str(spec)],
             stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
-//! Any bytes as a server's or a proxy's response: the verdict depends on the bytes alone, and what is accepted is what
-//! RFC 6455 4.1 asks for.
+//! Any bytes as a server's or a proxy's response: the verdict depends on the bytes alone, and what is
+//! accepted is what RFC 6455 4.1 asks for.
 
 use wirespeed_protocol::deflate::Config;
 use wirespeed_protocol::handshake::{

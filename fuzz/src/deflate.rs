@@ -77,7 +77,8 @@ fn decompressing(params: Params, messages: &[Vec<u8>]) {
     }
 }
 
-/// Any bytes as one compressed message: what ours delivers, zlib delivers; what ours refuses, zlib refuses, too.
+/// Any bytes as one compressed message: what ours delivers, zlib delivers; what ours refuses, zlib refuses,
+/// too.
 fn any_bytes(input: Input<'_>) {
     let payload = input.rest();
     let limits = Limits { message_size: Some(1 << 20), ..LIMITS };

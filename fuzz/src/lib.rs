@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets. Each takes any bytes and panics if the protocol crate disagrees with an oracle.
+//! The bodies of the fuzz targets. Each takes any bytes and panics if the protocol crate disagrees with an
+//! oracle.
 //!
 //! | target | oracle |
 //! |---|---|

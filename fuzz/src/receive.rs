@@ -6,8 +6,8 @@ use crate::input::{Input, pieces};
 use crate::support::model::model;
 use crate::support::{Rng, Seen, connection_with, feed, feed_all, params};
 
-/// The first byte chooses the side, the delivery and so on, the second the limits, two more the pieces; the others are
-/// received.
+/// The first byte chooses the side, the delivery and so on, the second the limits, two more the pieces; the
+/// others are received.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();

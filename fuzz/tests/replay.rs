@@ -1,5 +1,5 @@
-//! The corpora and a number of inputs made from them, on any compiler. With `FUZZ_SECONDS` set, each target runs for
-//! that long instead: fuzzing without libFuzzer, blind but better than nothing.
+//! The corpora and a number of inputs made from them, on any compiler. With `FUZZ_SECONDS` set, each target
+//! runs for that long instead: fuzzing without libFuzzer, blind but better than nothing.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

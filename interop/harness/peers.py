@@ -191,8 +191,9 @@ PEERS = [
             "tell the body": _HIDDEN,
             "close without a code": _ONE_CLOSE,
         },
-        # Java 17, once in some hundred connections and with any server: it stops in the middle of 10 MB that have
-        # arrived, misses the end of a stream right after a message, or misreads the header of one of many small frames.
+        # Java 17, once in some hundred connections and with any server: it stops in the middle of 10 MB that
+        # have arrived, misses the end of a stream right after a message, or misreads the header of one of
+        # many small frames.
         tries=3,
     ),
     Peer(

@@ -44,7 +44,8 @@ class PeerProcess:
         self.name = name
         # What it leaves when it is killed, a browser's profile for one, goes with it.
         self._folder = tempfile.TemporaryDirectory(prefix="interop-", ignore_cleanup_errors=True)
-        # A process group of its own: a Ctrl-C in the terminal is for the tests, and what it starts is stopped with it.
+        # A process group of its own: a Ctrl-C in the terminal is for the tests, and what it starts is stopped
+        # with it.
         self.process = subprocess.Popen(
             command,
             env={**env, "TMPDIR": self._folder.name},

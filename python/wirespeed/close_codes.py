@@ -76,8 +76,8 @@ class Close(_Root):
     reason: str = ""
 
     def __init__(self, code: int, reason: str = "") -> None:
-        # Each exception for a closed connection brings two of these; a frozen dataclass would set its fields at several
-        # times the cost.
+        # Each exception for a closed connection brings two of these; a frozen dataclass would set its fields
+        # at several times the cost.
         fields = self.__dict__
         fields["code"] = code
         fields["reason"] = reason
@@ -98,8 +98,8 @@ class Close(_Root):
 
 
 def _explain(code: int) -> str:
-    # RFC 6455, section 7.4.2: 3000-3999 for libraries, frameworks and applications, by registration; 4000-4999 for
-    # private use.
+    # RFC 6455, section 7.4.2: 3000-3999 for libraries, frameworks and applications, by registration;
+    # 4000-4999 for private use.
     if 3000 <= code < 4000:
         return "registered"
     if 4000 <= code < 5000:

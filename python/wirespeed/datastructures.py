@@ -17,8 +17,8 @@ __all__ = ["Headers", "HeadersLike", "MultipleValuesError", "Request", "Response
 
 # RFC 9110, section 5.6.2: a name is a token.
 _is_name = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+").fullmatch
-# RFC 9110, section 5.5: HTAB, SP, visible characters and obs-text. It leaves out CR, LF and NUL, which would forge
-# other headers.
+# RFC 9110, section 5.5: HTAB, SP, visible characters and obs-text. It leaves out CR, LF and NUL, which would
+# forge other headers.
 _is_value = re.compile(r"[\x09\x20-\x7e\x80-\xff]*").fullmatch
 
 
@@ -232,7 +232,8 @@ class Response:
         return printable(" ".join(text.split()), limit=_EXCERPT)
 
 
-# Enough of the body for a repr, for the text of an error page behind its style sheets, and for a line of a log.
+# Enough of the body for a repr, for the text of an error page behind its style sheets, and for a line of a
+# log.
 _SHOWN_BYTES = 80
 _READ_BYTES = 8192
 _EXCERPT = 160

@@ -114,7 +114,8 @@ class WebSocketException(_Root):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default calls the class with ``args``, which are not the arguments of every constructor in the tree.
+        # The default calls the class with ``args``, which are not the arguments of every constructor in the
+        # tree.
         return _restore, (type(self), self.args), self.__dict__ or None
 
 

@@ -220,7 +220,8 @@ def choose_ssl(
     elif not isinstance(ssl, (TLS, ssl_module.SSLContext)):
         raise TypeError(f"ssl must be True, a TLS or an ssl.SSLContext, not {type(ssl).__name__}")
     if server_hostname is None:
-        # RFC 6066, section 3: the name in SNI has no trailing dot. The zone of an address is local to this machine.
+        # RFC 6066, section 3: the name in SNI has no trailing dot. The zone of an address is local to this
+        # machine.
         server_hostname = host.partition("%")[0].rstrip(".")
     return ssl, server_hostname
 

@@ -16,7 +16,8 @@ import pytest
 from interop.certificates import Certificates
 from interop.tls_settings import Settings
 
-# What knows the implementation under test is imported late: this file may be loaded before the choice is made.
+# What knows the implementation under test is imported late: this file may be loaded before the choice is
+# made.
 if TYPE_CHECKING:
     from interop.asyncio_tools import Setting
 

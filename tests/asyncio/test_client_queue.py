@@ -23,8 +23,8 @@ SIZE = 1000
 COST = SIZE + 64  # of a message in the queue
 COUNT = 12_000  # thrice the default of max_queue_bytes, and more than the sockets take beside
 
-# What was read and is not taken apart yet counts as bytes, but not as messages. It is one read of a socket with a small
-# buffer, or what a transport brings at once.
+# What was read and is not taken apart yet counts as bytes, but not as messages. It is one read of a socket
+# with a small buffer, or what a transport brings at once.
 UNPARSED = 200_000 // COST
 
 # The options, the messages that are kept then at most, and at least.

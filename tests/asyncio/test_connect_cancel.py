@@ -29,7 +29,8 @@ Connect = Callable[..., Any]
 PROXIES = {"http": "http", "https": "https", "socks5": "socks5", "tls-in-tls": "https"}
 ROUTES = ["plain", "name", "context", "native", "redirect", "unix", *PROXIES]
 
-# What pproxy makes of some connections on Python 3.13: it forgets the writers of those that it serves, which ends them.
+# What pproxy makes of some connections on Python 3.13: it forgets the writers of those that it serves, which
+# ends them.
 LOST = (OSError, exceptions.InvalidHandshake, exceptions.ConnectionClosed)
 
 

@@ -199,7 +199,8 @@ def test_next_address_at_once_when_one_fails_beside_another(
 
     monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)
     resolve(("127.0.0.1", silent_port), (host, closed_port), ("127.0.0.1", port))
-    # When attempts start, and not when one succeeds: a busy kernel may drop a SYN, and the next comes a second later.
+    # When attempts start, and not when one succeeds: a busy kernel may drop a SYN, and the next comes a
+    # second later.
     assert peer_port(run, "example.com", 80, happy_eyeballs_delay=0.5) == port
     first, second, third = started
     assert second - first >= 0.498

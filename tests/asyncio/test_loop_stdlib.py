@@ -155,7 +155,8 @@ def test_ends_as_on_the_stock_loop(suite: Suite, module: str) -> None:
     for _ in range(3):
         if not different:
             break
-        # Some of these tests depend on time: they get other chances, with no other of them at work, on both loops.
+        # Some of these tests depend on time: they get other chances, with no other of them at work, on both
+        # loops.
         suite.pool.shutdown(cancel_futures=False)
         again = [run_suite(kind, *names_to_run(module, different)) for kind in ("wirespeed", "stock")]
         ours["texts"].update(again[0]["texts"])

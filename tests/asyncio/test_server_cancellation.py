@@ -56,7 +56,8 @@ def test_send(setting: Setting, run: Run) -> None:
         arrived = [payload[0] for payload in payloads]
         assert arrived == sorted(set(arrived))
         assert set(sent) <= set(arrived)
-        # One was on its way when it was given up, or more on a busy machine; those that had to wait for it were not.
+        # One was on its way when it was given up, or more on a busy machine; those that had to wait for it
+        # were not.
         assert set(given_up) & set(arrived)
         assert set(given_up) - set(arrived)
 

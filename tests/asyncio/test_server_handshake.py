@@ -322,7 +322,8 @@ class FailingSocket(socket.socket):
         return super().accept()
 
 
-# What accept(2) says of a connection that is gone already: of that in itself, of the network, or of a firewall.
+# What accept(2) says of a connection that is gone already: of that in itself, of the network, or of a
+# firewall.
 LOST = [
     "ECONNABORTED",
     "EHOSTDOWN",

@@ -21,7 +21,8 @@ Run = Callable[..., Any]
 Connect = Callable[..., Any]
 Repeated = Callable[[], Awaitable[Any]]
 
-# Seconds for which something is repeated, and turns of the loop in that time: there are some even on a busy machine.
+# Seconds for which something is repeated, and turns of the loop in that time: there are some even on a busy
+# machine.
 WINDOW = 0.2
 TURNS = 2
 

@@ -54,8 +54,8 @@ def test_threads(client: Any, server: Any, certificates: Certificates) -> None:
 
     context = certificates.client_context()
     if repr(client) == "theirs":
-        # It reads and writes one TLS connection from two threads. What TLS 1.3 sends beside messages, tickets, makes
-        # one of some thousand of its connections wait for ever, whatever the server.
+        # It reads and writes one TLS connection from two threads. What TLS 1.3 sends beside messages,
+        # tickets, makes one of some thousand of its connections wait for ever, whatever the server.
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     with server.sync.server.serve(handler, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
         thread = threading.Thread(target=running.serve_forever)

@@ -52,7 +52,8 @@ DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 GREETING = "before the fault"
 
 
-# Opening handshake ------------------------------------------------------------------------------------------------------
+# Opening handshake
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,8 @@ def _endless(head: bytes, piece: bytes, most: int) -> Callable[[Wire], None]:
 MALFORMED = ("InvalidMessage",)
 VERSION = ("InvalidMessage", "InvalidProtocol")
 REFUSED = ("InvalidStatus",)
-# A limit on the head is a security rule; the sans-I/O layer of websockets reports it as the cause of an InvalidMessage.
+# A limit on the head is a security rule; the sans-I/O layer of websockets reports it as the cause of an
+# InvalidMessage.
 TOO_BIG = ("SecurityError", "InvalidMessage")
 # An end of stream or RST without an answer: no valid message, or the error of the system.
 LOST = ("InvalidMessage", "ConnectionError", "EOFError")
@@ -285,7 +287,8 @@ HANDSHAKE_ODDITIES = [
 ]  # fmt: skip
 
 
-# Frames -----------------------------------------------------------------------------------------------------------------
+# Frames
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +422,8 @@ FRAME_FAULTS = [
 ]  # fmt: skip
 
 
-# Valid, if unusual ------------------------------------------------------------------------------------------------------
+# Valid, if unusual
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

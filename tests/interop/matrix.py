@@ -14,11 +14,11 @@ from .asyncio_tools import SETTINGS, Setting
 
 __all__ = ["ONE_PER_PORT", "choose", "one_per_port"]
 
-# Files that run on every loop together, and each of their tests on one loop for each port, in the whole matrix too.
-# A loop has its own way of reading, writing, ending and timing a connection. For that, test_client_ending,
-# _flow, _faults, _lost, _cancellation, _tasks, _wakeups, _keepalive, _resources, test_server, _broadcast, _flood and
-# the streams run in every setting. What is here lies above: the handshakes, TLS and what frames mean are the same code
-# whichever loop has brought the bytes.
+# Files that run on every loop together, and each of their tests on one loop for each port, in the whole
+# matrix too. A loop has its own way of reading, writing, ending and timing a connection. For that,
+# test_client_ending, _flow, _faults, _lost, _cancellation, _tasks, _wakeups, _keepalive, _resources,
+# test_server, _broadcast, _flood and the streams run in every setting. What is here lies above: the
+# handshakes, TLS and what frames mean are the same code whichever loop has brought the bytes.
 ONE_PER_PORT = frozenset(
     {
         "test_client_batches",

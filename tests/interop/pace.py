@@ -15,7 +15,8 @@ __all__ = ["ENOUGH", "check_pace", "pace", "time_pings"]
 # What the peer sends when it has seen enough.
 ENOUGH = "enough"
 
-# Of these pings two come at the right distance, unless the interval is wrong. On a busy machine it takes more of them.
+# Of these pings two come at the right distance, unless the interval is wrong. On a busy machine it takes more
+# of them.
 _LEAST = 4
 _PATIENCE = 15.0
 

@@ -35,7 +35,8 @@ elif SUBJECT == "websockets":
         try:
             return _client.connect(uri, **_options(options))
         except exceptions.ConnectionClosedError as exc:
-            # It lets this out of connect when the connection is lost before the request is sent, which is a race.
+            # It lets this out of connect when the connection is lost before the request is sent, which is a
+            # race.
             raise exceptions.InvalidMessage("connection lost in the opening handshake") from exc
 
     def unix_connect(path: Any = None, uri: str | None = None, **options: Any) -> Any:

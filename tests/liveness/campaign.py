@@ -19,7 +19,8 @@ __all__ = ["PATIENCE", "Failure", "Outcome", "campaign", "execute", "report", "s
 PATIENCE = 8.0
 """Seconds that anything may take which has to happen: to be slow must not look like waiting for ever."""
 
-# While a schedule is made small, nothing else is to be learned from waiting. The last word has a run with all patience.
+# While a schedule is made small, nothing else is to be learned from waiting. The last word has a run with all
+# patience.
 _SHRINKING_PATIENCE = 1.0
 
 

@@ -10,7 +10,8 @@ from .settings import Setting
 
 __all__ = ["draw"]
 
-# How a schedule leans. The weights of verbs in each; what is not named has the weight of "mixed", a tenth of it.
+# How a schedule leans. The weights of verbs in each; what is not named has the weight of "mixed", a tenth of
+# it.
 _MIXED: dict[str, float] = {
     "send": 12, "fragments": 2, "send_many": 3, "send_nowait": 3, "flush": 4, "ping": 4, "ping_sent": 2, "pong": 2,
     "broadcast": 1, "recv": 5, "recv_many": 2, "recv_nowait": 1, "stream": 1, "iterate": 2, "stats": 1,

@@ -114,7 +114,8 @@ def _ending(link: Link, calls: list[Call]) -> list[str]:
     peer = link.peer
     drops = any(call.verb == "broadcast" and call.step.get("slow") == "drop" for call in calls)
     if peer.close_received is None:
-        # What a signal handler raises inside an ssl.SSLContext takes the bytes with it that were on their way.
+        # What a signal handler raises inside an ssl.SSLContext takes the bytes with it that were on their
+        # way.
         torn = link.may_tear and any("(because of Poke" in call.error for call in calls)
         if peer.broke or peer.problems or link.aborted or drops or torn:
             return []

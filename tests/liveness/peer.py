@@ -281,7 +281,8 @@ class Peer:
                 reads = [self.sock] if self.reading else []
                 writes = [self.sock] if self.outgoing else []
             try:
-                # A TLS socket may hold what select does not see, and commands come at any time: it looks often.
+                # A TLS socket may hold what select does not see, and commands come at any time: it looks
+                # often.
                 select.select(reads, writes, [], 0.0005)
             except (OSError, ValueError):
                 continue

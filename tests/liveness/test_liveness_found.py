@@ -28,7 +28,8 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["ping_sent", 0, 0, {"before": "drain", "turns": 0}]
         """,
     ),
-    # A task that waits for a message, behind one that receives in fragments, was given the rest of its message.
+    # A task that waits for a message, behind one that receives in fragments, was given the rest of its
+    # message.
     "recv waits behind recv_streaming": (
         {},
         """
@@ -87,7 +88,8 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["recv_nowait", 1, 0, {"turns": 0}]
         """,
     ),
-    # A transport whose connection is gone tells so in the next iteration, and warns of what is written until then.
+    # A transport whose connection is gone tells so in the next iteration, and warns of what is written until
+    # then.
     "fragments follow a reset": (
         {"send_buffer": 4096, "receive_buffer": 16384, "max_queue": 16, "write_limit": (1, 1), "max_queue_bytes": None},
         """

@@ -50,7 +50,8 @@ def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None
         record, references = running.record, running.references
         del running
         gc.collect()
-        # An exception that a signal handler raises inside an ssl.SSLContext is kept as why the connection ended.
+        # An exception that a signal handler raises inside an ssl.SSLContext is kept as why the connection
+        # ended.
         poked = plan.setting.tls == "context" and any(step.verb == "poke" for step in plan.steps)
         if not record.complaints and not poked and any(reference() is not None for reference in references):
             watch.found.append("a connection is still referred to after its end")

@@ -79,5 +79,6 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
 
 
 if __name__ == "__main__":
-    # No compression, no keepalive that would notice; on a closed connection it raises RuntimeError and OSError.
+    # No compression, no keepalive that would notice; on a closed connection it raises RuntimeError and
+    # OSError.
     main("ws4py", "ws4py", connect, helpers=("wsaccel",), abilities=Abilities())

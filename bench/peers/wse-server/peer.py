@@ -12,7 +12,7 @@ LIBRARIES = [Library("wse_server", "wse-server")]
 WORKLOADS = ["echo", "echo-picows", "burst", "sink", "fan-out", "publish", "open", "storm", "most", "idle"]
 
 if __name__ == "__main__":
-    # Of each connection it keeps a second descriptor. A message that begins with M: or the like is one of its protocol:
-    # numbers at the beginning would be that one day.
+    # Of each connection it keeps a second descriptor. A message that begins with M: or the like is one of its
+    # protocol: numbers at the beginning would be that one day.
     server = Path(__file__).with_name("server.py")
     main(server, LIBRARIES, WORKLOADS, deflate=False, token_styles=["jwt"], descriptors=2, plain="msgpack")

@@ -25,7 +25,8 @@ CONNECTIONS = 100_000
 QUEUE = 1 << 20
 # As in the loop that its documentation shows.
 BATCH, WAIT_MILLISECONDS = 256, 50
-# Before the first message is sent to everybody: who has just finished the handshake may not be among them yet.
+# Before the first message is sent to everybody: who has just finished the handshake may not be among them
+# yet.
 SETTLE_SECONDS = 0.5
 TOKEN_SECONDS = 24 * 3600
 

@@ -2,7 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors for everything that is no connection: standard streams, the poll, timers, what the libraries open.
+/// Descriptors for everything that is no connection: standard streams, the poll, timers, what the libraries
+/// open.
 const RESERVE: u64 = 32;
 
 /// Raises the limit as far as a process without privileges may; how many connections it then allows.

@@ -95,8 +95,8 @@ fn file_sends_numbered_messages_and_their_hash_as_often_as_asked() {
 fn duplex_receives_while_it_sends() {
     let echo = Echo::start();
     let mut client = Client::connect(&echo.url, "/duplex?size=2048");
-    // Much more than the buffers of both sockets hold, and nothing is read meanwhile: a server that waited would wait
-    // for ever.
+    // Much more than the buffers of both sockets hold, and nothing is read meanwhile: a server that waited
+    // would wait for ever.
     let message = vec![1; 100_000];
     client.stream.set_write_timeout(Some(Duration::from_secs(10))).expect("an option");
     for _ in 0..500 {

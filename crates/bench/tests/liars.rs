@@ -1,5 +1,5 @@
-//! What the load generator has to notice: servers that lose, repeat, reorder, change or refuse. And what it does with
-//! a server that does none of this, but speaks WSE.
+//! What the load generator has to notice: servers that lose, repeat, reorder, change or refuse. And what it
+//! does with a server that does none of this, but speaks WSE.
 
 mod support;
 
@@ -203,8 +203,8 @@ impl Behaviour for Pinging {
 #[test]
 fn pings_are_answered_and_counted() {
     let found = load("--workload hold --connections 4 --rate 0.1", &serve(Pinging)).expect("an answer");
-    // One when it was opened, one after each of the echoes at the beginning and the end; the first is due for a
-    // message too. The last pings may not have come when it ends.
+    // One when it was opened, one after each of the echoes at the beginning and the end; the first is due for
+    // a message too. The last pings may not have come when it ends.
     assert!(found["pings"].as_u64().is_some_and(|pings| (9..=13).contains(&pings)), "{found}");
 }
 

@@ -1,25 +1,28 @@
 //! Buffers lent to connections while they have something in them, one small stock per thread.
 //!
-//! A connection that is idle holds none of them: that is what makes idle connections cheap and the buffers in use warm.
+//! A connection that is idle holds none of them: that is what makes idle connections cheap and the buffers in
+//! use warm.
 
 use std::cell::RefCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes read from a socket at once. Large enough that a system call costs nothing per message of a stream, small enough
-/// to stay in the second-level cache.
+/// Bytes read from a socket at once. Large enough that a system call costs nothing per message of a stream,
+/// small enough to stay in the second-level cache.
 pub const READ_SIZE: usize = 256 * 1024;
 
-/// Bytes read at once from a socket that had more than [`READ_SIZE`] to give, as long as it has. Measured on one core: sender and receiver wake each
-/// other less often, and a stream of 2 KiB messages is a third faster.
+/// Bytes read at once from a socket that had more than [`READ_SIZE`] to give, as long as it has. Measured on
+/// one core: sender and receiver wake each other less often, and a stream of 2 KiB messages is a third
+/// faster.
 pub const LARGE_READ_SIZE: usize = 4 * 1024 * 1024;
 
-/// What is read at once while [`LENT_MAX`] bytes of buffers are out: and the least that any limit leaves a connection to read.
+/// What is read at once while [`LENT_MAX`] bytes of buffers are out: and the least that any limit leaves a
+/// connection to read.
 pub const SMALL_READ_SIZE: usize = 16 * 1024;
 
-/// Bytes of read buffers that all connections of the process may have at a time, with something in them that was not parsed yet. Beyond it
-/// connections read [`SMALL_READ_SIZE`] at once.
+/// Bytes of read buffers that all connections of the process may have at a time, with something in them that
+/// was not parsed yet. Beyond it connections read [`SMALL_READ_SIZE`] at once.
 pub const LENT_MAX: usize = 64 * 1024 * 1024;
 
 /// Of these, what may be out for another large buffer to be lent: one thread has one, a few have some.
@@ -28,14 +31,16 @@ const LENT_FOR_LARGE: usize = 12 * 1024 * 1024;
 /// Bytes of read buffers that are out.
 static LENT: AtomicUsize = AtomicUsize::new(0);
 
-/// What is queued for writing leaves in pieces of this size, masked and encrypted while it is in the second-level cache. Measured:
-/// with 64 KiB, a round trip of 100 kB takes two system calls and a third more time, the other end waking in between.
+/// What is queued for writing leaves in pieces of this size, masked and encrypted while it is in the
+/// second-level cache. Measured: with 64 KiB, a round trip of 100 kB takes two system calls and a third more
+/// time, the other end waking in between.
 pub const WRITE_SIZE: usize = 128 * 1024;
 
 /// Room beyond [`WRITE_SIZE`] for headers and the overhead of TLS records.
 const WRITE_CAPACITY: usize = WRITE_SIZE + 4096;
 
-/// Buffers kept per thread and kind. A thread serves one connection at a time, or a loop that reads one at a time.
+/// Buffers kept per thread and kind. A thread serves one connection at a time, or a loop that reads one at a
+/// time.
 const KEPT: usize = 4;
 
 /// Ordinary reads of a thread after which its large buffer is freed.

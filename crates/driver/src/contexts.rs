@@ -1,8 +1,9 @@
 //! How much memory the compressors and decompressors of all connections may hold between messages.
 //!
-//! A compressor takes 160 KiB and more (zlib-rs has a hash table of one size), a decompressor 48 KiB. A sender may forget its window at any time
-//! (RFC 7692 7.1.1), and of a decompressor nothing is needed but the window, so beyond a budget connections hand both on after each message: what they
-//! send is compressed by itself, and for what they receive a decompressor is given its window again.
+//! A compressor takes 160 KiB and more (zlib-rs has a hash table of one size), a decompressor 48 KiB. A
+//! sender may forget its window at any time (RFC 7692 7.1.1), and of a decompressor nothing is needed but the
+//! window, so beyond a budget connections hand both on after each message: what they send is compressed by
+//! itself, and for what they receive a decompressor is given its window again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,8 +45,8 @@ impl Drop for Context {
 }
 
 thread_local! {
-    /// What was released last. Without it each message beyond the budget would allocate and free all of it, in a heap that small pieces which
-    /// live on then tear to holes.
+    /// What was released last. Without it each message beyond the budget would allocate and free all of it,
+    /// in a heap that small pieces which live on then tear to holes.
     static SPARE: Cell<Option<Contexts>> = const { Cell::new(None) };
 }
 

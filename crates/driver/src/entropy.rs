@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wirespeed_protocol::mask::Key;
 
-/// Bytes drawn at once: one system call per 256 keys. At 1 KiB the call is 1 % of the cost of a small message.
+/// Bytes drawn at once: one system call per 256 keys. At 1 KiB the call is 1 % of the cost of a small
+/// message.
 const POOL: usize = 1024;
 
 /// Counts the forks of this process, so that parent and child do not go on with the same pool.

@@ -37,8 +37,9 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// Pings every `interval` from `now` on; gives up when a pong takes longer than `timeout`, and sends no other ping before. `None` switches either
-    /// off: without a timeout there is a ping every interval, whatever is answered.
+    /// Pings every `interval` from `now` on; gives up when a pong takes longer than `timeout`, and sends no
+    /// other ping before. `None` switches either off: without a timeout there is a ping every interval,
+    /// whatever is answered.
     #[must_use]
     pub fn new(interval: Option<Duration>, timeout: Option<Duration>, now: Instant) -> Self {
         Self {
@@ -71,7 +72,8 @@ impl Keepalive {
         if deadline.is_some_and(|deadline| deadline <= now) {
             return Due::TimedOut;
         }
-        // With a timeout one of our own at a time: the next interval starts when the last was sent, but waits for its pong.
+        // With a timeout one of our own at a time: the next interval starts when the last was sent, but waits
+        // for its pong.
         let waits = self.timeout.is_some() && self.outstanding.iter().any(|ping| ping.own);
         match self.next {
             _ if waits => Due::Nothing(deadline),
@@ -85,11 +87,13 @@ impl Keepalive {
         self.next = self.interval.and_then(|interval| now.checked_add(interval));
     }
 
-    /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its number.
+    /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its
+    /// number.
     pub fn handle_ping_sent(&mut self, payload: &[u8], own: bool, now: Instant) -> u64 {
         self.last_id += 1;
         if own {
-            // Without a timeout nobody waits for the pong of the one before, and a peer that answers none must not make them pile up.
+            // Without a timeout nobody waits for the pong of the one before, and a peer that answers none
+            // must not make them pile up.
             self.outstanding.retain(|ping| !ping.own);
         }
         self.outstanding.push(Outstanding {
@@ -105,8 +109,8 @@ impl Keepalive {
         self.last_id
     }
 
-    /// A pong arrived. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3): their numbers, oldest first,
-    /// and the latency of the one that it names.
+    /// A pong arrived. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3): their numbers,
+    /// oldest first, and the latency of the one that it names.
     pub fn handle_pong(&mut self, payload: &[u8], now: Instant) -> Option<(Vec<u64>, Duration)> {
         let index = self.outstanding.iter().position(|ping| *ping.payload == *payload)?;
         let latency = now.saturating_duration_since(self.outstanding[index].sent);
@@ -114,8 +118,8 @@ impl Keepalive {
         Some((self.outstanding.drain(..=index).map(|ping| ping.id).collect(), latency))
     }
 
-    /// The connection could not be read for a while, by the application's choice: a pong may be waiting in the kernel, so the
-    /// deadline starts again at `now`. Once per ping; false: it did so before.
+    /// The connection could not be read for a while, by the application's choice: a pong may be waiting in
+    /// the kernel, so the deadline starts again at `now`. Once per ping; false: it did so before.
     pub fn handle_resumed(&mut self, now: Instant) -> bool {
         match self.outstanding.iter_mut().find(|ping| ping.own) {
             Some(ping) if !ping.resumed => {
@@ -127,7 +131,8 @@ impl Keepalive {
         }
     }
 
-    /// The deadline for the pong starts again at `now`, as often as the caller says: nothing was read meanwhile.
+    /// The deadline for the pong starts again at `now`, as often as the caller says: nothing was read
+    /// meanwhile.
     pub fn restart(&mut self, now: Instant) {
         if let Some(ping) = self.outstanding.iter_mut().find(|ping| ping.own) {
             ping.sent = now;

@@ -1,7 +1,8 @@
 //! One WebSocket connection on one socket, plain or TLS.
 //!
-//! This crate joins [`wirespeed_protocol`] to the operating system: sockets, TLS, buffers, keepalive. It knows nothing of
-//! Python, event loops, topics or more than one peer. It reads no clock on the hot path: [`Keepalive`] is given the time.
+//! This crate joins [`wirespeed_protocol`] to the operating system: sockets, TLS, buffers, keepalive. It
+//! knows nothing of Python, event loops, topics or more than one peer. It reads no clock on the hot path:
+//! [`Keepalive`] is given the time.
 //!
 //! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
 //! - [`drive`] is what moves, closes and keeps alive a connection, whoever waits for it and how.

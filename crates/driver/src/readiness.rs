@@ -112,7 +112,8 @@ impl Poller {
         Ok(epoll::delete(&self.0, borrow(fd)?)?)
     }
 
-    /// Waits until something is ready, as long as `timeout` says at most; how many are. There must be room in `events`.
+    /// Waits until something is ready, as long as `timeout` says at most; how many are. There must be room in
+    /// `events`.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.0.clear();
         let timeout = timeout.map(timespec);
@@ -135,8 +136,8 @@ fn flags(interest: Readiness) -> EventFlags {
     flags
 }
 
-/// A timer that is a descriptor. A wait with a timeout costs as much as reading a message; one that this ends needs none, and it stays as it is
-/// over many waits.
+/// A timer that is a descriptor. A wait with a timeout costs as much as reading a message; one that this ends
+/// needs none, and it stays as it is over many waits.
 pub struct Timer {
     fd: OwnedFd,
     /// When it is due: perhaps earlier than needed, which is noticed when it happens.

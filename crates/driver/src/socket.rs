@@ -1,4 +1,5 @@
-//! The socket calls, and the only unsafe code of this crate beside [`crate::peer`]'s use of uninitialised buffers.
+//! The socket calls, and the only unsafe code of this crate beside [`crate::peer`]'s use of uninitialised
+//! buffers.
 //!
 //! Written over socket2 so that other systems follow; waiting is `poll(2)`, for Unix.
 
@@ -52,7 +53,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Takes a connected stream socket over. It should be in blocking mode if [`Mode::Blocking`] is to be used.
+    /// Takes a connected stream socket over. It should be in blocking mode if [`Mode::Blocking`] is to be
+    /// used.
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
         let inner = socket2::Socket::from(descriptor);
@@ -85,7 +87,8 @@ impl Socket {
         self.inner.send_vectored_with_flags(parts, SEND_FLAGS | mode.flags())
     }
 
-    /// Receives `most` bytes, 1 at least, behind the length of `buffer`, as far as its capacity goes; how many came, 0: the end of the stream.
+    /// Receives `most` bytes, 1 at least, behind the length of `buffer`, as far as its capacity goes; how
+    /// many came, 0: the end of the stream.
     #[inline]
     pub fn receive(&self, buffer: &mut Vec<u8>, most: usize, mode: Mode) -> io::Result<usize> {
         let room = buffer.spare_capacity_mut();
@@ -114,9 +117,9 @@ impl Socket {
         Ok(received)
     }
 
-    /// Makes blocking receives end with `WouldBlock` at some moment not after `wait` from now, at little cost per call; the
-    /// caller looks at the clock and calls again. `None`: they may sleep for ever. False: the wait is too short for
-    /// this: use [`Self::wait`].
+    /// Makes blocking receives end with `WouldBlock` at some moment not after `wait` from now, at little cost
+    /// per call; the caller looks at the clock and calls again. `None`: they may sleep for ever. False: the
+    /// wait is too short for this: use [`Self::wait`].
     pub fn set_receive_wait(&self, wait: Option<Duration>) -> io::Result<bool> {
         /// Kernel timeouts count in jiffies, of up to 10 ms: what is shorter needs poll(2).
         const SHORTEST: u64 = 20_000_000;
@@ -129,9 +132,10 @@ impl Socket {
                 if wait < SHORTEST {
                     return Ok(false);
                 }
-                // Any value up to `wait` will do: keep what is set unless it would wake us much too often. So a timeout that
-                // shrinks with every call, as the time to the next ping does, costs a system call only when it has halved.
-                // The kernel rounds long timeouts up by an eighth: what is close to `wait` could end after it.
+                // Any value up to `wait` will do: keep what is set unless it would wake us much too often. So
+                // a timeout that shrinks with every call, as the time to the next ping does, costs a system
+                // call only when it has halved. The kernel rounds long timeouts up by an eighth: what is
+                // close to `wait` could end after it.
                 if (wait / 16..=wait - wait / 4).contains(&current) {
                     return Ok(true);
                 }
@@ -143,8 +147,8 @@ impl Socket {
         Ok(true)
     }
 
-    /// Waits until the socket is ready for one of `interest`, or until `deadline`: then nothing is ready. A signal ends it
-    /// with `Interrupted`.
+    /// Waits until the socket is ready for one of `interest`, or until `deadline`: then nothing is ready. A
+    /// signal ends it with `Interrupted`.
     pub fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> io::Result<Readiness> {
         let mut poll = libc::pollfd {
             fd: self.inner.as_raw_fd(),
@@ -190,7 +194,8 @@ fn poll_until(poll: &mut libc::pollfd, deadline: Option<Instant>) -> io::Result<
         libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos() as libc::c_long }
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `poll` is one valid pollfd, `timeout` is null or lives until the call returns, the signal mask is not changed.
+    // SAFETY: `poll` is one valid pollfd, `timeout` is null or lives until the call returns, the signal mask
+    // is not changed.
     check(unsafe { libc::ppoll(poll, 1, timeout, std::ptr::null()) })
 }
 

@@ -11,8 +11,9 @@ pub fn this_thread() -> usize {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
         let thread: usize;
-        // SAFETY: on this platform the segment register FS points to the control block of the thread, whose first word is its own address (the
-        // ABI's "thread pointer"). It is read, and nothing else. Thread-local storage of a shared library costs a call.
+        // SAFETY: on this platform the segment register FS points to the control block of the thread, whose
+        // first word is its own address (the ABI's "thread pointer"). It is read, and nothing else.
+        // Thread-local storage of a shared library costs a call.
         unsafe {
             std::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, pure, readonly, preserves_flags));
         }
@@ -31,7 +32,8 @@ pub fn this_thread() -> usize {
 #[must_use]
 pub fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer. By libc, and not by the system's page of functions, which valgrind hides.
+    // SAFETY: a place for the answer. By libc, and not by the system's page of functions, which valgrind
+    // hides.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     if result != 0 {
         return Duration::ZERO;

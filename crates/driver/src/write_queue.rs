@@ -49,7 +49,8 @@ struct Before {
     len: usize,
 }
 
-/// A queue of bytes: appended to by encoders, drained by the socket. Its parts are its own or shared with other queues. Holds no buffer while it is empty.
+/// A queue of bytes: appended to by encoders, drained by the socket. Its parts are its own or shared with
+/// other queues. Holds no buffer while it is empty.
 #[derive(Default)]
 pub struct WriteQueue {
     /// What is before `bytes`; most of the time there is nothing.
@@ -202,7 +203,8 @@ impl WriteQueue {
         }
     }
 
-    /// Gives back the room of what was written, once it is the larger part: every byte is moved at most once on average.
+    /// Gives back the room of what was written, once it is the larger part: every byte is moved at most once
+    /// on average.
     fn compact(&mut self) {
         if self.before.is_none() && self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);

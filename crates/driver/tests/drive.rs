@@ -392,8 +392,8 @@ fn a_clean_close_ends_tcp_at_the_server() {
     assert_eq!(other.advance(Instant::now), Progress::Over);
 }
 
-/// RFC 6455, section 5.5.1: the answer to a close frame may wait for the message that is being sent. The end of the peer's direction of TCP, which comes
-/// with the close frame, ends neither.
+/// RFC 6455, section 5.5.1: the answer to a close frame may wait for the message that is being sent. The end
+/// of the peer's direction of TCP, which comes with the close frame, ends neither.
 #[test]
 fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
     for side in [Side::Client, Side::Server] {

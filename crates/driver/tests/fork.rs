@@ -1,5 +1,5 @@
-//! In a child process a connection is the parent's: nothing of it is encoded or written there. A test file of its own, because it counts a fork of
-//! its whole process.
+//! In a child process a connection is the parent's: nothing of it is encoded or written there. A test file of
+//! its own, because it counts a fork of its whole process.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 

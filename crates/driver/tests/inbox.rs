@@ -1,4 +1,5 @@
-//! The inbox against a simple reference: what is taken whole or in fragments, put back, dropped and queued is what was sent, once and in its order.
+//! The inbox against a simple reference: what is taken whole or in fragments, put back, dropped and queued is
+//! what was sent, once and in its order.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -340,7 +341,8 @@ fn what_is_taken_is_what_was_sent() {
 
 #[test]
 fn a_message_that_was_cut_does_not_go_on_with_the_next() {
-    // Whoever closes has no room for the end of a message whose beginning is queued, and another task receives.
+    // Whoever closes has no room for the end of a message whose beginning is queued, and another task
+    // receives.
     let mut ends = Ends::new(Marks::at(2), Marks::at(0));
     ends.inbox.limit_wanted(false);
     ends.send(MessageKind::Text, &[b"first"]);

@@ -1,4 +1,5 @@
-//! How much the read buffers of all connections may hold together. A test file of its own, because it counts those of its whole process.
+//! How much the read buffers of all connections may hold together. A test file of its own, because it counts
+//! those of its whole process.
 
 #![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
 

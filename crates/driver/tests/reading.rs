@@ -50,7 +50,8 @@ fn a_read_says_whether_more_is_there() {
     assert_eq!(read(&mut client, &ours), (0, false), "the end is no edge to come");
 }
 
-/// After a large message no more is read than shows the header of the next: the rest goes straight to its place, and each byte is copied once.
+/// After a large message no more is read than shows the header of the next: the rest goes straight to its
+/// place, and each byte is copied once.
 #[test]
 fn large_messages_are_expected_after_large_ones() {
     let (ours, theirs) = sockets(Some(4 << 20));

@@ -128,7 +128,8 @@ fn the_wrong_name_and_an_unknown_authority_are_refused() {
     }
 }
 
-/// A certificate of its own, as `openssl req -x509` makes it: for `name`, an authority, valid from and until these years.
+/// A certificate of its own, as `openssl req -x509` makes it: for `name`, an authority, valid from and until
+/// these years.
 fn own_certificate(name: &str, years: (i32, i32), is_ca: bool) -> (Vec<u8>, Vec<u8>) {
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
     if is_ca {

@@ -29,8 +29,9 @@ impl CloseCode {
 
     /// Whether a close frame may carry this code.
     ///
-    /// RFC 6455 7.4: 1004 is reserved, 1005, 1006 and 1015 must not be sent, 1016 to 2999 are not assigned; 3000 to 3999
-    /// are registered by libraries, 4000 to 4999 are private. 1012 to 1014 were registered with IANA since.
+    /// RFC 6455 7.4: 1004 is reserved, 1005, 1006 and 1015 must not be sent, 1016 to 2999 are not assigned;
+    /// 3000 to 3999 are registered by libraries, 4000 to 4999 are private. 1012 to 1014 were registered with
+    /// IANA since.
     #[must_use]
     pub const fn is_sendable(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)

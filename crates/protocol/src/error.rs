@@ -5,11 +5,13 @@ use core::fmt;
 use crate::close::CloseCode;
 use crate::payload::OutOfMemory;
 
-/// What the peer did wrong. The connection fails (RFC 6455 7.1.7); [`Fault::close_code`] says with which code.
+/// What the peer did wrong. The connection fails (RFC 6455 7.1.7); [`Fault::close_code`] says with which
+/// code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A reserved bit is set that no negotiated extension gives a meaning (RFC 6455 5.2); the bits as RSV1 = 4, RSV2 = 2, RSV3 = 1.
+    /// A reserved bit is set that no negotiated extension gives a meaning (RFC 6455 5.2); the bits as RSV1 =
+    /// 4, RSV2 = 2, RSV3 = 1.
     ReservedBits(u8),
     /// An opcode that the RFC reserves (5.2).
     UnknownOpcode(u8),
@@ -141,9 +143,11 @@ impl From<OutOfMemory> for Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// A close frame was sent or the connection failed: nothing but what the closing handshake needs may follow.
+    /// A close frame was sent or the connection failed: nothing but what the closing handshake needs may
+    /// follow.
     NotOpen,
-    /// A fragmented message is being sent; only its continuation and control frames may be sent (RFC 6455 5.4).
+    /// A fragmented message is being sent; only its continuation and control frames may be sent (RFC 6455
+    /// 5.4).
     MessageOpen,
     /// A continuation, but no fragmented message is being sent.
     NoMessageOpen,

@@ -85,12 +85,13 @@ pub enum Event<'i, B> {
         /// All of it.
         payload: Payload<'i, B>,
     },
-    /// One frame of a message ([`Delivery::Fragments`](crate::Delivery::Fragments)). Text is valid UTF-8 over the whole message; a fragment may
-    /// end inside a character.
+    /// One frame of a message ([`Delivery::Fragments`](crate::Delivery::Fragments)). Text is valid UTF-8 over
+    /// the whole message; a fragment may end inside a character.
     Fragment {
         /// Text or binary, repeated for every fragment.
         kind: MessageKind,
-        /// This fragment's bytes, inflated; also everything of the message that had arrived before the delivery was switched.
+        /// This fragment's bytes, inflated; also everything of the message that had arrived before the
+        /// delivery was switched.
         payload: Payload<'i, B>,
         /// The last one.
         fin: bool,

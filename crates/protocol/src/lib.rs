@@ -1,19 +1,21 @@
 //! RFC 6455 (WebSocket) and RFC 7692 (permessage-deflate) as pure state, both sides.
 //!
-//! This crate owns the rules of the protocol and nothing else. It opens no socket, reads no clock, starts no thread and
-//! draws no random number: bytes, masking keys and nonces are arguments, so that every run repeats exactly. It does not
-//! decide where payload bytes land either: the caller supplies the [`PayloadBuffer`] that a message is assembled in.
+//! This crate owns the rules of the protocol and nothing else. It opens no socket, reads no clock, starts no
+//! thread and draws no random number: bytes, masking keys and nonces are arguments, so that every run repeats
+//! exactly. It does not decide where payload bytes land either: the caller supplies the [`PayloadBuffer`]
+//! that a message is assembled in.
 //!
 //! # Call order
 //!
-//! 1. Open: a [`handshake::client::ClientHandshake`] or [`handshake::server::ServerHandshake`] turns the bytes of the
-//!    opening handshake into the parameters of a connection.
-//! 2. Receive: hand every chunk that arrives to [`Connection::receive`], again and again until it answers `None`; each
-//!    call returns at most one [`Event`]. A large payload can bypass the chunk:
-//!    see [`Connection::take_destination`].
-//! 3. Send: the `send_*` methods append whole frames to a `Vec<u8>`; writing it to the peer is the caller's work.
-//! 4. Close: after [`Event::Close`] or a [`Fault`], [`Connection::send_close_reply`] or [`Connection::send_fault`]
-//!    produces the frame that is due; [`Connection::state`] tells when TCP may go.
+//! 1. Open: a [`handshake::client::ClientHandshake`] or [`handshake::server::ServerHandshake`] turns the
+//!    bytes of the opening handshake into the parameters of a connection.
+//! 2. Receive: hand every chunk that arrives to [`Connection::receive`], again and again until it answers
+//!    `None`; each call returns at most one [`Event`]. A large payload can bypass the chunk: see
+//!    [`Connection::take_destination`].
+//! 3. Send: the `send_*` methods append whole frames to a `Vec<u8>`; writing it to the peer is the caller's
+//!    work.
+//! 4. Close: after [`Event::Close`] or a [`Fault`], [`Connection::send_close_reply`] or
+//!    [`Connection::send_fault`] produces the frame that is due; [`Connection::state`] tells when TCP may go.
 //!
 //! Nothing needs polling: the crate has no timers. Deadlines belong to the layer above.
 

@@ -9,12 +9,14 @@ use crate::event::MessageKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// A buffer that a message is assembled in: an object of the application's own, so that its bytes are written once.
+/// A buffer that a message is assembled in: an object of the application's own, so that its bytes are written
+/// once.
 ///
-/// The length only grows; [`Self::spare`] and [`Self::advance`] work as with `Vec::spare_capacity_mut` and `Vec::set_len`.
+/// The length only grows; [`Self::spare`] and [`Self::advance`] work as with `Vec::spare_capacity_mut` and
+/// `Vec::set_len`.
 pub trait PayloadBuffer: Sized {
-    /// An empty buffer for a message of this kind. `expected` is its final size where the frame header tells it, already
-    /// checked against the limits, but not yet backed by bytes from the peer; a guess otherwise.
+    /// An empty buffer for a message of this kind. `expected` is its final size where the frame header tells
+    /// it, already checked against the limits, but not yet backed by bytes from the peer; a guess otherwise.
     fn with_capacity(kind: MessageKind, expected: usize) -> Result<Self, OutOfMemory>;
 
     /// The bytes written so far.
@@ -23,11 +25,12 @@ pub trait PayloadBuffer: Sized {
     /// The bytes written so far, to be unmasked in place.
     fn as_mut_slice(&mut self) -> &mut [u8];
 
-    /// Room for at least one and for `additional` bytes if that many are asked for, behind the bytes written so far.
+    /// Room for at least one and for `additional` bytes if that many are asked for, behind the bytes written
+    /// so far.
     fn spare(&mut self, additional: usize) -> Result<&mut [MaybeUninit<u8>], OutOfMemory>;
 
-    /// The room that there is behind the bytes written so far, without making any: unlike every other method it may be called from a
-    /// thread that does not hold the application's own lock.
+    /// The room that there is behind the bytes written so far, without making any: unlike every other method
+    /// it may be called from a thread that does not hold the application's own lock.
     fn room(&mut self) -> &mut [MaybeUninit<u8>];
 
     /// Counts `written` bytes of the room that [`Self::spare`] or [`Self::room`] returned last as written.

@@ -8,8 +8,9 @@
 //! | `Closed`        | (ignored)       | (refused)       | `Closed` |
 //! | `Failed`        | (ignored)       | (see below)     | `Failed` |
 //!
-//! A failed connection may send one close frame, which tells the peer why, if none was sent before; it stays `Failed`.
-//! `Closed` means that both close frames have passed: what remains is TCP, the server's part first (7.1.1).
+//! A failed connection may send one close frame, which tells the peer why, if none was sent before; it stays
+//! `Failed`. `Closed` means that both close frames have passed: what remains is TCP, the server's part first
+//! (7.1.1).
 
 /// Where the connection is between its first frame and its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,8 @@ pub fn validate(text: &[u8]) -> Result<(), InvalidUtf8> {
 /// Validates a text whose pieces may end inside a character.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Validator {
-    /// The first bytes of a character whose rest has not arrived. Invariant: a proper prefix of a valid encoding.
+    /// The first bytes of a character whose rest has not arrived. Invariant: a proper prefix of a valid
+    /// encoding.
     partial: [u8; 4],
     partial_len: u8,
 }

@@ -1,4 +1,5 @@
-//! The closing handshake: who may send and receive what in which state, close codes, and the frames that faults earn.
+//! The closing handshake: who may send and receive what in which state, close codes, and the frames that
+//! faults earn.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -164,8 +165,8 @@ fn arguments_that_are_refused() {
 #[test]
 fn every_close_code() {
     for code in 0..=u16::MAX {
-        // 1004 is reserved; 1005, 1006 and 1015 are for APIs alone; 1016 to 2999 are not assigned; 5000 and above do
-        // not exist.
+        // 1004 is reserved; 1005, 1006 and 1015 are for APIs alone; 1016 to 2999 are not assigned; 5000 and
+        // above do not exist.
         let valid =
             matches!(code, 1000 | 1001 | 1002 | 1003 | 1007..=1011 | 1012..=1014) || (3000..5000).contains(&code);
         let side = SIDES[usize::from(code) % 2];
@@ -238,7 +239,8 @@ fn closing_from_both_ends() {
     }
 }
 
-/// Messages that were on their way are still received after our close frame; pings are answered (RFC 6455 5.5.2).
+/// Messages that were on their way are still received after our close frame; pings are answered (RFC 6455
+/// 5.5.2).
 #[test]
 fn receiving_after_our_close_frame() {
     for side in SIDES {
@@ -262,7 +264,8 @@ fn a_close_frame_inside_a_message() {
     }
 }
 
-/// As by the `websockets` library: who closes inside a message of its own says that it is cut. The reply to a close frame says what it should.
+/// As by the `websockets` library: who closes inside a message of its own says that it is cut. The reply to a
+/// close frame says what it should.
 #[test]
 fn a_close_inside_a_message_of_ours() {
     for side in SIDES {

@@ -1,5 +1,5 @@
-//! permessage-deflate on the wire, against an inflater of the tests' own that measures how far back a stream reaches.
-//! (The negotiation has a suite of its own.)
+//! permessage-deflate on the wire, against an inflater of the tests' own that measures how far back a stream
+//! reaches. (The negotiation has a suite of its own.)
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -58,8 +58,8 @@ impl Reader {
     }
 }
 
-/// Every setting there is. Each message is inflated by the naive inflater, which fails if it reaches beyond what came
-/// before, and by the receiving side, byte by byte.
+/// Every setting there is. Each message is inflated by the naive inflater, which fails if it reaches beyond
+/// what came before, and by the receiving side, byte by byte.
 #[test]
 fn every_setting() {
     let mut rng = Rng::new(7);
@@ -89,8 +89,9 @@ fn every_setting() {
     }
 }
 
-/// How far a compressor reaches back, with data that would have it reach further: never beyond its window, and for each
-/// size at some level nearly to its end. The smallest is run as the next (RFC 7692 7.1.2 allows 8, zlib has no 8).
+/// How far a compressor reaches back, with data that would have it reach further: never beyond its window,
+/// and for each size at some level nearly to its end. The smallest is run as the next (RFC 7692 7.1.2 allows
+/// 8, zlib has no 8).
 #[test]
 fn windows() {
     let data = Rng::new(11).prose(120_000);
@@ -210,8 +211,8 @@ proptest! {
         prop_assert!(reader.inflater.reach <= 1 << bits);
     }
 
-    /// Whatever is in a compressed frame, whole or split: the same events, no panic, and what the naive inflater reads
-    /// is what was delivered.
+    /// Whatever is in a compressed frame, whole or split: the same events, no panic, and what the naive
+    /// inflater reads is what was delivered.
     #[test]
     fn any_bytes_as_a_compressed_message(bytes in prop::collection::vec(any::<u8>(), 0..60), split in 0..60_usize) {
         let setting = params(15, false);
@@ -279,7 +280,8 @@ fn distances_that_reach_too_far() {
     }
 }
 
-/// A message that ends inside a block is no message: what would complete it are bytes that the peer never sent.
+/// A message that ends inside a block is no message: what would complete it are bytes that the peer never
+/// sent.
 #[test]
 fn a_message_that_ends_inside_a_block() {
     let whole = stored(&[b'x'; 100]);
@@ -292,7 +294,8 @@ fn a_message_that_ends_inside_a_block() {
     }
 }
 
-/// Data that breaks two rules: the fault that comes first in the stream is reported, however the bytes were divided.
+/// Data that breaks two rules: the fault that comes first in the stream is reported, however the bytes were
+/// divided.
 #[test]
 fn the_first_of_two_faults() {
     let block = |data: &[u8]| stored(data)[..5 + data.len()].to_vec();
@@ -318,7 +321,8 @@ fn the_first_of_two_faults() {
     }
 }
 
-/// Which messages are compressed: above the threshold, as the caller says, never empty ones, never without negotiation.
+/// Which messages are compressed: above the threshold, as the caller says, never empty ones, never without
+/// negotiation.
 #[test]
 fn which_messages_are_compressed() {
     let rsv = |connection: &mut Connection, len: usize, compress| {
@@ -360,7 +364,8 @@ fn which_messages_are_compressed() {
     }
 }
 
-/// RFC 7692 6: messages with and without compression may follow each other; the window passes over the plain ones.
+/// RFC 7692 6: messages with and without compression may follow each other; the window passes over the plain
+/// ones.
 #[test]
 fn plain_messages_leave_the_window_alone() {
     for side in SIDES {
@@ -380,7 +385,8 @@ fn plain_messages_leave_the_window_alone() {
     }
 }
 
-/// A message that was compressed elsewhere, for many peers, between messages of the connection's own: its receiver's window holds all of them.
+/// A message that was compressed elsewhere, for many peers, between messages of the connection's own: its
+/// receiver's window holds all of them.
 #[test]
 fn messages_compressed_elsewhere() {
     let own = params(15, false);

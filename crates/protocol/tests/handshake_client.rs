@@ -38,8 +38,8 @@ fn headers(fields: &[(&str, &str)]) -> HeaderList {
     headers
 }
 
-/// Feeds the pieces until the handshake is over, then the end of the stream. Returns the outcome and how many bytes
-/// were left alone.
+/// Feeds the pieces until the handshake is over, then the end of the stream. Returns the outcome and how many
+/// bytes were left alone.
 fn feed<'a>(
     mut client: ClientHandshake,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -58,8 +58,8 @@ fn feed<'a>(
     (outcome, 0)
 }
 
-/// Feeds the bytes whole, byte by byte and in two parts at every split, and expects one and the same outcome. The line
-/// quoted for a malformed start holds what had come by then, so it alone may differ.
+/// Feeds the bytes whole, byte by byte and in two parts at every split, and expects one and the same outcome.
+/// The line quoted for a malformed start holds what had come by then, so it alone may differ.
 fn feed_every_split(client: &ClientHandshake, bytes: &[u8]) -> (Result<Accepted, HandshakeError>, usize) {
     let whole = feed(client.clone(), [bytes]);
     let check = |other: (Result<Accepted, HandshakeError>, usize)| match (&whole.0, &other.0) {

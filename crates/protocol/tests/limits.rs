@@ -199,7 +199,8 @@ impl PayloadBuffer for Measured {
     }
 }
 
-/// 64 MiB of zeros in 64 KiB: refused with no more memory than the limit's, doubled by the growth of a vector.
+/// 64 MiB of zeros in 64 KiB: refused with no more memory than the limit's, doubled by the growth of a
+/// vector.
 #[test]
 fn a_bomb_is_refused_at_the_limit() {
     let bomb = compress(&vec![0; 64 << 20]);
@@ -369,7 +370,8 @@ fn without_memory() {
     }
 }
 
-/// What a driver does with a large payload: reads what comes next straight into the message, `step` bytes at a time.
+/// What a driver does with a large payload: reads what comes next straight into the message, `step` bytes at
+/// a time.
 fn through_destinations(receiver: &mut Connection, mut bytes: &[u8], first: usize, step: usize) -> Vec<Seen> {
     let take = |bytes: &mut &[u8], len: usize| {
         let (front, rest) = bytes.split_at(len.min(bytes.len()));

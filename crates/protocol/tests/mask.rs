@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use support::Rng;
 use wirespeed_protocol::mask::{append, apply, portable};
 
-/// Every size up to several vectors and every alignment of the data in memory and of the key, in place and copied.
+/// Every size up to several vectors and every alignment of the data in memory and of the key, in place and
+/// copied.
 #[test]
 fn every_size_and_alignment() {
     let mut rng = Rng::new(1);
@@ -51,7 +52,8 @@ fn source_alignment() {
     }
 }
 
-/// What another implementation of RFC 6455 5.3 must make of it: octet i is XORed with octet i modulo 4 of the key.
+/// What another implementation of RFC 6455 5.3 must make of it: octet i is XORed with octet i modulo 4 of the
+/// key.
 #[test]
 fn the_oracle_itself() {
     let mut data = *b"Hello";

@@ -1,4 +1,5 @@
-//! Two ends over a simulated link: bytes arrive late, in parts, both ways at once. Time is a number; nobody sleeps.
+//! Two ends over a simulated link: bytes arrive late, in parts, both ways at once. Time is a number; nobody
+//! sleeps.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -205,7 +206,8 @@ fn an_echo() {
     }
 }
 
-/// Messages in both directions at once, fragments and pings among them, then a closing handshake while messages fly.
+/// Messages in both directions at once, fragments and pings among them, then a closing handshake while
+/// messages fly.
 #[test]
 fn both_directions_at_once() {
     for (index, (latency, read, deflate)) in links().enumerate() {

@@ -1,5 +1,5 @@
-//! Receiver and sender against obvious oracles: a receiver that has the whole stream before it, and frames taken apart
-//! byte by byte.
+//! Receiver and sender against obvious oracles: a receiver that has the whole stream before it, and frames
+//! taken apart byte by byte.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -59,7 +59,8 @@ fn frames() -> impl Strategy<Value = Vec<(Frame, LengthForm)>> {
     prop::collection::vec(frame, 0..10)
 }
 
-/// Mends most of what would end a random stream at its first frame: continuations where a message is open, and masks.
+/// Mends most of what would end a random stream at its first frame: continuations where a message is open,
+/// and masks.
 fn stream(side: Side, frames: Vec<(Frame, LengthForm)>, mend: bool) -> Vec<u8> {
     let mut open = false;
     let mut bytes = Vec::new();

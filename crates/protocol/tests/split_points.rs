@@ -1,5 +1,5 @@
-//! Every split point of every kind of frame, both sides, with and without compression: the events never depend on how
-//! the bytes were divided.
+//! Every split point of every kind of frame, both sides, with and without compression: the events never
+//! depend on how the bytes were divided.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -324,8 +324,8 @@ fn delivery_switched_in_the_middle() {
                         }
                         events.extend(feed_all(&mut receiver, to(side, frame.clone()).chunks(1)));
                     }
-                    // What is there when the delivery is switched comes at once, then frames on..off one by one; the rest comes as
-                    // one, and as a fragment if any went out before.
+                    // What is there when the delivery is switched comes at once, then frames on..off one by
+                    // one; the rest comes as one, and as a fragment if any went out before.
                     let mut expected: Vec<Seen> = Vec::new();
                     let mut held = Vec::new();
                     for (index, payload) in payloads.iter().enumerate() {

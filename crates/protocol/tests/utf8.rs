@@ -9,8 +9,8 @@ use support::{Frame, SIDES, Seen, connection, feed_all, stream_to};
 use wirespeed_protocol::Fault;
 use wirespeed_protocol::utf8::{InvalidUtf8, Validator, validate};
 
-/// Texts of every kind of section 6 of the Autobahn suite: valid, with characters of each length and the edges of each
-/// range.
+/// Texts of every kind of section 6 of the Autobahn suite: valid, with characters of each length and the
+/// edges of each range.
 const VALID: [&[u8]; 13] = [
     b"",
     b"Hello-\xc2\xb5@\xc3\x9f\xc3\xb6\xc3\xa4\xc3\xbc\xc3\xa0\xc3\xa1-UTF-8!!",
@@ -27,8 +27,8 @@ const VALID: [&[u8]; 13] = [
     b"only ASCII, but longer than the vectors of any machine that this runs on: sixty-four bytes and a few more",
 ];
 
-/// The invalid classes of the same section: stray continuations, missing ones, overlong forms, surrogates, what lies
-/// beyond U+10FFFF, bytes that never occur.
+/// The invalid classes of the same section: stray continuations, missing ones, overlong forms, surrogates,
+/// what lies beyond U+10FFFF, bytes that never occur.
 const INVALID: [&[u8]; 32] = [
     b"\x80",
     b"\xbf\x80",
@@ -125,8 +125,8 @@ fn exhaustive_short_sequences() {
     }
 }
 
-/// RFC 6455 8.1 as early as it can be: the chunk that holds the first impossible byte fails the connection, whole or
-/// fragmented, though more of the message is to come.
+/// RFC 6455 8.1 as early as it can be: the chunk that holds the first impossible byte fails the connection,
+/// whole or fragmented, though more of the message is to come.
 #[test]
 fn a_connection_fails_in_the_chunk_where_it_shows() {
     for text in INVALID {

@@ -28,8 +28,8 @@ fn exception<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCal
 
 fn close<'py>(py: Python<'py>, frame: Option<&CloseFrame>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(frame) = frame else { return Ok(None) };
-    // RFC 6455 7.1.5: "If this Close control frame contains no status code, _The WebSocket Connection Close Code_ is
-    // considered to be 1005."
+    // RFC 6455 7.1.5: "If this Close control frame contains no status code, _The WebSocket Connection Close
+    // Code_ is considered to be 1005."
     let code = frame.code.map_or(1005, |code| code.0);
     static CLOSE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     CLOSE.import(py, "wirespeed.close_codes", "Close")?.call1((code, frame.reason.as_str())).map(Some)
@@ -48,7 +48,8 @@ pub(crate) fn connection_closed(py: Python<'_>, closing: &Closing, cause: Option
         Ok((received, sent)) => {
             let error = exception(py, name, (received, sent, closing.received_then_sent));
             error.set_cause(py, cause);
-            // Only an exception of the wrong class takes no attribute, which a Python without memory may make.
+            // Only an exception of the wrong class takes no attribute, which a Python without memory may
+            // make.
             match error.value(py).setattr(intern!(py, "_origin"), origin) {
                 Ok(()) => error,
                 Err(failed) => failed,
@@ -99,7 +100,8 @@ fn system_text(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// An exception for a failure of TLS: `ssl.SSLCertVerificationError` or `ssl.SSLError`, as users of ssl catch them.
+/// An exception for a failure of TLS: `ssl.SSLCertVerificationError` or `ssl.SSLError`, as users of ssl catch
+/// them.
 pub(crate) fn tls_error(py: Python<'_>, error: tls::Error) -> PyErr {
     if let tls::Error::Other(other) = error {
         return match other.downcast::<PyErr>() {

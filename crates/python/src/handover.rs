@@ -1,8 +1,10 @@
 //! Handing the interpreter's lock over to other threads.
 //!
-//! A thread that wants the lock sleeps until it is given up, and asks for it only if that takes longer than the switch interval. A busy connection gives it
-//! up all the time, around system calls that return at once: the other thread is woken, finds the lock taken again, and its patience begins anew.
-//! So it would never ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes to wake, if there are other threads.
+//! A thread that wants the lock sleeps until it is given up, and asks for it only if that takes longer than
+//! the switch interval. A busy connection gives it up all the time, around system calls that return at once:
+//! the other thread is woken, finds the lock taken again, and its patience begins anew. So it would never
+//! ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes
+//! to wake, if there are other threads.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -11,8 +13,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use wirespeed_driver::thread::processor_time;
 
-/// How long a thread works, giving the lock up for moments only, before it hands it over: half of the interpreter's own switch interval, so that a
-/// thread that waits is served before it has to ask. Time of the processor: while this thread sleeps, or waits for the lock, others have it.
+/// How long a thread works, giving the lock up for moments only, before it hands it over: half of the
+/// interpreter's own switch interval, so that a thread that waits is served before it has to ask. Time of the
+/// processor: while this thread sleeps, or waits for the lock, others have it.
 const INTERVAL: Duration = Duration::from_micros(2500);
 
 /// How long the lock is left alone: a sleeping thread on another core takes 10 to 50 us to wake.
@@ -21,8 +24,9 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Turns between two looks at the clock, which would be a hundredth of a small round trip.
 const LOOK_EVERY: u8 = 8;
 
-/// A system call that moves this much takes as long as a thread takes to wake: the lock is best handed over around it. But not around each: a thread that
-/// computes keeps what it gets for a switch interval, and a message takes several calls.
+/// A system call that moves this much takes as long as a thread takes to wake: the lock is best handed over
+/// around it. But not around each: a thread that computes keeps what it gets for a switch interval, and a
+/// message takes several calls.
 pub(crate) const MUCH: usize = 64 * 1024;
 
 /// When a thread, or a loop, last handed the lock over.
@@ -130,7 +134,8 @@ fn pause() {
 /// Whether the interpreter knows other threads than this one.
 #[allow(unsafe_code)] // the list of threads
 pub(crate) fn has_others() -> bool {
-    // SAFETY: attached. The list of the interpreter's threads is looked at, not followed: whether this thread is its only member.
+    // SAFETY: attached. The list of the interpreter's threads is looked at, not followed: whether this thread
+    // is its only member.
     unsafe {
         let this = ffi::PyThreadState_Get();
         let first = ffi::PyInterpreterState_ThreadHead(ffi::PyInterpreterState_Get());

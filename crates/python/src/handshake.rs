@@ -123,8 +123,9 @@ impl Handshake {
             .map_or_else(Vec::new, |pending| pending.handshake.offered_subprotocols().map(str::to_owned).collect())
     }
 
-    /// The answer that the request deserves, for the application to look at: a `Response`, and why it refuses if it does. `choose`: whether the
-    /// subprotocol is chosen by the configuration; `subprotocol` is used if it is not.
+    /// The answer that the request deserves, for the application to look at: a `Response`, and why it refuses
+    /// if it does. `choose`: whether the subprotocol is chosen by the configuration; `subprotocol` is used if
+    /// it is not.
     #[pyo3(signature = (choose, subprotocol, fields))]
     fn draft(
         &self,

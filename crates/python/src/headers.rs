@@ -33,8 +33,8 @@ fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char::from(byte)).collect()
 }
 
-/// The heads of an opening handshake, kept as text, of which objects are made when somebody asks: an idle connection holds no objects for what
-/// is seldom read.
+/// The heads of an opening handshake, kept as text, of which objects are made when somebody asks: an idle
+/// connection holds no objects for what is seldom read.
 pub(crate) struct Heads {
     request: Box<[u8]>,
     /// Its status, and the rest; a server has yet to make it.

@@ -1,4 +1,5 @@
-//! Python bindings: they convert, call, map errors, and stop. Protocol and sockets are the business of the crates below.
+//! Python bindings: they convert, call, map errors, and stop. Protocol and sockets are the business of the
+//! crates below.
 
 mod asyncio;
 mod blocking;

@@ -1,7 +1,8 @@
 //! Where received bytes become Python objects.
 //!
-//! A binary message is written once, into the `bytes` object that the application gets: from the read buffer, or by the
-//! kernel itself when it is large. Text is decoded once, from the read buffer or from where it was assembled.
+//! A binary message is written once, into the `bytes` object that the application gets: from the read buffer,
+//! or by the kernel itself when it is large. Text is decoded once, from the read buffer or from where it was
+//! assembled.
 
 #![allow(unsafe_code)] // uninitialised bytes objects: PyO3 can only make initialised ones
 
@@ -31,11 +32,12 @@ pub(crate) enum PyPayload {
 
 /// A `bytes` object that nobody else knows of yet.
 ///
-/// Every method but `room`, `as_slice` and `as_mut_slice` needs the interpreter's lock, and asserts nothing about it:
-/// the connection's lock is taken only with it held, and [`PayloadBuffer`] promises that other threads call `room` alone.
+/// Every method but `room`, `as_slice` and `as_mut_slice` needs the interpreter's lock, and asserts nothing
+/// about it: the connection's lock is taken only with it held, and [`PayloadBuffer`] promises that other
+/// threads call `room` alone.
 pub(crate) struct BytesBuilder {
-    /// Invariant: null, or a bytes object with one reference, ours, and at least `len` initialised bytes. Never the shared
-    /// empty object.
+    /// Invariant: null, or a bytes object with one reference, ours, and at least `len` initialised bytes.
+    /// Never the shared empty object.
     object: *mut ffi::PyObject,
     len: usize,
 }
@@ -70,9 +72,9 @@ impl BytesBuilder {
 
     fn grow(&mut self, capacity: usize) -> Result<(), OutOfMemory> {
         let size = ffi::Py_ssize_t::try_from(capacity).map_err(|_| OutOfMemory)?;
-        // SAFETY: the interpreter's lock is held. A null source asks for an object with uninitialised content; a resize
-        // needs the only reference, which is ours. Both return null, with an exception set, if there is no memory; the
-        // resize has then released the old object.
+        // SAFETY: the interpreter's lock is held. A null source asks for an object with uninitialised
+        // content; a resize needs the only reference, which is ours. Both return null, with an exception set,
+        // if there is no memory; the resize has then released the old object.
         unsafe {
             if self.object.is_null() {
                 self.object = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
@@ -123,7 +125,8 @@ impl PayloadBuffer for PyPayload {
 
     fn as_slice(&self) -> &[u8] {
         match self {
-            // SAFETY: by the invariant, `len` initialised bytes that nobody else writes to; dangling only for no bytes.
+            // SAFETY: by the invariant, `len` initialised bytes that nobody else writes to; dangling only for
+            // no bytes.
             Self::Binary(builder) => unsafe { std::slice::from_raw_parts(builder.data(), builder.len) },
             Self::Text(text) => text,
         }
@@ -154,8 +157,8 @@ impl PayloadBuffer for PyPayload {
         match self {
             Self::Binary(builder) => {
                 let room = builder.capacity() - builder.len;
-                // SAFETY: the bytes behind `len` up to the capacity belong to the object, which is ours alone; they may be
-                // uninitialised. With a dangling pointer the room is zero.
+                // SAFETY: the bytes behind `len` up to the capacity belong to the object, which is ours
+                // alone; they may be uninitialised. With a dangling pointer the room is zero.
                 unsafe { std::slice::from_raw_parts_mut(builder.data().add(builder.len).cast(), room) }
             }
             Self::Text(text) => text.spare_capacity_mut(),
@@ -184,7 +187,8 @@ impl PayloadBuffer for PyPayload {
     }
 }
 
-/// The object that the application gets. `decode`: text as `str` and binary as `bytes` if `None`, otherwise as it says.
+/// The object that the application gets. `decode`: text as `str` and binary as `bytes` if `None`, otherwise
+/// as it says.
 #[inline]
 pub(crate) fn message(
     py: Python<'_>,

@@ -72,10 +72,11 @@ impl Source for Message<'_> {
                 if range.is_empty() {
                     return &[];
                 }
-                // SAFETY: in bounds by the assertion; the memory stays where it is until the view is released. It is read
-                // only under the interpreter's lock, as Source promises: then Python code does not write to it. Code
-                // that writes without the lock, or a thread of a free-threaded interpreter, races as it would with
-                // socket.send: bytes may be mixed, nothing else.
+                // SAFETY: in bounds by the assertion; the memory stays where it is until the view is
+                // released. It is read only under the interpreter's lock, as Source promises: then Python
+                // code does not write to it. Code that writes without the lock, or a thread of a
+                // free-threaded interpreter, races as it would with socket.send: bytes may be mixed, nothing
+                // else.
                 unsafe { std::slice::from_raw_parts(view.buffer.buf.cast::<u8>().add(range.start), range.len()) }
             }
         }

@@ -1,9 +1,10 @@
-//! TLS by the standard library's `ssl`, for applications that bring an `ssl.SSLContext`: honoured whole, at the price of
-//! Python calls. Memory BIOs on both sides, so the sockets stay ours.
+//! TLS by the standard library's `ssl`, for applications that bring an `ssl.SSLContext`: honoured whole, at
+//! the price of Python calls. Memory BIOs on both sides, so the sockets stay ours.
 //!
-//! The object under `ssl.SSLObject` is called, not that class, so that no Python code is on the way. It still looks for
-//! signals while it works, makes objects, and gives up the interpreter's lock, all with the connection locked: handlers and finalizers
-//! that run then cannot use the connection, and other threads wait. The locks know their owners for this.
+//! The object under `ssl.SSLObject` is called, not that class, so that no Python code is on the way. It still
+//! looks for signals while it works, makes objects, and gives up the interpreter's lock, all with the
+//! connection locked: handlers and finalizers that run then cannot use the connection, and other threads
+//! wait. The locks know their owners for this.
 
 use std::any::Any;
 
@@ -81,7 +82,8 @@ impl SslLayer {
             match self.object.bind(py).call_method1("read", (READ_SIZE,)) {
                 Ok(bytes) => {
                     let bytes = bytes.cast::<PyBytes>()?.as_bytes();
-                    // An SSLObject reports the peer's close_notify as an empty read, where suppress_ragged_eofs is its rule.
+                    // An SSLObject reports the peer's close_notify as an empty read, where
+                    // suppress_ragged_eofs is its rule.
                     self.peer_closed = bytes.is_empty();
                     plain.extend_from_slice(bytes);
                 }
@@ -96,10 +98,10 @@ impl SslLayer {
 
     /// Whether a read that only wants more bytes has raised what befell another connection of this thread.
     ///
-    /// OpenSSL keeps errors for each thread, and tells why a call has failed by the first of them. From 3.6 on
-    /// it keeps those of system calls as well, and `ssl` leaves them there when it raises them, so that every
-    /// later read of that thread fails alike: <https://github.com/python/cpython/issues/148594>. Memory BIOs
-    /// make no system calls. What a signal handler or a subclass in Python raises has a traceback.
+    /// OpenSSL keeps errors for each thread, and tells why a call has failed by the first of them. From 3.6
+    /// on it keeps those of system calls as well, and `ssl` leaves them there when it raises them, so that
+    /// every later read of that thread fails alike: <https://github.com/python/cpython/issues/148594>. Memory
+    /// BIOs make no system calls. What a signal handler or a subclass in Python raises has a traceback.
     fn is_of_another(&self, py: Python<'_>, error: &PyErr) -> PyResult<bool> {
         let system = error.is_instance_of::<PyOSError>(py) && !error.matches(py, self.ssl_error.bind(py))?;
         Ok(system && error.traceback(py).is_none())

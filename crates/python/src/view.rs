@@ -30,7 +30,8 @@ pub(crate) fn close(link: &Link<PyPayload>, over: bool) -> Option<(u16, String)>
     }
 }
 
-/// What is known of the TLS of a connection, if there is any: the `ssl.SSLObject`, or else a tuple of what the constructor of `wirespeed.TLSInfo` takes.
+/// What is known of the TLS of a connection, if there is any: the `ssl.SSLObject`, or else a tuple of what
+/// the constructor of `wirespeed.TLSInfo` takes.
 pub(crate) fn tls(py: Python<'_>, link: &Link<PyPayload>) -> PyResult<Option<Py<PyAny>>> {
     let Some(layer) = link.layer() else { return Ok(None) };
     if let Some(layer) = layer.as_any().downcast_ref::<SslLayer>() {

@@ -28,7 +28,8 @@ def construct(factory: Callable[..., Any], kind: type[_T], opened: Opened, **arg
     made: Any = None
     try:
         if isinstance(factory, type) and factory.__init__ is not object.__init__:  # type: ignore[misc]
-            # As the class does when it is called. But what its __init__ raises leaves the connection in our hands.
+            # As the class does when it is called. But what its __init__ raises leaves the connection in our
+            # hands.
             made = factory.__new__(factory, opened, **arguments)
             if isinstance(made, factory):
                 made.__init__(opened, **arguments)  # type: ignore[misc]

@@ -81,7 +81,8 @@ class Entry:
         self.address = address
         self.origin = origin_of(address)
         self.since = since
-        # Of all entries in the order of ``since``: unique, and greater than that of any entry which was silent longer.
+        # Of all entries in the order of ``since``: unique, and greater than that of any entry which was
+        # silent longer.
         self.order = order
 
 
@@ -98,11 +99,12 @@ class Admission:
         self._limit = limit
         self._order = 0
         self._size = 0
-        # For each address its entries, the one that was silent longest first. An OrderedDict, because the first of a
-        # dict from which many first ones were deleted takes long to find.
+        # For each address its entries, the one that was silent longest first. An OrderedDict, because the
+        # first of a dict from which many first ones were deleted takes long to find.
         self._origins: dict[Hashable, collections.OrderedDict[Entry, None]] = {}
-        # For each address, (-number of entries, order of the first, address): the least is the one who has to give.
-        # What is no longer so stays in it until it comes to the top, or until there is more of that than of the rest.
+        # For each address, (-number of entries, order of the first, address): the least is the one who has to
+        # give. What is no longer so stays in it until it comes to the top, or until there is more of that
+        # than of the rest.
         self._heap: list[tuple[int, int, Hashable]] = []
 
     def __len__(self) -> int:

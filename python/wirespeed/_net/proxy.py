@@ -34,8 +34,8 @@ __all__ = [
     "tunnel_request",
 ]
 
-# RFC 6455 leaves the ports to the schemes: IANA assigns 1080 to SOCKS, and HTTP proxies without a port listen where
-# their scheme says.
+# RFC 6455 leaves the ports to the schemes: IANA assigns 1080 to SOCKS, and HTTP proxies without a port listen
+# where their scheme says.
 _DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks4a": 1080, "socks5": 1080, "socks5h": 1080}
 
 
@@ -101,8 +101,8 @@ def _configured_proxy(uri: WebSocketURI) -> str | None:
         return None
     import urllib.request
 
-    # RFC 6455, section 4.1, paragraph 3: prefer a SOCKS5 proxy, then the one for HTTPS, then the one for HTTP. A proxy
-    # configured for the scheme itself comes first, because it was meant for this.
+    # RFC 6455, section 4.1, paragraph 3: prefer a SOCKS5 proxy, then the one for HTTPS, then the one for
+    # HTTP. A proxy configured for the scheme itself comes first, because it was meant for this.
     proxies = urllib.request.getproxies()
     for scheme in ("wss", "socks", "https") if uri.secure else ("ws", "socks", "https", "http"):
         proxy = proxies.get(scheme)
@@ -117,8 +117,8 @@ def _configured_proxy(uri: WebSocketURI) -> str | None:
 
 
 def _nothing_configured() -> bool:
-    # Where only variables count, their names tell: reading them all, values included, costs as much as opening a
-    # connection, and the module that does it takes longer to import than all that a client needs.
+    # Where only variables count, their names tell: reading them all, values included, costs as much as
+    # opening a connection, and the module that does it takes longer to import than all that a client needs.
     if sys.platform in ("darwin", "win32"):
         return False
     # A program may have put a function of its own there.

@@ -87,7 +87,8 @@ def parse_uri(uri: str) -> WebSocketURI:
     """
     if not isinstance(uri, str):
         raise TypeError(f"uri must be a str, not {type(uri).__name__}")
-    # Most connections of a program go to one place. User information and queries hold secrets, which nothing keeps.
+    # Most connections of a program go to one place. User information and queries hold secrets, which nothing
+    # keeps.
     return _parse(uri) if "@" in uri or "?" in uri else _parse_once(uri)
 
 
@@ -95,8 +96,8 @@ def _parse(uri: str) -> WebSocketURI:
     try:
         scheme, authority, path, query, fragment = split(uri)
         _check_scheme(scheme, uri)
-        # RFC 6455, section 3: "Fragment identifiers are meaningless in the context of WebSocket URIs and MUST NOT be
-        # used on these URIs."
+        # RFC 6455, section 3: "Fragment identifiers are meaningless in the context of WebSocket URIs and MUST
+        # NOT be used on these URIs."
         if fragment is not None:
             raise ValueError("it has a fragment; remove it, or write # as %23")
         host, port, username, password = split_authority(authority)

@@ -88,7 +88,8 @@ class ClientOptions(ConnectionOptions):
 
     def _native(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
         authorization = None
-        # RFC 7617: user information of the URI as Basic authentication, unless the caller authenticates otherwise.
+        # RFC 7617: user information of the URI as Basic authentication, unless the caller authenticates
+        # otherwise.
         if uri.user_info is not None and (headers is None or "Authorization" not in headers):
             authorization = basic_authorization(*uri.user_info)
         return {

@@ -30,8 +30,9 @@ __all__ = [
 Fields = Iterable[tuple[bytes, bytes]]
 """Headers as ASGI has them."""
 
-# What the opening handshake writes, or what a response with status 101 must not have: RFC 9110, sections 6.4.1 and 8.6.
-# In a denial they say how long the body is and that nothing follows: as it is sent whole, the core says so.
+# What the opening handshake writes, or what a response with status 101 must not have: RFC 9110, sections
+# 6.4.1 and 8.6. In a denial they say how long the body is and that nothing follows: as it is sent whole, the
+# core says so.
 _OWN_FIELDS = frozenset(
     [
         "connection",

@@ -15,7 +15,8 @@ HEAD_BYTES = 2**16
 _CORE_BYTES = 2**14
 _CORE_FIELDS = 128
 
-# What the core looks at, beside names that begin with sec-websocket-: RFC 6455, section 4.2.1; RFC 9112, section 6.
+# What the core looks at, beside names that begin with sec-websocket-: RFC 6455, section 4.2.1; RFC 9112,
+# section 6.
 _ESSENTIAL = frozenset([b"host", b"upgrade", b"connection", b"content-length", b"transfer-encoding"])
 
 

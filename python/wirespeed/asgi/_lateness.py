@@ -23,10 +23,12 @@ __all__ = ["Lateness"]
 # Seconds for each message while others wait to be received: as long as a connection may take to close.
 _WITH_MESSAGES = 10.0
 
-# Seconds for the last one. Who was told something once and publishes ever since cannot be told from who answers it.
+# Seconds for the last one. Who was told something once and publishes ever since cannot be told from who
+# answers it.
 _WITHOUT_MESSAGES = 1.0
 
-# Seconds that each but the first answer to a message takes: who only sends keeps no core busy with what goes nowhere.
+# Seconds that each but the first answer to a message takes: who only sends keeps no core busy with what goes
+# nowhere.
 _FURTHER_DELAY = 0.001
 
 

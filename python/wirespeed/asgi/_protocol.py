@@ -28,7 +28,8 @@ __all__ = ["WebSocketProtocol"]
 # Bytes that are read from a client before it is answered: it should send none.
 _EARLY_BYTES = 2**16
 
-# Seconds that a client has to answer the close frame when the server shuts down. uvicorn itself does not wait.
+# Seconds that a client has to answer the close frame when the server shuts down. uvicorn itself does not
+# wait.
 _SHUTDOWN_LINGER = 1.0
 
 # How far a connection is.

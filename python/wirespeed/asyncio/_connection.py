@@ -85,7 +85,8 @@ class Connection(ConnectionStatus, AsyncConnection):
         # A constructor that raised leaves an object without a native part.
         with contextlib.suppress(AttributeError):
             try:
-                # One that is closing has told so by an exception: no second word. After a fork, the parent closes.
+                # One that is closing has told so by an exception: no second word. After a fork, the parent
+                # closes.
                 if self._state == State.OPEN and not self._is_forked:
                     with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
                         warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
@@ -186,7 +187,8 @@ class Connection(ConnectionStatus, AsyncConnection):
                 kind = None
                 await sent
         except BaseException:
-            # The message cannot be completed, and nothing else can be sent before it is: as in the websockets library.
+            # The message cannot be completed, and nothing else can be sent before it is: as in the websockets
+            # library.
             if kind is not None:
                 with contextlib.suppress(Exception):
                     self._begin_close(CloseCode.INTERNAL_ERROR, "error in fragmented message")

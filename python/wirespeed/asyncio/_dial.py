@@ -97,8 +97,9 @@ async def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         sock.setblocking(False)
-        # Linux answers EAGAIN while the queue of the server is full, and has no event that tells when there is room:
-        # https://man7.org/linux/man-pages/man2/connect.2.html. loop.sock_connect takes it for EINPROGRESS.
+        # Linux answers EAGAIN while the queue of the server is full, and has no event that tells when there
+        # is room: https://man7.org/linux/man-pages/man2/connect.2.html. loop.sock_connect takes it for
+        # EINPROGRESS.
         while (error := sock.connect_ex(path)) == errno.EAGAIN:
             await asyncio.sleep(UNIX_RETRY)
         if error:

@@ -30,7 +30,8 @@ class Listener:
             ws: The connection.
         """
 
-    # Any, so that an override may name the kinds that it gets: which they are, the peer and ``zero_copy`` decide.
+    # Any, so that an override may name the kinds that it gets: which they are, the peer and ``zero_copy``
+    # decide.
     def on_message(self, ws: Connection, message: Any) -> None:
         """A message has arrived.
 

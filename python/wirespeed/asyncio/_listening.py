@@ -22,7 +22,8 @@ __all__ = ["Acceptor", "bind_tcp"]
 # A tenth of a second of opening handshakes, if all requests are there already.
 _ACCEPTED_AT_ONCE = 1024
 
-# While there are too many in the opening handshake: it may be a flood, and the turns of the loop are to be short.
+# While there are too many in the opening handshake: it may be a flood, and the turns of the loop are to be
+# short.
 _ACCEPTED_WHEN_CROWDED = 64
 
 

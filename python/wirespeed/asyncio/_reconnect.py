@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectAttempt", "Policy", "Reconnection", "backoff", "process_exception"]
 
-# Statuses of servers, and of what stands before them, that are overloaded or restarting. Precedent: websockets; and
-# RFC 6585, section 4, which says when to come back.
+# Statuses of servers, and of what stands before them, that are overloaded or restarting. Precedent:
+# websockets; and RFC 6585, section 4, which says when to come back.
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 
-# RFC 6455, section 7.4.1: 1000 and a close frame without a code mean that the connection has served its purpose. 1001
-# means that the server goes down, or elsewhere: another connection is what it expects.
+# RFC 6455, section 7.4.1: 1000 and a close frame without a code mean that the connection has served its
+# purpose. 1001 means that the server goes down, or elsewhere: another connection is what it expects.
 _CLEAN = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD})
 
 # Seconds that are waited because a server says so. Precedent: urllib3.
@@ -280,7 +280,8 @@ class Reconnection:
             traceback.format_exception_only(type(exc), exc)[0].strip(),
         )
         self._attempt.number += 1
-        # Its traceback refers to this iterator, which closes its connection when it is forgotten: no cycle, please.
+        # Its traceback refers to this iterator, which closes its connection when it is forgotten: no cycle,
+        # please.
         self._attempt.error = exc.with_traceback(None)
         return delay
 
@@ -298,8 +299,8 @@ class Reconnection:
             return 0.0
         if connection.close_code in _CLEAN and not self._policy.reconnect_after_close:
             return None
-        # A server that accepts connections and closes them is no better than one that does not accept them. The time
-        # that the connection has lasted counts, so one that worked is replaced at once.
+        # A server that accepts connections and closes them is no better than one that does not accept them.
+        # The time that the connection has lasted counts, so one that worked is replaced at once.
         reason = connection._closed_error()
         delay = self._next_delay(connection._label, reason)
         if delay is not None:

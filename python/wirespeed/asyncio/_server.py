@@ -437,7 +437,8 @@ class Server:
             else:
                 await self._run_handler(self._handler, connection)
         except Exception as exc:
-            # The listener's, which has been told when it was raised, or that of a subclass which closes in its own way.
+            # The listener's, which has been told when it was raised, or that of a subclass which closes in
+            # its own way.
             if exc is not connection._listener_error:
                 tell_end(connection, exc)
         finally:

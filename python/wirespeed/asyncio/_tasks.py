@@ -8,8 +8,8 @@ from typing import Any
 
 __all__ = ["current_task"]
 
-# From Python 3.14 on, tasks in Python are kept where ``asyncio.current_task``, a C function, does not look. They are
-# those of ``asyncio.tasks._PyTask``, with which some programs replace ``asyncio.Task``.
+# From Python 3.14 on, tasks in Python are kept where ``asyncio.current_task``, a C function, does not look.
+# They are those of ``asyncio.tasks._PyTask``, with which some programs replace ``asyncio.Task``.
 _current_python_task: Callable[[Any], asyncio.Task[Any] | None] | None = getattr(
     asyncio.tasks, "_py_current_task", None
 )

@@ -243,7 +243,8 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None, busy_poll: 
 
     def loop_factory() -> asyncio.AbstractEventLoop:
         loop = new_event_loop(busy_poll=busy_poll)
-        # The runner does so only with loops of its own. Child watchers, before Python 3.12, learn the loop this way.
+        # The runner does so only with loops of its own. Child watchers, before Python 3.12, learn the loop
+        # this way.
         asyncio.set_event_loop(loop)
         return loop
 
@@ -297,7 +298,8 @@ if sys.version_info < (3, 16):
     __all__ += ["EventLoopPolicy"]
 
     with warnings.catch_warnings():
-        # Python 3.14 deprecates policies, and warns whoever sets one. To import this module is not to set one.
+        # Python 3.14 deprecates policies, and warns whoever sets one. To import this module is not to set
+        # one.
         warnings.simplefilter("ignore", DeprecationWarning)
 
         class EventLoopPolicy(asyncio.DefaultEventLoopPolicy):

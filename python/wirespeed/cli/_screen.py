@@ -19,8 +19,8 @@ __all__ = ["Screen"]
 _STDOUT = 1
 _STDERR = 2
 
-# What would move the cursor, change colors or the title, or turn the direction of text around: a server is not to do
-# that to a terminal.
+# What would move the cursor, change colors or the title, or turn the direction of text around: a server is
+# not to do that to a terminal.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _GREEN, _RED, _DIM = "32", "31", "2"

@@ -64,7 +64,8 @@ class Connection(ConnectionStatus, BlockingConnection):
     def __del__(self) -> None:
         # A constructor that raised leaves an object without attributes.
         with contextlib.suppress(AttributeError):
-            # One that is closing has told so by an exception: it needs no second word. After a fork, the parent closes.
+            # One that is closing has told so by an exception: it needs no second word. After a fork, the
+            # parent closes.
             if self._state == State.OPEN and self._pid == os.getpid():
                 with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
                     warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)

@@ -94,8 +94,8 @@ def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, dead
     path = os.fspath(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Linux answers EAGAIN to a socket that must not block while the queue of the server is full, and has no event
-        # that tells when there is room: https://man7.org/linux/man-pages/man2/connect.2.html
+        # Linux answers EAGAIN to a socket that must not block while the queue of the server is full, and has
+        # no event that tells when there is room: https://man7.org/linux/man-pages/man2/connect.2.html
         sock.setblocking(deadline is None)
         while (error := sock.connect_ex(path)) == errno.EAGAIN:
             if deadline is not None and time.monotonic() >= deadline:
@@ -165,7 +165,8 @@ class _Race:
         limit = min((time_ for time_ in (deadline, next_start) if time_ is not None), default=None)
         with selectors.DefaultSelector() as selector:
             for pending in self._pending:
-                # Windows reports a failed connection as an exceptional event; selectors adds that one by itself.
+                # Windows reports a failed connection as an exceptional event; selectors adds that one by
+                # itself.
                 selector.register(pending, selectors.EVENT_WRITE)
             while self._pending:
                 events = selector.select(None if limit is None else max(0, limit - time.monotonic()))

@@ -208,8 +208,8 @@ class InThread:
 
     def has_unread(self) -> bool:
         """Return whether it has sent what nobody has read yet."""
-        # Not recv with MSG_PEEK: it would wait, as long as the thread means to. Not select.select, which knows no
-        # descriptor above 1023, where there is another way.
+        # Not recv with MSG_PEEK: it would wait, as long as the thread means to. Not select.select, which
+        # knows no descriptor above 1023, where there is another way.
         if not hasattr(select, "poll"):
             return bool(select.select([self._sock], [], [], 0)[0])
         poll = select.poll()

@@ -301,7 +301,8 @@ class Server:
         if not is_exhausted:
             return RETRY_DELAY
         with self._changed:
-            # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it has ended.
+            # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it
+            # has ended.
             self._paused = True
             delay = self._gate.relieve()
         return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
@@ -367,7 +368,8 @@ class Server:
             self._path = None
         for sock in self._sockets:
             sock.close()
-        # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be woken.
+        # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be
+        # woken.
         if self._acceptor is None:
             self._woken.close()
             self._waker.close()
@@ -511,7 +513,8 @@ class Server:
                     local = sock.getsockname()
                     opened = receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
                 finally:
-                    # Before the descriptor is closed or the connection's: from here on nobody else touches it.
+                    # Before the descriptor is closed or the connection's: from here on nobody else touches
+                    # it.
                     is_kept = self._gate.leave(greeting.entry)
                 if not is_kept:
                     return None

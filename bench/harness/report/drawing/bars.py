@@ -20,7 +20,8 @@ HEIGHT = 2.5
 GAP = 1.1
 # A bar is never wider than this, in inches.
 WIDEST = 0.5
-# Groups whose greatest bars differ by more than this have a scale each: otherwise the lower ones could not be seen.
+# Groups whose greatest bars differ by more than this have a scale each: otherwise the lower ones could not be
+# seen.
 APART = 4.0
 LABEL = 8.0
 # Two panels stand side by side if none has more bars than this.

@@ -63,7 +63,8 @@ SETTINGS: Any = {
     "xtick.color": QUIET,
     "ytick.color": QUIET,
     "hatch.linewidth": 0.7,
-    # Outlines instead of text: the same wherever it is looked at, and no longer, as each letter is there once.
+    # Outlines instead of text: the same wherever it is looked at, and no longer, as each letter is there
+    # once.
     "svg.fonttype": "path",
     "svg.hashsalt": "wirespeed",
 }

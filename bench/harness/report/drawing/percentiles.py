@@ -13,7 +13,8 @@ from harness.scenario import Option
 __all__ = ["draw_percentiles"]
 
 HEIGHT = 3.4
-# -log10 of the share that takes longer: each step to the right is ten times rarer; the longest of all after the last.
+# -log10 of the share that takes longer: each step to the right is ten times rarer; the longest of all after
+# the last.
 PLACES: dict[Option, float] = {"p50": 0.301, "p90": 1.0, "p99": 2.0, "p999": 3.0, "max": 3.8}
 
 

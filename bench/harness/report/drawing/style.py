@@ -21,8 +21,8 @@ LIMIT = "#b4b4ae"
 
 OURS = "#e2470b"
 
-# Told apart by those who do not see all colours, too: beside the hue, neighbours in a chart differ in lightness. After
-# Paul Tol's "muted", with more of the same kind.
+# Told apart by those who do not see all colours, too: beside the hue, neighbours in a chart differ in
+# lightness. After Paul Tol's "muted", with more of the same kind.
 RIVALS = {
     "picows": "#332288",
     "picows-cython": "#2f6fde",

@@ -45,8 +45,8 @@ impl Connection {
         &self.socket
     }
 
-    /// Does what can be done without waiting. `closed`: the client has ended its direction, so the end is there to be
-    /// read; `gone`: both directions have ended.
+    /// Does what can be done without waiting. `closed`: the client has ended its direction, so the end is
+    /// there to be read; `gone`: both directions have ended.
     pub(crate) fn proceed(&mut self, closed: bool, gone: bool) -> Outcome {
         if let Phase::Opening(opening) = &mut self.phase {
             match opening.proceed(&self.socket, &self.settings) {
@@ -105,8 +105,8 @@ fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Out
             if !produced || peer.link.queued() > 0 {
                 return Outcome::Waiting;
             }
-            // The client reads as fast as this produces: what it sends has to be looked for in between, although a
-            // stream is only to be ended by it.
+            // The client reads as fast as this produces: what it sends has to be looked for in between,
+            // although a stream is only to be ended by it.
             turns = turns.wrapping_add(1);
             if !matches!(role, Role::Duplex(..)) && !turns.is_multiple_of(LOOK_EVERY) {
                 continue;

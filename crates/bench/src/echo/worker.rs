@@ -89,8 +89,8 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 // A client that left before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                // Too few descriptors for now: the others go on, and who waits is accepted with the next one that
-                // comes.
+                // Too few descriptors for now: the others go on, and who waits is accepted with the next one
+                // that comes.
                 Err(error) => {
                     if !mem::replace(&mut self.warned, true) {
                         let open = self.connections.len();

@@ -14,8 +14,8 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     }
     let mut window = Window::begin(crew);
     while Instant::now() < window.end {
-        // All are due when the burst begins: a connection whose turn to send comes late waits like one whose reply
-        // does.
+        // All are due when the burst begins: a connection whose turn to send comes late waits like one whose
+        // reply does.
         burst(crew, |due, now| {
             window.latencies.record(now.saturating_duration_since(due));
             window.count(now, 1);

@@ -147,8 +147,8 @@ impl Client {
         Ok(Line { exchange: &mut self.exchange, link: &mut peer.link, socket: &self.socket, now })
     }
 
-    /// Does what can be done without waiting; what `on_message` sends leaves together, after what was read. `closed`:
-    /// the server has ended its direction, so the end is there to be read.
+    /// Does what can be done without waiting; what `on_message` sends leaves together, after what was read.
+    /// `closed`: the server has ended its direction, so the end is there to be read.
     pub(crate) fn proceed(
         &mut self,
         closed: bool,

@@ -1,8 +1,8 @@
 //! What the messages hold: a number, and the same rest in all of them, in one of three forms.
 //!
-//! A server that reads a message and writes it again comes to the same bytes: keys are sorted, the JSON has no white
-//! space, the MessagePack has integers and lengths in their shortest form. So replies are compared with what was
-//! sent, byte for byte.
+//! A server that reads a message and writes it again comes to the same bytes: keys are sorted, the JSON has
+//! no white space, the MessagePack has integers and lengths in their shortest form. So replies are compared
+//! with what was sent, byte for byte.
 
 use wirespeed_driver::protocol::MessageKind;
 
@@ -17,8 +17,8 @@ pub(crate) enum Form {
     MessagePack,
 }
 
-/// Added to the numbers in documents, so that all have as many digits: 16, which every reader of JSON takes for an
-/// integer.
+/// Added to the numbers in documents, so that all have as many digits: 16, which every reader of JSON takes
+/// for an integer.
 const FIRST: u64 = 1_000_000_000_000_000;
 
 /// Digits of a number in JSON.
@@ -79,8 +79,8 @@ impl Content {
         &self.bytes
     }
 
-    /// The number of a message that arrived, if everything else in it is right too. `due`: the one that is expected,
-    /// for the words.
+    /// The number of a message that arrived, if everything else in it is right too. `due`: the one that is
+    /// expected, for the words.
     #[inline]
     pub(crate) fn read(&self, kind: MessageKind, bytes: &[u8], due: u64) -> Result<u64, String> {
         let range = self.number.clone();
@@ -133,7 +133,8 @@ fn name(kind: MessageKind) -> &'static str {
     }
 }
 
-/// The document of that size, or the smallest above it: without its other members, if it does not fit with them.
+/// The document of that size, or the smallest above it: without its other members, if it does not fit with
+/// them.
 fn fitted(size: usize, document: impl Fn(&str, bool) -> (Vec<u8>, usize, usize)) -> (Vec<u8>, usize, usize) {
     let rich = document("", true).0.len() <= size;
     let mut length = size.saturating_sub(document("", rich).0.len());

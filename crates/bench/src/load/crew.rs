@@ -128,8 +128,8 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// Tells of standard input too, as client [`STDIN`]; false: it is no pipe or terminal but a file, whose end is
-    /// there.
+    /// Tells of standard input too, as client [`STDIN`]; false: it is no pipe or terminal but a file, whose
+    /// end is there.
     pub(crate) fn watch_stdin(&mut self) -> Result<bool, String> {
         match self.poll.registry().register(&mut SourceFd(&io::stdin().as_raw_fd()), Token(STDIN), Interest::READABLE) {
             // epoll_ctl(2): EPERM, it does not support epoll.
@@ -153,8 +153,8 @@ impl<'a> Crew<'a> {
         self.clients.iter().flatten().map(|client| client.exchange().pings).sum()
     }
 
-    /// Waits until a client has something to do, or until that moment. Where something is due: an error if nothing
-    /// comes for long.
+    /// Waits until a client has something to do, or until that moment. Where something is due: an error if
+    /// nothing comes for long.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), String> {
         self.wait_quietly(until)?;
         if self.lively.elapsed() < STALLED {
@@ -303,7 +303,8 @@ impl<'a> Crew<'a> {
         Ok(())
     }
 
-    /// Says every now and then whether something is behind, of connections that are to answer what is due at its time.
+    /// Says every now and then whether something is behind, of connections that are to answer what is due at
+    /// its time.
     pub(crate) fn behind(&mut self, now: Instant) -> bool {
         if now.saturating_duration_since(self.looked) < LOOK {
             return false;

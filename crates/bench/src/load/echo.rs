@@ -39,8 +39,8 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     }
     let end = Instant::now();
     let mut answer = window.finish(crew, end);
-    // What is under way proves that nothing was lost. It does not count, but how long it took does: a connection that
-    // was never answered would have no latency at all.
+    // What is under way proves that nothing was lost. It does not count, but how long it took does: a
+    // connection that was never answered would have no latency at all.
     while under_way > 0 {
         crew.wait(None).map_err(|error| format!("{under_way} messages have no reply: {error}"))?;
         crew.serve(&mut |_, line, content, kind, bytes| {

@@ -1,5 +1,5 @@
-//! One connection sends, and the server sends it on to all of them; when everybody has one message, the next is sent:
-//! a closed loop.
+//! One connection sends, and the server sends it on to all of them; when everybody has one message, the next
+//! is sent: a closed loop.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Latencies, kept in buckets that grow with what they hold: within 1/32 of the truth. Their sum and the longest are
-//! exact.
+//! Latencies, kept in buckets that grow with what they hold: within 1/32 of the truth. Their sum and the
+//! longest are exact.
 
 use std::time::Duration;
 

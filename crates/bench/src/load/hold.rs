@@ -1,5 +1,5 @@
-//! Connections are held: the server's pings are answered, some connections send a message now and then, and at the
-//! end everybody does.
+//! Connections are held: the server's pings are answered, some connections send a message now and then, and
+//! at the end everybody does.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Connections that have had a message echoed are held until standard input ends. Pings are answered; there is
-//! nothing else to come.
+//! Connections that have had a message echoed are held until standard input ends. Pings are answered; there
+//! is nothing else to come.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! The load generator: many clients in one thread, which count only what they have checked. One file for each workload.
+//! The load generator: many clients in one thread, which count only what they have checked. One file for each
+//! workload.
 
 mod answer;
 mod burst;
@@ -30,7 +31,8 @@ use answer::Answer;
 use crew::Crew;
 use options::{Options, Workload};
 
-/// The share of a window in which the load generator had work, from which on it is said that it was the limit.
+/// The share of a window in which the load generator had work, from which on it is said that it was the
+/// limit.
 const LIMITED: f64 = 0.9;
 
 pub(crate) fn run(arguments: Parser) -> Result<(), Box<dyn Error>> {

@@ -1,5 +1,5 @@
-//! Connections are opened until the server or the system has enough of them; those that then echo a message are
-//! counted.
+//! Connections are opened until the server or the system has enough of them; those that then echo a message
+//! are counted.
 
 use std::time::{Duration, Instant};
 

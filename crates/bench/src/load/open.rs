@@ -32,7 +32,8 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     Ok(window.finish(crew, end))
 }
 
-/// Takes what comes: closes what is open, opens what is closed. `on_open` is told when each was begun, and ready.
+/// Takes what comes: closes what is open, opens what is closed. `on_open` is told when each was begun, and
+/// ready.
 fn step(
     crew: &mut Crew<'_>,
     begun: &mut [Instant],

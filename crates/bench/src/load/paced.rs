@@ -1,7 +1,9 @@
-//! So many messages a second, at moments that are settled beforehand, whatever became of those before: an open loop.
+//! So many messages a second, at moments that are settled beforehand, whatever became of those before: an
+//! open loop.
 //!
-//! A latency begins when a message was due and not when it was sent. So a server that stops for a while, or a load
-//! generator that comes late, is not made better by the messages that were not sent meanwhile (coordinated omission).
+//! A latency begins when a message was due and not when it was sent. So a server that stops for a while, or a
+//! load generator that comes late, is not made better by the messages that were not sent meanwhile
+//! (coordinated omission).
 
 use std::time::Instant;
 

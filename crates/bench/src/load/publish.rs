@@ -1,8 +1,8 @@
-//! One connection publishes so many messages a second, whatever became of those before; everybody has to receive
-//! them: an open loop.
+//! One connection publishes so many messages a second, whatever became of those before; everybody has to
+//! receive them: an open loop.
 //!
-//! The rate is given, or a share of what a closed loop reaches before the window. A latency begins when a message was
-//! due, as in [`super::paced`].
+//! The rate is given, or a share of what a closed loop reaches before the window. A latency begins when a
+//! message was due, as in [`super::paced`].
 
 use std::time::{Duration, Instant};
 

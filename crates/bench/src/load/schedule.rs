@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Moments at equal distances: number n is due n / rate seconds after the start. Each is computed from the start, so
-/// that errors of rounding do not add up.
+/// Moments at equal distances: number n is due n / rate seconds after the start. Each is computed from the
+/// start, so that errors of rounding do not add up.
 pub(crate) struct Schedule {
     start: Instant,
     /// A second.

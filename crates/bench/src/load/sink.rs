@@ -1,8 +1,9 @@
-//! Every connection sends as fast as its socket takes it, to a path that counts; only what the server says it has
-//! received is counted here.
+//! Every connection sends as fast as its socket takes it, to a path that counts; only what the server says it
+//! has received is counted here.
 //!
-//! The server answers each text message with what has arrived before it. Such questions are asked all the time, so
-//! that the rates of single seconds are known too, and last when the window is over: it ends with the last answer.
+//! The server answers each text message with what has arrived before it. Such questions are asked all the
+//! time, so that the rates of single seconds are known too, and last when the window is over: it ends with
+//! the last answer.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ const BLOCK: usize = 64 * 1024;
 /// Bytes of a connection that wait for its socket.
 const QUEUED: usize = 256 * 1024;
 
-/// Bytes of all sockets' send buffers together, and of one: what is in them has to be worked off after the window.
+/// Bytes of all sockets' send buffers together, and of one: what is in them has to be worked off after the
+/// window.
 const BUFFERS: usize = 32 << 20;
 const BUFFER: std::ops::RangeInclusive<usize> = 16 * 1024..=256 * 1024;
 

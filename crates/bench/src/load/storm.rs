@@ -1,4 +1,5 @@
-//! All connections are begun at the same time; when all are ready, they are closed; again, until the window is over.
+//! All connections are begun at the same time; when all are ready, they are closed; again, until the window
+//! is over.
 //!
 //! What counts is the time of opening only.
 

@@ -83,7 +83,8 @@ impl Seconds {
         }
     }
 
-    /// The standard deviation of what whole seconds counted, as a share of their mean; none if there are not two.
+    /// The standard deviation of what whole seconds counted, as a share of their mean; none if there are not
+    /// two.
     #[allow(clippy::cast_precision_loss)] // counts
     fn deviation(&self, end: Instant) -> Option<f64> {
         // A window of two seconds ends a moment after them, or before by what a clock may be wrong.

@@ -1,4 +1,5 @@
-//! A server that does what a test says: what the load generator must notice is not what a real server does every day.
+//! A server that does what a test says: what the load generator must notice is not what a real server does
+//! every day.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -11,8 +11,9 @@ use crate::peer::Failure;
 use crate::socket::Mode;
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
-    /// Makes the closing handshake (RFC 6455 7.1.2) and ends TCP; returns when it is over, within the close timeout. Messages that arrive
-    /// meanwhile are queued as far as the queue goes. Does nothing on a connection that is closed.
+    /// Makes the closing handshake (RFC 6455 7.1.2) and ends TCP; returns when it is over, within the close
+    /// timeout. Messages that arrive meanwhile are queued as far as the queue goes. Does nothing on a
+    /// connection that is closed.
     pub fn close<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -75,11 +76,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.end(&mut self.lock(host), Failure::Aborted);
     }
 
-    /// For a caller that cannot send any more: reads what the peer sent before, its close frame with the reason perhaps, and ends TCP.
+    /// For a caller that cannot send any more: reads what the peer sent before, its close frame with the
+    /// reason perhaps, and ends TCP.
     pub(super) fn wait_for_end<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.lock(host);
-        // We began the closing handshake and it goes on. With a thread in close(), this one waits as that does, and learns how it ends; without one
-        // there may be messages to receive first.
+        // We began the closing handshake and it goes on. With a thread in close(), this one waits as that
+        // does, and learns how it ends; without one there may be messages to receive first.
         if state.drive.peer.link.state() == ProtocolState::CloseSent && state.drive.peer.link.failure().is_none() {
             return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
         }
@@ -100,8 +102,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.see_to_the_end(state, host)
     }
 
-    /// Nothing will be received any more: writes what is queued, a close frame above all, and ends TCP, which the server
-    /// does first (RFC 6455 7.1.1). Returns early, with nothing lost, when `patience` ends.
+    /// Nothing will be received any more: writes what is queued, a close frame above all, and ends TCP, which
+    /// the server does first (RFC 6455 7.1.1). Returns early, with nothing lost, when `patience` ends.
     pub(super) fn finish<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,

@@ -13,8 +13,8 @@ pub trait Host {
     /// Why a call is to be abandoned.
     type Interrupt;
 
-    /// Makes a message, or a fragment of one unless it is `whole`: text may then end inside a character. Runs inside the
-    /// connection's lock: it must not call back into the connection.
+    /// Makes a message, or a fragment of one unless it is `whole`: text may then end inside a character. Runs
+    /// inside the connection's lock: it must not call back into the connection.
     fn message(
         &self,
         kind: MessageKind,
@@ -33,12 +33,13 @@ pub trait Host {
         f()
     }
 
-    /// Called after a signal, outside the connection's lock: may run anything, even calls on the same connection.
+    /// Called after a signal, outside the connection's lock: may run anything, even calls on the same
+    /// connection.
     fn check_interrupt(&self) -> Result<(), Self::Interrupt>;
 }
 
-/// The bytes of a message to send. Others may write to them while the host's lock is not held: so they are looked at piece by
-/// piece, only while it is.
+/// The bytes of a message to send. Others may write to them while the host's lock is not held: so they are
+/// looked at piece by piece, only while it is.
 pub trait Source {
     /// How many.
     fn len(&self) -> usize;

@@ -1,13 +1,14 @@
 //! A connection that threads wait on: any number may send and receive, none of them is a helper.
 //!
-//! All state is behind one lock, which is never held across a system call that can sleep. Two roles say who sleeps in the
-//! socket: at most one thread is the *reader* (`State::reading`), and at most one has the *turn* to send
-//! (`State::sending`), which it keeps while the kernel has no room or the middle of a large frame is out. Everybody else waits for a
-//! change ([`Blocking::wait_for_change`]). A thread that waits for room to send reads too, if nobody does: so two ends
-//! that both send more than the kernel holds do not block each other.
+//! All state is behind one lock, which is never held across a system call that can sleep. Two roles say who
+//! sleeps in the socket: at most one thread is the *reader* (`State::reading`), and at most one has the
+//! *turn* to send (`State::sending`), which it keeps while the kernel has no room or the middle of a large
+//! frame is out. Everybody else waits for a change ([`Blocking::wait_for_change`]). A thread that waits for
+//! room to send reads too, if nobody does: so two ends that both send more than the kernel holds do not block
+//! each other.
 //!
-//! The lock order is: the host's own lock (an interpreter's), then this one; a thread that would have to wait for this one
-//! gives the host's up first.
+//! The lock order is: the host's own lock (an interpreter's), then this one; a thread that would have to wait
+//! for this one gives the host's up first.
 
 mod closing;
 mod host;
@@ -52,12 +53,14 @@ pub enum Error<I> {
     PingOutstanding,
 }
 
-/// How long a connection may wait for what, and how much it may keep for an application that does not receive.
+/// How long a connection may wait for what, and how much it may keep for an application that does not
+/// receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// For the peer's part of the closing handshake and of the end of TCP. `None`: for ever.
     pub close_timeout: Option<Duration>,
-    /// Messages kept above which a connection whose application does not receive stops reading; they may be more as long as they are small.
+    /// Messages kept above which a connection whose application does not receive stops reading; they may be
+    /// more as long as they are small.
     pub queue_messages: usize,
     /// Bytes kept, likewise.
     pub queue_bytes: usize,
@@ -101,7 +104,8 @@ struct State<B, M> {
     waiting: usize,
     /// Counts the changes that they wait for.
     changes: u64,
-    /// When somebody last began or ended to wait for input: tells a silent peer from an application that was busy elsewhere.
+    /// When somebody last began or ended to wait for input: tells a silent peer from an application that was
+    /// busy elsewhere.
     attended: Instant,
     /// Something was sent since somebody last read.
     only_sends: bool,
@@ -137,7 +141,8 @@ pub struct Blocking<B, M> {
     /// The process that this connection belongs to, as [`entropy::forks`] counts them.
     forks: u64,
     side: Side,
-    /// What is looked at instead in a child process, if a thread of the parent had the lock at the fork: it will never be given up here.
+    /// What is looked at instead in a child process, if a thread of the parent had the lock at the fork: it
+    /// will never be given up here.
     disowned: OnceLock<Mutex<State<B, M>>>,
 }
 
@@ -170,8 +175,8 @@ impl<B, M> Drop for Guard<'_, B, M> {
     }
 }
 
-/// How often a thread that waits for another thread's work asks its host whether to stop: a condition variable does not
-/// wake for signals.
+/// How often a thread that waits for another thread's work asks its host whether to stop: a condition
+/// variable does not wake for signals.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
@@ -191,8 +196,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// The lock, and the only way to the state; waiting for it gives up the host's own. In a child process the connection is the parent's: the
-    /// copy is over.
+    /// The lock, and the only way to the state; waiting for it gives up the host's own. In a child process
+    /// the connection is the parent's: the copy is over.
     #[inline]
     fn lock<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Guard<'_, B, M> {
         loop {
@@ -211,7 +216,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     return state;
                 }
                 Err(std::sync::TryLockError::WouldBlock) if self.forks != entropy::forks() => {
-                    // Of a thread that there is not, perhaps in the middle of a change: what it has is never looked at.
+                    // Of a thread that there is not, perhaps in the middle of a change: what it has is never
+                    // looked at.
                     self.disowned.get_or_init(|| Mutex::new(State::new(Drive::disowned(self.side), &self.settings)));
                 }
                 Err(std::sync::TryLockError::WouldBlock) => {
@@ -233,14 +239,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Guard { state, holder: &self.holder }
     }
 
-    /// Whether this thread has the lock, so that it would wait for itself: it is inside a layer, or a finalizer, that called back.
+    /// Whether this thread has the lock, so that it would wait for itself: it is inside a layer, or a
+    /// finalizer, that called back.
     #[must_use]
     #[inline]
     pub fn is_reentrant(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == this_thread() && self.forks == entropy::forks()
     }
 
-    /// Those who read and send are no more, or not to be relied on: a thread has panicked inside, which is a bug, or this is another process.
+    /// Those who read and send are no more, or not to be relied on: a thread has panicked inside, which is a
+    /// bug, or this is another process.
     #[cold]
     fn forget(&self, state: &mut State<B, M>, failure: Failure) {
         state.reading = false;
@@ -338,7 +346,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be written.
+    /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be
+    /// written.
     pub fn stats<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (Stats, usize, usize, usize) {
         let state = self.lock(host);
         let link = &state.drive.peer.link;
@@ -353,7 +362,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
 impl<B, M> Drop for Blocking<B, M> {
     fn drop(&mut self) {
-        // With the lock taken by a thread that there is not, the state is left alone: it leaks, in a child process.
+        // With the lock taken by a thread that there is not, the state is left alone: it leaks, in a child
+        // process.
         if let Err(std::sync::TryLockError::WouldBlock) = self.state.try_lock() {
             std::mem::forget(Arc::clone(&self.state));
         }

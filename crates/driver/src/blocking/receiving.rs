@@ -106,7 +106,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.notify(&mut state);
     }
 
-    /// The next item that is there. What else is found on the way is answered at once: the caller may return, and nobody else would.
+    /// The next item that is there. What else is found on the way is answered at once: the caller may return,
+    /// and nobody else would.
     #[inline]
     fn take<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -132,7 +133,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state.drive.peer.poll_eof();
     }
 
-    /// Everything that was read is parsed: makes the next thing happen, by waiting if need be. Returns `Closed` once TCP is over.
+    /// Everything that was read is parsed: makes the next thing happen, by waiting if need be. Returns
+    /// `Closed` once TCP is over.
     fn advance<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -147,7 +149,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.wait_for_input(state, host, patience)
     }
 
-    /// Makes the next thing happen for a caller that wants something else than messages, and has queued those that there were.
+    /// Makes the next thing happen for a caller that wants something else than messages, and has queued those
+    /// that there were.
     pub(super) fn pump<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -261,7 +264,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 let now = Instant::now();
                 state.attended = now;
                 if patience.deadline().is_some_and(|deadline| deadline <= now) {
-                    // What is due for the keepalive was seen to above; it will be seen to again by the next call.
+                    // What is due for the keepalive was seen to above; it will be seen to again by the next
+                    // call.
                     return Err(Error::TimedOut);
                 }
                 Ok(state)
@@ -269,7 +273,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Reads once by `read`, outside the lock. An error means that nothing was read and that it may be tried again.
+    /// Reads once by `read`, outside the lock. An error means that nothing was read and that it may be tried
+    /// again.
     pub(super) fn read<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -350,7 +355,8 @@ impl<H: Host> Receiver<H::Buffer> for Hosted<'_, H> {
     }
 }
 
-/// Reads once, sleeping until `wake` at most; `WouldBlock` means that it woke for another reason, possibly early.
+/// Reads once, sleeping until `wake` at most; `WouldBlock` means that it woke for another reason, possibly
+/// early.
 fn read_before<B: PayloadBuffer>(
     socket: &Socket,
     operation: &mut ReadOperation<B>,

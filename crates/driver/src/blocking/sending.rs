@@ -12,7 +12,8 @@ use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
 use crate::write_queue::Flushed;
 
-/// A system call that moves this much takes tens of microseconds: the host may let go of its own lock meanwhile, though not of this connection's.
+/// A system call that moves this much takes tens of microseconds: the host may let go of its own lock
+/// meanwhile, though not of this connection's.
 const MUCH: usize = 64 * 1024;
 
 /// How often somebody who sends looks whether anything came: the look is a system call of its own.
@@ -20,8 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Why a wait for room ended without room.
 pub(super) enum Stop<I> {
-    /// A signal came. Its handler may call anything on this connection, so the turn was given up first, and the caller
-    /// must not leave the middle of a frame behind when it runs it.
+    /// A signal came. Its handler may call anything on this connection, so the turn was given up first, and
+    /// the caller must not leave the middle of a frame behind when it runs it.
     Signal,
     /// Anything else.
     Error(Error<I>),
@@ -68,8 +69,8 @@ impl PingTicket {
 }
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
-    /// Sends a message; returns when the kernel has all of it. After an interrupt the message is queued whole, and leaves with the
-    /// next call.
+    /// Sends a message; returns when the kernel has all of it. After an interrupt the message is queued
+    /// whole, and leaves with the next call.
     #[inline]
     pub fn send<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
@@ -95,8 +96,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state = match self.drain(state, host) {
                 Ok(state) => state,
                 Err(stop) => {
-                    // The frame must not stay open: what is left of it is queued, unless nothing can leave any more. The turn was
-                    // kept until here, so that nobody else's frame came between.
+                    // The frame must not stay open: what is left of it is queued, unless nothing can leave
+                    // any more. The turn was kept until here, so that nobody else's frame came between.
                     let mut state = self.lock(host);
                     if state.drive.peer.link.failure().is_some() || state.drive.is_over() {
                         state.drive.peer.link.abandon_large();
@@ -235,8 +236,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Takes in what came, without waiting, if nobody reads: an application that only sends learns in this way that the peer has closed, and its pings
-    /// are answered.
+    /// Takes in what came, without waiting, if nobody reads: an application that only sends learns in this
+    /// way that the peer has closed, and its pings are answered.
     #[cold]
     fn look<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
@@ -270,7 +271,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// After a wait for room that ended early: handles the signal and goes on, or gives up. Everything is queued.
+    /// After a wait for room that ended early: handles the signal and goes on, or gives up. Everything is
+    /// queued.
     #[cold]
     fn resume<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -373,8 +375,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if state.drive.peer.link.written() != written {
                 (written, since) = (state.drive.peer.link.written(), now);
             }
-            // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may take is as
-            // silent as one that does not answer.
+            // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
+            // take is as silent as one that does not answer.
             let mut wake = patience.and_then(|patience| since.checked_add(patience));
             if wake.is_some_and(|wake| wake <= now) {
                 state.drive.peer.fail_with_code(
@@ -397,7 +399,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 && !state.drive.peer.has_input()
                 && state.drive.peer.link.state().can_receive();
             if state.reading {
-                // When the reader stops reading, this thread has to go on with it; nobody interrupts its sleep to say so.
+                // When the reader stops reading, this thread has to go on with it; nobody interrupts its
+                // sleep to say so.
                 wake = earliest(wake, Some(now + INTERRUPT_CHECK));
             }
             let wake = earliest(wake, deadline);

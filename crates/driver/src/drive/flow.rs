@@ -1,8 +1,10 @@
 //! Who waits for what on a connection of a loop, and whom to wake: the one place that decides it.
 //!
-//! Whoever uses a [`Flow`] does so in three steps: *lock*, *note*, *settle*. It locks the flow, notes in it what has happened (bytes came, room came, time
-//! passed, somebody sends, receives, waits, flushes, closes, gives up), gives the lock up, and settles: it asks [`Flow::next_step`] what is to be done until
-//! there is nothing, and does each, outside the lock. Most of the time there is nothing, which [`Flow::is_settled`] says at once.
+//! Whoever uses a [`Flow`] does so in three steps: *lock*, *note*, *settle*. It locks the flow, notes in it
+//! what has happened (bytes came, room came, time passed, somebody sends, receives, waits, flushes, closes,
+//! gives up), gives the lock up, and settles: it asks [`Flow::next_step`] what is to be done until there is
+//! nothing, and does each, outside the lock. Most of the time there is nothing, which [`Flow::is_settled`]
+//! says at once.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -55,7 +57,8 @@ pub struct Limits {
 pub enum End {
     /// It goes on, or its ending does.
     NotYet,
-    /// All who wait were told but those who wait for the end of TCP: the transport has yet to close the socket.
+    /// All who wait were told but those who wait for the end of TCP: the transport has yet to close the
+    /// socket.
     Lingering,
     /// All were.
     Complete,
@@ -64,13 +67,15 @@ pub enum End {
 /// What is to be done next. The steps come in the order in which they stand here, some again after others.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<W> {
-    /// It ends, and somebody else writes: [`Drive::note_kept`] must know whether he has bytes that the kernel has not.
+    /// It ends, and somebody else writes: [`Drive::note_kept`] must know whether he has bytes that the kernel
+    /// has not.
     LookKept,
     /// Whoever writes for us ends our direction of TCP.
     Shut,
     /// What is queued is written, until nothing is left or there is no room.
     Write,
-    /// Those who wait for a flush may be told: [`Outbox::take_flushed`], unless whoever writes for us has bytes that the kernel has not.
+    /// Those who wait for a flush may be told: [`Outbox::take_flushed`], unless whoever writes for us has
+    /// bytes that the kernel has not.
     TellFlushed,
     /// This one goes on: there is room, or its turn.
     Wake(W),
@@ -143,7 +148,8 @@ pub struct Flow<E: Environment> {
     pub inbox: Inbox<E::Message>,
     /// What is sent, and who waits to.
     pub outbox: Outbox<E>,
-    /// Those who wait for a message, first come first served. If there are any, the inbox has nothing for the first and all input is parsed.
+    /// Those who wait for a message, first come first served. If there are any, the inbox has nothing for the
+    /// first and all input is parsed.
     pub receivers: VecDeque<E::Waiter>,
     /// Messages go to a listener, and nobody receives.
     pub listens: bool,
@@ -274,8 +280,8 @@ impl<E: Environment> Flow<E> {
         !self.receivers.is_empty()
     }
 
-    /// The place of the one that what comes next is for: the first, but in the middle of a message that is received in fragments the one that receives
-    /// it.
+    /// The place of the one that what comes next is for: the first, but in the middle of a message that is
+    /// received in fragments the one that receives it.
     #[inline]
     pub fn next_receiver(&mut self, cx: E::Context<'_>) -> Option<usize> {
         if !self.has_receivers(cx) {
@@ -300,8 +306,8 @@ impl<E: Environment> Flow<E> {
         self.inbox.is_full(&self.drive.peer)
     }
 
-    /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the peer, unless the application still
-    /// receives.
+    /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the
+    /// peer, unless the application still receives.
     fn may_pause(&self, cx: E::Context<'_>, closing: bool) -> bool {
         let link = &self.drive.peer.link;
         let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
@@ -310,7 +316,8 @@ impl<E: Environment> Flow<E> {
             Wanted::WhileClosing => !closing || more,
             Wanted::WithRoom => false,
         };
-        // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again, without waiting, for the rest.
+        // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again,
+        // without waiting, for the rest.
         let awaited = if self.inbox.is_streaming() {
             self.position_of_streamer(cx).is_some()
         } else {
@@ -321,8 +328,8 @@ impl<E: Environment> Flow<E> {
 
     // ---- the end ----
 
-    /// Begins the closing handshake; after the large message that is on its way. `keep`: the application goes on receiving, so nothing that arrives is
-    /// dropped.
+    /// Begins the closing handshake; after the large message that is on its way. `keep`: the application goes
+    /// on receiving, so nothing that arrives is dropped.
     pub fn begin_close(
         &mut self,
         code: Option<CloseCode>,
@@ -347,7 +354,8 @@ impl<E: Environment> Flow<E> {
         self.drive.begin_close(code, reason, now)
     }
 
-    /// It is over: who is to be told so. Once. `lingers`: the socket is a transport's, which has yet to close it.
+    /// It is over: who is to be told so. Once. `lingers`: the socket is a transport's, which has yet to close
+    /// it.
     pub fn finish(&mut self, lingers: bool) -> Option<Farewell<E>> {
         if self.is_finished() {
             return None;
@@ -371,7 +379,8 @@ impl<E: Environment> Flow<E> {
 
     // ---- settling ----
 
-    /// Whether nothing is left to do after anything has happened, which is so most of the time: [`Self::next_step`] would say [`Step::Rest`].
+    /// Whether nothing is left to do after anything has happened, which is so most of the time:
+    /// [`Self::next_step`] would say [`Step::Rest`].
     #[inline]
     pub fn is_settled(&mut self, now: impl FnOnce() -> Instant) -> bool {
         let drive = &mut self.drive;
@@ -388,7 +397,8 @@ impl<E: Environment> Flow<E> {
     ///
     /// 1. what is due is written, and the ending makes its next step, until neither has anything to do;
     /// 2. those who wait for a flush, and for room, are told;
-    /// 3. reading is paused or resumed; what is parsed for that may ask for an answer, or be the end: from the beginning;
+    /// 3. reading is paused or resumed; what is parsed for that may ask for an answer, or be the end: from
+    ///    the beginning;
     /// 4. the time of an ending is waited for; or it is over, and everybody is told.
     pub fn next_step(
         &mut self,

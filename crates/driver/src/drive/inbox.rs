@@ -1,4 +1,5 @@
-//! Received messages, from the bytes that were read to whoever takes them; what nobody takes is queued, up to marks.
+//! Received messages, from the bytes that were read to whoever takes them; what nobody takes is queued, up to
+//! marks.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use super::Marks;
 use crate::buffers;
 use crate::peer::{Peer, PeerEvent, payload_len};
 
-/// What a queued message costs beside its bytes, roughly: an object of the application and its place in the queue.
+/// What a queued message costs beside its bytes, roughly: an object of the application and its place in the
+/// queue.
 const ITEM_COST: usize = 64;
 
 /// What a received message counts beside its bytes: the application's work with it.
@@ -50,7 +52,8 @@ pub enum Unparsed {
     Due,
 }
 
-/// Whoever makes messages of payloads, and hears of what else arrives. It runs while the connection is locked: it must not call back into it.
+/// Whoever makes messages of payloads, and hears of what else arrives. It runs while the connection is
+/// locked: it must not call back into it.
 pub trait Receiver<B> {
     /// What messages become.
     type Message;
@@ -89,7 +92,8 @@ pub struct Inbox<M> {
     partial: bool,
     /// The rest of the message that is arriving is dropped.
     dropping: bool,
-    /// Something found no room: nothing is kept that comes after it. The end of another message would be taken for that of one that was cut.
+    /// Something found no room: nothing is kept that comes after it. The end of another message would be
+    /// taken for that of one that was cut.
     cut: bool,
     wanted: Wanted,
     unparsed: Unparsed,
@@ -239,8 +243,8 @@ impl<M> Inbox<M> {
 
     // ---- keeping ----
 
-    /// Moves what was read to the queue, as far as it goes. `postpones`: whoever calls asks for another turn when this says that the rest is left
-    /// for one.
+    /// Moves what was read to the queue, as far as it goes. `postpones`: whoever calls asks for another turn
+    /// when this says that the rest is left for one.
     pub fn fill<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
         peer: &mut Peer<B>,
@@ -263,8 +267,9 @@ impl<M> Inbox<M> {
         Ok(postponed)
     }
 
-    /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which closes the connection where it is
-    /// parsed, would keep the application from answering the messages before it, which it could not receive yet.
+    /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which
+    /// closes the connection where it is parsed, would keep the application from answering the messages
+    /// before it, which it could not receive yet.
     pub fn postpone<B: PayloadBuffer>(&mut self, peer: &Peer<B>) -> bool {
         let postpone = self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && peer.has_input();
         if postpone {
@@ -282,7 +287,8 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Takes one back whose taking began or ended a message that is taken in fragments: `streaming` as it was before.
+    /// Takes one back whose taking began or ended a message that is taken in fragments: `streaming` as it was
+    /// before.
     pub fn untake(&mut self, item: Item<M>, streaming: bool) {
         self.streaming = streaming;
         self.put_back(std::iter::once(item));
@@ -342,8 +348,8 @@ impl<M> Inbox<M> {
         messages > 0 && messages >= self.messages.high && self.queued_bytes + unparsed >= self.bytes.high
     }
 
-    /// Whether no more is to be read before the turn in which what is left is parsed, however few messages are queued: a transport may bring many
-    /// pieces in one turn.
+    /// Whether no more is to be read before the turn in which what is left is parsed, however few messages
+    /// are queued: a transport may bring many pieces in one turn.
     #[inline]
     fn is_turn_full(&self, unparsed: usize) -> bool {
         let most = self.bytes.high;
@@ -399,7 +405,8 @@ impl<M> Inbox<M> {
         self.unparsed = unparsed;
     }
 
-    /// Whether somebody asks again and again, without waiting, for a message of which only the beginning is here.
+    /// Whether somebody asks again and again, without waiting, for a message of which only the beginning is
+    /// here.
     #[must_use]
     pub fn is_polled(&self) -> bool {
         self.polled

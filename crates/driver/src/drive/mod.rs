@@ -1,5 +1,5 @@
-//! What a connection does between its socket and whoever uses it, however they wait: what moves, closes and keeps it alive, and the queue of what
-//! was received, generic over what messages are to the application.
+//! What a connection does between its socket and whoever uses it, however they wait: what moves, closes and
+//! keeps it alive, and the queue of what was received, generic over what messages are to the application.
 
 mod flow;
 mod inbox;

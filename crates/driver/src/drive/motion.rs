@@ -46,11 +46,13 @@ pub enum Reading {
     Resumed,
 }
 
-/// One connection, on its socket or on bytes that somebody else reads and writes. `S` is how the socket is held.
+/// One connection, on its socket or on bytes that somebody else reads and writes. `S` is how the socket is
+/// held.
 ///
-/// The order of calls: after bytes came ([`Drive::read`], or [`Drive::receive`] and its kin), take events from [`Drive::poll_event`] until there are
-/// none, then call [`Drive::advance`]. After anything was queued, call [`Drive::flush`], or hand on what [`Drive::take_output`] returns, and end the
-/// stream if [`Drive::take_shut`] says so. At [`Drive::deadline`], call [`Drive::handle_deadline`].
+/// The order of calls: after bytes came ([`Drive::read`], or [`Drive::receive`] and its kin), take events
+/// from [`Drive::poll_event`] until there are none, then call [`Drive::advance`]. After anything was queued,
+/// call [`Drive::flush`], or hand on what [`Drive::take_output`] returns, and end the stream if
+/// [`Drive::take_shut`] says so. At [`Drive::deadline`], call [`Drive::handle_deadline`].
 pub struct Drive<B, S = Socket> {
     /// The connection itself.
     pub peer: Peer<B>,
@@ -66,14 +68,16 @@ pub struct Drive<B, S = Socket> {
     shut: bool,
     /// Somebody else has yet to end it.
     shut_due: bool,
-    /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault of the peer.
+    /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault
+    /// of the peer.
     was_paused: bool,
     /// The socket of a connection that is over, until whoever watches its number has forgotten it.
     ended: Option<S>,
 }
 
 impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
-    /// Joins a peer to its socket, or to bytes that somebody else reads and writes. The socket may be in either mode.
+    /// Joins a peer to its socket, or to bytes that somebody else reads and writes. The socket may be in
+    /// either mode.
     #[must_use]
     pub fn new(peer: Peer<B>, socket: Option<S>, close_timeout: Option<Duration>) -> Self {
         Self {
@@ -117,8 +121,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
 
     // ---- receiving ----
 
-    /// Reads once from the socket, `most` bytes that are kept until they are parsed. `wanted`: somebody takes what comes, so it may be much
-    /// at once. False: nothing was there.
+    /// Reads once from the socket, `most` bytes that are kept until they are parsed. `wanted`: somebody takes
+    /// what comes, so it may be much at once. False: nothing was there.
     pub fn read(&mut self, wanted: bool, most: usize) -> bool {
         self.read_by(wanted, most, |operation, socket| operation.read(socket, Mode::NonBlocking))
     }
@@ -182,7 +186,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         self.peer.link.take_output()
     }
 
-    /// Whether it ends, and somebody else writes for us: then [`Self::advance`] must know by [`Self::note_kept`] whether everything is written.
+    /// Whether it ends, and somebody else writes for us: then [`Self::advance`] must know by
+    /// [`Self::note_kept`] whether everything is written.
     #[must_use]
     #[inline]
     pub fn is_ending_elsewhere(&self) -> bool {
@@ -276,12 +281,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             return Progress::Closing;
         }
         match self.peer.link.failure() {
-            // The closing handshake is complete: a client lets the server end TCP, so that the server need not remember the
-            // connection (TIME_WAIT); a server does it (RFC 6455 7.1.1).
+            // The closing handshake is complete: a client lets the server end TCP, so that the server need
+            // not remember the connection (TIME_WAIT); a server does it (RFC 6455 7.1.1).
             None if self.peer.side() == Side::Client => Progress::Closing,
             None => self.end(Failure::Aborted),
-            // The close frame that names a fault, or the response that refuses, must not be lost to a reset, which the kernel sends when a socket is closed with
-            // bytes unread: end our direction, and read on until the peer has ended its own.
+            // The close frame that names a fault, or the response that refuses, must not be lost to a reset,
+            // which the kernel sends when a socket is closed with bytes unread: end our direction, and read
+            // on until the peer has ended its own.
             Some(Failure::Fault(_) | Failure::Refused) => {
                 self.shut_once();
                 Progress::Closing
@@ -309,8 +315,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         std::mem::take(&mut self.shut_due)
     }
 
-    /// In a child process, the connection is the parent's: the copy here is over at once, and forgets the socket without a word. To be called
-    /// before anything else is done with it.
+    /// In a child process, the connection is the parent's: the copy here is over at once, and forgets the
+    /// socket without a word. To be called before anything else is done with it.
     #[inline]
     pub fn disown_after_fork(&mut self) {
         if self.peer.link.is_forked() && !self.is_over() {
@@ -353,7 +359,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             return None;
         }
         let keepalive = match self.peer.link.keepalive.poll(now) {
-            // The pong that is awaited sets no timer when it comes: look again when the next ping would be due.
+            // The pong that is awaited sets no timer when it comes: look again when the next ping would be
+            // due.
             Due::Nothing(next) => match (next, self.peer.link.keepalive.next_ping().filter(|ping| *ping > now)) {
                 (Some(next), Some(ping)) => Some(next.min(ping)),
                 (next, ping) => next.or(ping),
@@ -366,8 +373,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         }
     }
 
-    /// Sees to what is due at `now`. The caller flushes, advances, and asks for the next deadline; this is the earliest moment at which to do so if it
-    /// is later than that.
+    /// Sees to what is due at `now`. The caller flushes, advances, and asks for the next deadline; this is
+    /// the earliest moment at which to do so if it is later than that.
     pub fn handle_deadline(&mut self, now: Instant, reading: Reading) -> Option<Instant> {
         let paused = reading == Reading::Paused;
         self.was_paused |= paused;

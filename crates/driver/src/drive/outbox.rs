@@ -11,12 +11,12 @@ use crate::peer::LargeSend;
 /// Bytes sent, or received, without a suspension after which the loop has a turn.
 pub const YIELD_BYTES: usize = 256 * 1024;
 
-/// Corked messages leave when they are this many bytes, or twice the high mark of what may wait: masked, and sent, while they are in the
-/// second-level cache.
+/// Corked messages leave when they are this many bytes, or twice the high mark of what may wait: masked, and
+/// sent, while they are in the second-level cache.
 const CORK_LIMIT: usize = 64 * 1024;
 
-/// A send goes straight to the socket too, though it is not the first of its iteration, if it comes this much later than those before: whoever
-/// computes in between is no stream.
+/// A send goes straight to the socket too, though it is not the first of its iteration, if it comes this much
+/// later than those before: whoever computes in between is no stream.
 const CORK_TIME: Duration = Duration::from_micros(50);
 
 /// A large message on its way out, piece by piece.
@@ -62,7 +62,8 @@ pub enum Hold {
     Fragments(usize),
 }
 
-/// When the clock was last read in this iteration of the loop, and how many sends must come before it is read again.
+/// When the clock was last read in this iteration of the loop, and how many sends must come before it is read
+/// again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looked {
     at: Option<Instant>,
@@ -82,13 +83,15 @@ pub struct Outbox<E: Environment> {
     senders: VecDeque<(u64, E::Waiter)>,
     /// Those who have sent and wait until less is queued.
     drainers: VecDeque<E::Waiter>,
-    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody else's.
+    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody
+    /// else's.
     turns: BTreeSet<u64>,
     /// The last ticket of all that ever were given.
     last_ticket: u64,
     /// The kernel, or the transport, has no room.
     pub blocked: bool,
-    /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room although it has.
+    /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room
+    /// although it has.
     pub draining: bool,
     /// What was queued leaves at the end of this iteration of the loop.
     pub corked: bool,
@@ -101,7 +104,8 @@ pub struct Outbox<E: Environment> {
     /// The iteration of the loop in which something was last written through.
     wrote_in: u64,
     looked: Looked,
-    /// Sent since the loop last had a turn, as far as is known: in the iteration of this number, bytes and messages.
+    /// Sent since the loop last had a turn, as far as is known: in the iteration of this number, bytes and
+    /// messages.
     unsuspended: (u64, usize, usize),
     /// The loop is due a turn that nobody could give it yet.
     pub turn_owed: bool,
@@ -146,7 +150,8 @@ impl<E: Environment> Outbox<E> {
 
     // ---- room ----
 
-    /// Whether more is kept for a peer that does not read than should be. What is corked is not: it leaves soon.
+    /// Whether more is kept for a peer that does not read than should be. What is corked is not: it leaves
+    /// soon.
     #[inline]
     pub fn is_above_high(&self, drive: &Drive<E::Buffer>) -> bool {
         self.blocked && drive.peer.link.queued() > self.marks.high
@@ -194,7 +199,8 @@ impl<E: Environment> Outbox<E> {
         self.last_ticket
     }
 
-    /// A sender waits, in its place: one that was woken, and found no room, is before those that have come since.
+    /// A sender waits, in its place: one that was woken, and found no room, is before those that have come
+    /// since.
     pub fn park(&mut self, ticket: u64, sender: E::Waiter) {
         let place = self.senders.partition_point(|(other, _)| *other <= ticket);
         self.senders.insert(place, (ticket, sender));
@@ -210,8 +216,8 @@ impl<E: Environment> Outbox<E> {
         self.turns.remove(&ticket)
     }
 
-    /// Whether no sender that waits, or whose turn it is, was before this one. Woken ones run in their order, but one that found no room, waits and is woken
-    /// again runs after others.
+    /// Whether no sender that waits, or whose turn it is, was before this one. Woken ones run in their order,
+    /// but one that found no room, waits and is woken again runs after others.
     #[must_use]
     pub fn is_first(&self, ticket: u64) -> bool {
         self.turns.first().is_none_or(|other| *other >= ticket)
@@ -226,7 +232,8 @@ impl<E: Environment> Outbox<E> {
         self.flushes.retain(|(_, other)| other != waiter);
     }
 
-    /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were cancelled have none.
+    /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were
+    /// cancelled have none.
     pub(super) fn next_woken(&mut self, cx: E::Context<'_>, drive: &Drive<E::Buffer>) -> Option<E::Waiter> {
         if !self.has_room(drive) {
             return None;
@@ -261,7 +268,8 @@ impl<E: Environment> Outbox<E> {
         drive.peer.link.queued() == 0 && self.large.is_none()
     }
 
-    /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`: nothing is put off any more.
+    /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`:
+    /// nothing is put off any more.
     #[inline]
     pub fn is_write_due(&self, drive: &Drive<E::Buffer>, ending: bool) -> bool {
         !self.is_written(drive) && !self.blocked && (!self.corked || ending) && !drive.is_over()
@@ -284,7 +292,8 @@ impl<E: Environment> Outbox<E> {
         if drive.peer.link.queued() >= CORK_LIMIT.min(2 * self.marks.high) {
             return Output::Write;
         }
-        // The clock is read from the second send on, and ever more seldom while they come fast: it would be a tenth of their time.
+        // The clock is read from the second send on, and ever more seldom while they come fast: it would be a
+        // tenth of their time.
         if self.looked.skip > 0 {
             self.looked.skip -= 1;
             return Output::Cork;
@@ -300,7 +309,8 @@ impl<E: Environment> Outbox<E> {
         Output::Cork
     }
 
-    /// Counts what was sent since a task was last suspended; true: the loop has been kept waiting for long enough.
+    /// Counts what was sent since a task was last suspended; true: the loop has been kept waiting for long
+    /// enough.
     #[inline]
     pub fn is_turn_due(&mut self, len: usize, iteration: u64) -> bool {
         let (seen, bytes, messages) = &mut self.unsuspended;

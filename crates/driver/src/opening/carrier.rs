@@ -14,7 +14,8 @@ use crate::write_queue::Flushed;
 pub enum Moved {
     /// It is done. What is left of the output goes on with what the opening becomes.
     Done,
-    /// It has said all that there was to say, which was a refusal, and the other end has read it, or will not.
+    /// It has said all that there was to say, which was a refusal, and the other end has read it, or will
+    /// not.
     Over,
     /// The socket must be ready for one of these first.
     Waits(Readiness),
@@ -31,16 +32,18 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Bytes that the last read brought, for whoever is told of edges: the rest of what is there has yet to be read.
+    /// Bytes that the last read brought, for whoever is told of edges: the rest of what is there has yet to
+    /// be read.
     #[must_use]
     pub fn received(&self) -> usize {
         self.received
     }
 
-    /// Moves what can be moved without waiting. For an opening that has failed with a response, until the other end has read that.
+    /// Moves what can be moved without waiting. For an opening that has failed with a response, until the
+    /// other end has read that.
     ///
-    /// # Errors
-    /// The opening has failed. What the output holds may say why: it was written as far as the socket took it.
+    /// # Errors The opening has failed. What the output holds may say why: it was written as far as the
+    /// socket took it.
     pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
         loop {
             let blocked = self.write(opening, socket)?;
@@ -86,7 +89,8 @@ impl Carrier {
         }
         match opening.output().flush(socket, Mode::NonBlocking) {
             Ok(flushed) => Ok(flushed == Flushed::Blocked),
-            // A server or proxy that refuses may answer before it has read everything, and close: its answer can still be read.
+            // A server or proxy that refuses may answer before it has read everything, and close: its answer
+            // can still be read.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 opening.output().clear();
                 self.unsent = Some(error);

@@ -66,7 +66,8 @@ impl Client {
         Ok(client)
     }
 
-    /// The WebSocket that was opened, the handshake whose request did it, and the answer to that; `None` if it was not.
+    /// The WebSocket that was opened, the handshake whose request did it, and the answer to that; `None` if
+    /// it was not.
     pub fn finish<B: PayloadBuffer>(
         &mut self,
         limits: Limits,

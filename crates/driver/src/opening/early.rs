@@ -52,7 +52,8 @@ impl Early {
         }
     }
 
-    /// Takes bytes that were read; after an error, what the output holds should be written nevertheless: an alert.
+    /// Takes bytes that were read; after an error, what the output holds should be written nevertheless: an
+    /// alert.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), tls::Error> {
         if self.layer.is_some() {
             self.cipher_tail.extend_from_slice(bytes);
@@ -68,7 +69,8 @@ impl Early {
         self.eof = true;
     }
 
-    /// Plain bytes that came; none are left and none will come: `None`. An error that came after them, once they are taken.
+    /// Plain bytes that came; none are left and none will come: `None`. An error that came after them, once
+    /// they are taken.
     pub(super) fn plain(&mut self) -> Result<Option<&[u8]>, tls::Error> {
         if self.plain.is_empty() {
             if let Some(error) = self.failure.take() {
@@ -91,7 +93,8 @@ impl Early {
         &mut self.output
     }
 
-    /// What a WebSocket connection goes on with: a peer that has what arrived early, and what has yet to leave.
+    /// What a WebSocket connection goes on with: a peer that has what arrived early, and what has yet to
+    /// leave.
     pub(super) fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> Peer<B> {
         let mut peer = Peer::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
         peer.link.adopt_output(self.output);

@@ -1,7 +1,8 @@
 //! From a connected socket to an open WebSocket: tunnel, TLS, the opening handshake.
 //!
-//! [`Client`] and [`Server`] are the whole of it as state, bytes in and bytes out; what came early, and what has yet to leave, goes on to the
-//! [`Peer`](crate::Peer). [`Carrier`] moves the bytes over a socket without waiting, for whoever is told of readiness, and [`complete`] for threads that wait.
+//! [`Client`] and [`Server`] are the whole of it as state, bytes in and bytes out; what came early, and what
+//! has yet to leave, goes on to the [`Peer`](crate::Peer). [`Carrier`] moves the bytes over a socket without
+//! waiting, for whoever is told of readiness, and [`complete`] for threads that wait.
 
 mod carrier;
 mod client;
@@ -83,10 +84,11 @@ pub trait Opening {
     /// It has failed, and takes no more.
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Nothing more will come, before it is done: the stream has ended or, with an error, the socket has failed; why the opening has. What the other end said
-    /// before explains more than an error of the socket.
+    /// Nothing more will come, before it is done: the stream has ended or, with an error, the socket has
+    /// failed; why the opening has. What the other end said before explains more than an error of the socket.
     fn receive_end(&mut self, error: Option<io::Error>) -> Error;
 
-    /// Nobody waits any longer: it is over. What the other end has said so far, if that explains why no more comes: a refusal whose body does not end.
+    /// Nobody waits any longer: it is over. What the other end has said so far, if that explains why no more
+    /// comes: a refusal whose body does not end.
     fn give_up(&mut self) -> Option<Error>;
 }

@@ -55,7 +55,8 @@ impl Server {
         &self.handshake
     }
 
-    /// Why what came is no request, if the client can be told so, and has not been: what the answer is made of.
+    /// Why what came is no request, if the client can be told so, and has not been: what the answer is made
+    /// of.
     #[must_use]
     pub fn fault(&self) -> Option<&HandshakeError> {
         match &self.step {
@@ -64,13 +65,15 @@ impl Server {
         }
     }
 
-    /// Answers what will never be a WebSocket: the response is in the output, and what the client still sends is of no interest.
+    /// Answers what will never be a WebSocket: the response is in the output, and what the client still sends
+    /// is of no interest.
     pub fn refuse(&mut self, response: &Response) {
         self.step = Step::Over;
         let _ = self.early.send(&response.to_bytes()); // a layer that has failed says so itself
     }
 
-    /// The WebSocket that its answer will open, and the handshake that makes this answer; `None` without a request.
+    /// The WebSocket that its answer will open, and the handshake that makes this answer; `None` without a
+    /// request.
     pub fn finish<B: PayloadBuffer>(self, limits: Limits, keepalive: Keepalive) -> Option<(Peer<B>, ServerHandshake)> {
         if !matches!(self.step, Step::Request) {
             return None;

@@ -1,4 +1,5 @@
-//! Sending, and what a connection remembers: the half of a [`Peer`](super::Peer) that does not hold bytes that were read.
+//! Sending, and what a connection remembers: the half of a [`Peer`](super::Peer) that does not hold bytes
+//! that were read.
 
 use std::io;
 use std::mem;
@@ -20,8 +21,8 @@ use crate::socket::{Mode, Socket};
 use crate::tls::{self, Layer};
 use crate::write_queue::{Flushed, WriteQueue};
 
-/// Above this many bytes that the peer does not take, only its last ping is answered (RFC 6455 5.5.3), so that pings
-/// cannot fill our memory.
+/// Above this many bytes that the peer does not take, only its last ping is answered (RFC 6455 5.5.3), so
+/// that pings cannot fill our memory.
 const PONG_BACKLOG: usize = 64 * 1024;
 
 /// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
@@ -127,8 +128,9 @@ impl<B: PayloadBuffer> Link<B> {
         }
     }
 
-    /// Whether this is a copy in a child process. The socket is shared with the parent, whose connection goes on: nothing may be encoded, which
-    /// would use the parent's place in the sequence of TLS records, nor written. [`Self::encode`] and [`Self::flush`] see to it.
+    /// Whether this is a copy in a child process. The socket is shared with the parent, whose connection goes
+    /// on: nothing may be encoded, which would use the parent's place in the sequence of TLS records, nor
+    /// written. [`Self::encode`] and [`Self::flush`] see to it.
     #[must_use]
     #[inline]
     pub fn is_forked(&self) -> bool {
@@ -200,8 +202,8 @@ impl<B: PayloadBuffer> Link<B> {
         len > buffers::WRITE_SIZE && !self.connection.wants_compression(len, compress)
     }
 
-    /// Queues the header of a large message; its payload follows by [`Self::append_large`]. Until all of it has, every other
-    /// frame waits or is refused.
+    /// Queues the header of a large message; its payload follows by [`Self::append_large`]. Until all of it
+    /// has, every other frame waits or is refused.
     pub fn begin_large(&mut self, kind: MessageKind, len: usize) -> Result<LargeSend, SendError> {
         self.check_frame()?;
         let key = (self.connection.side() == Side::Client).then(draw_key);
@@ -257,7 +259,8 @@ impl<B: PayloadBuffer> Link<B> {
         Ok(())
     }
 
-    /// Queues frames that were encoded before, for many times: `messages` whole messages of `bytes` payload bytes.
+    /// Queues frames that were encoded before, for many times: `messages` whole messages of `bytes` payload
+    /// bytes.
     pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
         self.check_encoded()?;
         self.encode(|_, out| out.extend_from_slice(frames));
@@ -266,8 +269,9 @@ impl<B: PayloadBuffer> Link<B> {
         Ok(())
     }
 
-    /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of servers, whose frames have no mask. `compressed`:
-    /// by itself and by the parameters of this connection. Where nothing is encrypted, what is not small is not copied.
+    /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of
+    /// servers, whose frames have no mask. `compressed`: by itself and by the parameters of this connection.
+    /// Where nothing is encrypted, what is not small is not copied.
     pub fn send_shared(&mut self, frames: &Arc<[u8]>, bytes: u64, compressed: bool) -> Result<(), SendError> {
         if self.secure.is_some() || frames.len() < SHARED_MIN || self.is_forked() {
             self.send_encoded(frames, 1, bytes)?;
@@ -488,7 +492,8 @@ impl<B: PayloadBuffer> Link<B> {
         self.fail_sending(error);
     }
 
-    /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps, can still be read.
+    /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps,
+    /// can still be read.
     fn fail_sending(&mut self, error: io::Error) {
         self.note_failure(Failure::Io(Arc::new(error)));
         self.clear_output();

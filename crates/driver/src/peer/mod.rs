@@ -1,11 +1,14 @@
-//! One protocol connection joined to the bytes of one socket. It never blocks and makes no system call but where it is
-//! handed a socket.
+//! One protocol connection joined to the bytes of one socket. It never blocks and makes no system call but
+//! where it is handed a socket.
 //!
 //! Who owns which buffer:
-//! - `input`: plain bytes that were read and not parsed yet, lent by [`buffers`]; none while the connection is idle.
-//! - [`ReadOperation`]: the buffer of a read in flight; it is out of the peer, so that a blocking read holds no lock.
+//! - `input`: plain bytes that were read and not parsed yet, lent by [`buffers`]; none while the connection
+//!   is idle.
+//! - [`ReadOperation`]: the buffer of a read in flight; it is out of the peer, so that a blocking read holds
+//!   no lock.
 //! - `cipher_tail`: an incomplete TLS record, copied to a vector of its size.
-//! - `plain`: frames that are to be encrypted when they leave; `output`: bytes that the socket has not taken. None while there are none.
+//! - `plain`: frames that are to be encrypted when they leave; `output`: bytes that the socket has not taken.
+//!   None while there are none.
 
 mod link;
 
@@ -27,15 +30,16 @@ use crate::tls::Layer;
 
 pub use link::{Failure, LargeSend, Link, Stats};
 
-/// A payload of which at least this much is missing is received straight into its buffer. Below, the second buffer of the
-/// system call costs more than the copy (measured: even at 8 KiB).
+/// A payload of which at least this much is missing is received straight into its buffer. Below, the second
+/// buffer of the system call costs more than the copy (measured: even at 8 KiB).
 const DIRECT_MIN: usize = 8 * 1024;
 
-/// A message of this size makes another one expected: then no more is read at once than shows its header, and the rest goes straight to its place.
-/// Below, the copy costs less than what the system calls would.
+/// A message of this size makes another one expected: then no more is read at once than shows its header, and
+/// the rest goes straight to its place. Below, the copy costs less than what the system calls would.
 const LARGE_MESSAGE: usize = 64 * 1024;
 
-/// What is read of a message that is expected to be large before its header is known, and of what comes behind one.
+/// What is read of a message that is expected to be large before its header is known, and of what comes
+/// behind one.
 const HEADER_READ: usize = 4 * 1024;
 
 /// Something that arrived.
@@ -61,8 +65,8 @@ pub enum PeerEvent<'a, B> {
     Ping(ControlPayload),
     /// A pong.
     Pong(ControlPayload),
-    /// The connection ends: the peer's close frame, with our reply queued, or a fault, with the close frame that names it
-    /// queued. Nothing more will be received.
+    /// The connection ends: the peer's close frame, with our reply queued, or a fault, with the close frame
+    /// that names it queued. Nothing more will be received.
     Closing,
 }
 
@@ -87,7 +91,8 @@ impl<B: PayloadBuffer> ReadOperation<B> {
         self.large || self.destination.is_some()
     }
 
-    /// Whether a read with this result has emptied the socket: who is told of edges waits for the next one then (epoll(7)), and else must read on.
+    /// Whether a read with this result has emptied the socket: who is told of edges waits for the next one
+    /// then (epoll(7)), and else must read on.
     #[must_use]
     pub fn is_drained(&self, result: &io::Result<usize>) -> bool {
         match result {
@@ -134,8 +139,8 @@ pub struct Peer<B = Vec<u8>> {
 }
 
 impl<B: PayloadBuffer> Peer<B> {
-    /// A connection after its opening handshake. `early` are plain bytes that arrived behind it, `cipher_tail` bytes of the
-    /// socket that `layer` could not consume yet.
+    /// A connection after its opening handshake. `early` are plain bytes that arrived behind it,
+    /// `cipher_tail` bytes of the socket that `layer` could not consume yet.
     #[must_use]
     pub fn new(
         connection: Connection<B>,
@@ -160,7 +165,8 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
-    /// What stands, in a child process, for a connection of the parent's that cannot be looked at: it is over.
+    /// What stands, in a child process, for a connection of the parent's that cannot be looked at: it is
+    /// over.
     #[must_use]
     pub fn disowned(side: Side) -> Self {
         let keepalive = Keepalive::new(None, None, Instant::now());
@@ -175,7 +181,8 @@ impl<B: PayloadBuffer> Peer<B> {
         self.poll_event_and_link().0
     }
 
-    /// As [`Self::poll_event`], with the link beside it: to answer while the event's payload still lies in the read buffer.
+    /// As [`Self::poll_event`], with the link beside it: to answer while the event's payload still lies in
+    /// the read buffer.
     #[inline]
     pub fn poll_event_and_link(&mut self) -> (Option<PeerEvent<'_, B>>, &mut Link<B>) {
         self.release_parsed();
@@ -229,7 +236,8 @@ impl<B: PayloadBuffer> Peer<B> {
         (event, link)
     }
 
-    /// Gives the buffer back that was read into, if everything in it was parsed. For a caller that stops polling between messages.
+    /// Gives the buffer back that was read into, if everything in it was parsed. For a caller that stops
+    /// polling between messages.
     #[inline]
     pub fn release_parsed(&mut self) {
         if self.input_start == self.input.len() && self.input.capacity() > 0 {
@@ -268,7 +276,8 @@ impl<B: PayloadBuffer> Peer<B> {
         self.input.len() - self.input_start
     }
 
-    /// Lends a buffer to a read of `most` bytes. Call only when [`Self::poll_event`] has answered `None`; end with [`Self::complete_read`].
+    /// Lends a buffer to a read of `most` bytes. Call only when [`Self::poll_event`] has answered `None`; end
+    /// with [`Self::complete_read`].
     #[must_use]
     #[inline]
     pub fn begin_read(&mut self, most: usize) -> ReadOperation<B> {
@@ -306,7 +315,8 @@ impl<B: PayloadBuffer> Peer<B> {
         let ReadOperation { buffer, destination, direct, .. } = read;
         self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffers::READ_SIZE;
         if let Some(destination) = destination {
-            // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of the room.
+            // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of
+            // the room.
             #[allow(unsafe_code)]
             let placed = unsafe { self.link.connection.put_destination(destination, direct) };
             if let Err(fault) = placed {
@@ -339,8 +349,9 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
-    /// Takes what was read out of the peer, with the start of what was not parsed, so that events keep their place while the peer is used for
-    /// something else. Give it back with [`Self::put_input`]; until then it counts as unparsed, so that nothing behind it ends the connection.
+    /// Takes what was read out of the peer, with the start of what was not parsed, so that events keep their
+    /// place while the peer is used for something else. Give it back with [`Self::put_input`]; until then it
+    /// counts as unparsed, so that nothing behind it ends the connection.
     #[must_use]
     pub fn take_input(&mut self) -> (ReadBuffer, usize) {
         self.input_lent = true;
@@ -412,7 +423,8 @@ impl<B: PayloadBuffer> Peer<B> {
         self.link.connection.forgo_deflate();
     }
 
-    /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or received.
+    /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or
+    /// received.
     pub fn refuse(&mut self) {
         self.link.note_failure(Failure::Refused);
         self.release_input();
@@ -422,12 +434,14 @@ impl<B: PayloadBuffer> Peer<B> {
     /// The stream has ended; what was read before is parsed first.
     pub fn receive_eof(&mut self) {
         self.link.eof = true;
-        // Without the notice that TLS requires, the stream may have been cut by someone in between. The closing handshake
-        // of the WebSocket tells whether anything is missing, so this is not an error of its own.
+        // Without the notice that TLS requires, the stream may have been cut by someone in between. The
+        // closing handshake of the WebSocket tells whether anything is missing, so this is not an error of
+        // its own.
     }
 
-    /// The stream has ended and everything in it was handed out: the connection is over. True if this is so. Not before the peer's close frame was
-    /// answered, behind the frame that is being sent: a peer may end its direction of TCP with its close frame and read on.
+    /// The stream has ended and everything in it was handed out: the connection is over. True if this is so.
+    /// Not before the peer's close frame was answered, behind the frame that is being sent: a peer may end
+    /// its direction of TCP with its close frame and read on.
     pub fn poll_eof(&mut self) -> bool {
         if !self.link.eof || self.has_input() || self.link.owes_close() {
             return false;

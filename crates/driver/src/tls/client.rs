@@ -85,7 +85,8 @@ pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateK
 /// The variables that say where the operating system's authorities are.
 type Places = [Option<std::ffi::OsString>; 2];
 
-/// The operating system's authorities, read once for as long as the environment says that they are in the same place.
+/// The operating system's authorities, read once for as long as the environment says that they are in the
+/// same place.
 fn system_roots() -> Result<Arc<[CertificateDer<'static>]>, Error> {
     static ROOTS: Mutex<Option<(Places, Arc<[CertificateDer<'static>]>)>> = Mutex::new(None);
     let places = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(std::env::var_os);
@@ -142,7 +143,8 @@ impl Options {
         let mut trusted = Vec::new();
         if self.system_roots {
             let certificates = system_roots()?;
-            // Some systems ship certificates that are too old for the parser: they are left out, as browsers do.
+            // Some systems ship certificates that are too old for the parser: they are left out, as browsers
+            // do.
             roots.add_parsable_certificates(certificates.iter().cloned());
             trusted.push(certificates);
         }

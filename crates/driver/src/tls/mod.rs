@@ -15,14 +15,15 @@ pub use stacked::Stacked;
 
 /// Turns bytes of the socket into plain bytes and back. No I/O: buffers in, buffers out.
 pub trait Layer: Send {
-    /// Consumes from the front of `incoming`, appends plain bytes to `plain` and what the peer must be told to `outgoing`; how many bytes
-    /// were consumed: the caller keeps the rest and brings it again with more behind it.
+    /// Consumes from the front of `incoming`, appends plain bytes to `plain` and what the peer must be told
+    /// to `outgoing`; how many bytes were consumed: the caller keeps the rest and brings it again with more
+    /// behind it.
     ///
     /// Called with no bytes once to begin the handshake.
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error>;
 
-    /// Appends `plain`, encrypted, to `outgoing`. Only after the handshake. `pending` are the bytes that [`Self::receive`]
-    /// did not consume, which a layer may refer to.
+    /// Appends `plain`, encrypted, to `outgoing`. Only after the handshake. `pending` are the bytes that
+    /// [`Self::receive`] did not consume, which a layer may refer to.
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error>;
 
     /// Appends the notice that nothing more will be sent.
@@ -31,7 +32,8 @@ pub trait Layer: Send {
     /// Whether the handshake goes on.
     fn is_handshaking(&self) -> bool;
 
-    /// Whether the peer said that it will send nothing more. The end of the stream without it is a truncation.
+    /// Whether the peer said that it will send nothing more. The end of the stream without it is a
+    /// truncation.
     fn is_peer_closed(&self) -> bool;
 
     /// The protocol that was agreed on by ALPN.
@@ -40,7 +42,8 @@ pub trait Layer: Send {
     /// The version of the protocol, such as `TLSv1.3`.
     fn version(&self) -> Option<String>;
 
-    /// What was negotiated and who the peer is, once the handshake is over; `None`: the layer has an object of its own that tells.
+    /// What was negotiated and who the peer is, once the handshake is over; `None`: the layer has an object
+    /// of its own that tells.
     fn session(&self) -> Option<Session> {
         None
     }

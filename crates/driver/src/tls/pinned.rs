@@ -1,4 +1,5 @@
-//! Certificates that are trusted themselves, whoever has issued them: a server's own, made by `openssl req -x509`, as `ca=` or in `SSL_CERT_FILE`.
+//! Certificates that are trusted themselves, whoever has issued them: a server's own, made by `openssl req
+//! -x509`, as `ca=` or in `SSL_CERT_FILE`.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-/// Verifies by the trusted authorities, as usual, and accepts a server's certificate that is itself one of the trusted certificates.
+/// Verifies by the trusted authorities, as usual, and accepts a server's certificate that is itself one of
+/// the trusted certificates.
 #[derive(Debug)]
 pub(super) struct Verifier {
     authorities: Arc<WebPkiServerVerifier>,
@@ -25,8 +27,8 @@ impl Verifier {
     }
 }
 
-/// Whether the certificate was refused for who has issued it, and for nothing else: its dates are looked at first (webpki's
-/// `check_issuer_independent_properties`).
+/// Whether the certificate was refused for who has issued it, and for nothing else: its dates are looked at
+/// first (webpki's `check_issuer_independent_properties`).
 fn is_of_issuer(error: &rustls::Error) -> bool {
     match error {
         // A signature is bad if another authority of the same name is trusted.

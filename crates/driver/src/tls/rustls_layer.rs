@@ -1,5 +1,5 @@
-//! TLS by rustls' unbuffered API: decrypted in place, encrypted straight into the write queue. Between records it holds no
-//! buffer.
+//! TLS by rustls' unbuffered API: decrypted in place, encrypted straight into the write queue. Between
+//! records it holds no buffer.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,8 +23,9 @@ pub struct RustlsLayer {
     handshaking: bool,
     peer_closed: bool,
     verified: bool,
-    /// Bytes at the front of what [`Layer::receive`] did not consume that [`Layer::send`] has consumed since, and what it found in them: nothing as a
-    /// rule, because only an incomplete record is left over. For the next receive.
+    /// Bytes at the front of what [`Layer::receive`] did not consume that [`Layer::send`] has consumed since,
+    /// and what it found in them: nothing as a rule, because only an incomplete record is left over. For the
+    /// next receive.
     skip: usize,
     early: Vec<u8>,
 }
@@ -150,7 +151,8 @@ fn handle<Data>(
     (discard, Ok(step))
 }
 
-/// Appends what `write` writes to the room it is given; it answers with the size that it needs if that is not enough.
+/// Appends what `write` writes to the room it is given; it answers with the size that it needs if that is not
+/// enough.
 fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8]) -> Result<Option<usize>, usize>) {
     let start = outgoing.len();
     let mut room = guess;
@@ -166,8 +168,8 @@ fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8])
     }
 }
 
-/// Encrypts in the state that a connection reaches between records; false in any other, of which [`RustlsLayer::step`] takes care. How many bytes
-/// were consumed.
+/// Encrypts in the state that a connection reaches between records; false in any other, of which
+/// [`RustlsLayer::step`] takes care. How many bytes were consumed.
 fn encrypt<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Vec<u8>,
@@ -216,7 +218,8 @@ impl Layer for RustlsLayer {
                 Ok(Step::Again) => {}
                 Ok(Step::Done) => return Ok(consumed),
                 Err(error) => {
-                    // The alert that tells the peer why lies in wait; nothing else may be processed after an error.
+                    // The alert that tells the peer why lies in wait; nothing else may be processed after an
+                    // error.
                     while self.common().wants_write() {
                         let (discard, step) = self.step(&mut incoming[consumed..], plain, outgoing);
                         consumed += discard;

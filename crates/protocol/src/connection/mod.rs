@@ -64,7 +64,8 @@ pub struct Connection<B = Vec<u8>> {
     frame: Option<FrameProgress>,
     /// The data message that is open: between its first frame and its last.
     incoming: Option<Incoming>,
-    /// Where that message's bytes are. Invariant: `Some` only while `incoming` is, and not while a [`Destination`] is out.
+    /// Where that message's bytes are. Invariant: `Some` only while `incoming` is, and not while a
+    /// [`Destination`] is out.
     buffer: Option<B>,
     /// The control frame that is arriving.
     control: Option<Box<ControlPayload>>,
@@ -112,8 +113,8 @@ struct Outgoing {
     compressed: bool,
 }
 
-/// Room for the rest of a large payload, taken out of the connection so that the socket can be read into it directly.
-/// Give it back with [`Connection::put_destination`] before anything else is received.
+/// Room for the rest of a large payload, taken out of the connection so that the socket can be read into it
+/// directly. Give it back with [`Connection::put_destination`] before anything else is received.
 pub struct Destination<B> {
     buffer: B,
     wanted: usize,
@@ -195,8 +196,9 @@ impl<B: PayloadBuffer> Connection<B> {
         self.config.deflate = None;
     }
 
-    /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's window holds that one, so what
-    /// follows must not refer to those (RFC 7692 7.2.1). What is compressed next refers to nothing, which is allowed.
+    /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's
+    /// window holds that one, so what follows must not refer to those (RFC 7692 7.2.1). What is compressed
+    /// next refers to nothing, which is allowed.
     pub fn forget_sent(&mut self) {
         if self.outgoing.is_none() {
             self.deflater = None;
@@ -209,8 +211,9 @@ impl<B: PayloadBuffer> Connection<B> {
         self.incoming.is_some()
     }
 
-    /// How messages are handed out from now on. A message that has begun to arrive goes on in the new way: the fragments of it that are
-    /// assembled already are the next fragment, which [`Self::receive`] has at once.
+    /// How messages are handed out from now on. A message that has begun to arrive goes on in the new way:
+    /// the fragments of it that are assembled already are the next fragment, which [`Self::receive`] has at
+    /// once.
     pub fn set_delivery(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         // In the middle of a frame its end comes first.
@@ -242,8 +245,8 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Gives them away, unless they are in the middle of a message. What the peer may refer to stays; what we may refer to need not
-    /// (RFC 7692 7.1.1).
+    /// Gives them away, unless they are in the middle of a message. What the peer may refer to stays; what we
+    /// may refer to need not (RFC 7692 7.1.1).
     pub fn release_contexts(&mut self) -> Contexts {
         let mut contexts = Contexts::default();
         if self.outgoing.is_none() {
@@ -257,7 +260,8 @@ impl<B: PayloadBuffer> Connection<B> {
         contexts
     }
 
-    /// Takes what another connection has released, where it would otherwise allocate the same when it next needs it.
+    /// Takes what another connection has released, where it would otherwise allocate the same when it next
+    /// needs it.
     pub fn adopt_contexts(&mut self, contexts: Contexts) {
         let Some(params) = self.config.deflate else { return };
         if self.deflater.is_none() && self.outgoing.is_none() {
@@ -280,7 +284,8 @@ impl<B: PayloadBuffer> Connection<B> {
         self.config.deflate.is_some() && self.contexts_size() == 0
     }
 
-    /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been idle for a while.
+    /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been
+    /// idle for a while.
     pub fn release_idle(&mut self) {
         self.compressed = Vec::new();
         drop(self.release_contexts());

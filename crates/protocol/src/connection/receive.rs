@@ -1,7 +1,8 @@
 //! Receiving: bytes in, at most one event out per call.
 //!
-//! All input is consumed: header bytes wait in the connection, payload bytes are written to where the message will be
-//! delivered. So an incomplete frame needs no buffer of raw input, and a connection between messages needs none at all.
+//! All input is consumed: header bytes wait in the connection, payload bytes are written to where the message
+//! will be delivered. So an incomplete frame needs no buffer of raw input, and a connection between messages
+//! needs none at all.
 
 use alloc::boxed::Box;
 use core::mem;
@@ -16,15 +17,17 @@ use crate::payload::PayloadBuffer;
 use crate::state::Transition;
 use crate::{Side, mask, utf8};
 
-/// The largest buffer that is allocated on the word of a frame header alone. Beyond it, room grows with the bytes that
-/// arrive, so that a peer which announces much and sends nothing costs little where the limits are off.
+/// The largest buffer that is allocated on the word of a frame header alone. Beyond it, room grows with the
+/// bytes that arrive, so that a peer which announces much and sends nothing costs little where the limits are
+/// off.
 const MAX_TRUSTED_CAPACITY: usize = 16 << 20;
 
 impl<B: PayloadBuffer> Connection<B> {
-    /// Consumes bytes from the front of `input` up to the end of the next event; `None`: all of it, without an event.
+    /// Consumes bytes from the front of `input` up to the end of the next event; `None`: all of it, without
+    /// an event.
     ///
-    /// The bytes of an event with [`Payload::Slice`] lie in the part of `input` that was consumed, unmasked in place.
-    /// After a close frame or a fault all input is discarded (RFC 6455 1.4, 7.1.7).
+    /// The bytes of an event with [`Payload::Slice`] lie in the part of `input` that was consumed, unmasked
+    /// in place. After a close frame or a fault all input is discarded (RFC 6455 1.4, 7.1.7).
     #[inline]
     pub fn receive<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
         match self.receive_event(input) {
@@ -157,7 +160,8 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// The fast path: an uncompressed, unfragmented message that lies whole in `input` is delivered from there.
+    /// The fast path: an uncompressed, unfragmented message that lies whole in `input` is delivered from
+    /// there.
     #[inline]
     fn receive_whole_frame<'i>(
         &mut self,
@@ -343,8 +347,8 @@ impl<B: PayloadBuffer> Connection<B> {
         *self.fault.get_or_insert(fault)
     }
 
-    /// Takes out the room for the rest of the payload that is arriving, if it is plain data and at least `minimum` bytes are
-    /// missing: read the socket straight into it, then give it back.
+    /// Takes out the room for the rest of the payload that is arriving, if it is plain data and at least
+    /// `minimum` bytes are missing: read the socket straight into it, then give it back.
     #[inline]
     pub fn take_destination(&mut self, minimum: usize) -> Option<Destination<B>> {
         let frame = self.frame.as_ref()?;
@@ -362,12 +366,14 @@ impl<B: PayloadBuffer> Connection<B> {
         self.buffer.take().map(|buffer| Destination { buffer, wanted })
     }
 
-    /// Gives back what [`Self::take_destination`] took out, of whose room `written` bytes were filled. The event, if the
-    /// frame is complete, comes with the next [`Self::receive`], for which the input may be empty.
+    /// Gives back what [`Self::take_destination`] took out, of whose room `written` bytes were filled. The
+    /// event, if the frame is complete, comes with the next [`Self::receive`], for which the input may be
+    /// empty.
     ///
     /// # Safety
     ///
-    /// The first `written` bytes of [`Destination::room`] are initialised, and `written` is at most its length.
+    /// The first `written` bytes of [`Destination::room`] are initialised, and `written` is at most its
+    /// length.
     #[allow(unsafe_code)] // the counterpart of PayloadBuffer::advance
     pub unsafe fn put_destination(&mut self, mut destination: Destination<B>, written: usize) -> Result<(), Fault> {
         let start = destination.buffer.as_slice().len();

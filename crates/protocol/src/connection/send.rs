@@ -23,8 +23,8 @@ impl<F: FnOnce() -> Key> DrawKey for F {}
 impl<B: PayloadBuffer> Connection<B> {
     /// Appends an unfragmented message to `out`.
     ///
-    /// `compress`: `None` compresses as negotiated and above the threshold, `Some` overrides the threshold; without
-    /// negotiated compression it has no effect.
+    /// `compress`: `None` compresses as negotiated and above the threshold, `Some` overrides the threshold;
+    /// without negotiated compression it has no effect.
     #[inline]
     pub fn send_message(
         &mut self,
@@ -54,8 +54,8 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// The header of an unfragmented, uncompressed message whose payload the caller masks and writes itself, piece by
-    /// piece (see [`mask::append`]).
+    /// The header of an unfragmented, uncompressed message whose payload the caller masks and writes itself,
+    /// piece by piece (see [`mask::append`]).
     #[inline]
     pub fn send_message_header(
         &mut self,
@@ -119,10 +119,12 @@ impl<B: PayloadBuffer> Connection<B> {
         self.send_control(Opcode::Pong, payload, key, out)
     }
 
-    /// Appends a close frame to `out` and so begins the closing handshake, or answers the peer's (RFC 6455 5.5.1).
+    /// Appends a close frame to `out` and so begins the closing handshake, or answers the peer's (RFC 6455
+    /// 5.5.1).
     ///
-    /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4). The message is lost, which the peer is told by code
-    /// 1011, whatever `code` is, as by the `websockets` library.
+    /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4). The
+    /// message is lost, which the peer is told by code 1011, whatever `code` is, as by the `websockets`
+    /// library.
     pub fn send_close(
         &mut self,
         code: Option<CloseCode>,
@@ -151,8 +153,9 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Appends the reply that is due after [`Event::Close`](crate::Event::Close), if it is: "it typically echoes the status code it received" (RFC
-    /// 6455 5.5.1). The reason is echoed too, as in the `websockets` library.
+    /// Appends the reply that is due after [`Event::Close`](crate::Event::Close), if it is: "it typically
+    /// echoes the status code it received" (RFC 6455 5.5.1). The reason is echoed too, as in the `websockets`
+    /// library.
     pub fn send_close_reply(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
         if self.state != State::CloseReceived {
             return;
@@ -163,16 +166,16 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Appends the close frame that tells the peer of the fault that failed the connection, unless a close frame was sent
-    /// before (RFC 6455 7.1.7).
+    /// Appends the close frame that tells the peer of the fault that failed the connection, unless a close
+    /// frame was sent before (RFC 6455 7.1.7).
     pub fn send_fault(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
         if let Some(fault) = self.fault {
             self.append_failure(fault.close_code(), &fault.to_string(), key, out);
         }
     }
 
-    /// Fails the connection for a reason that is not in the bytes received, such as a missing pong, and appends the close
-    /// frame that says so, unless one was sent before.
+    /// Fails the connection for a reason that is not in the bytes received, such as a missing pong, and
+    /// appends the close frame that says so, unless one was sent before.
     pub fn send_failure(&mut self, code: CloseCode, reason: &str, key: impl DrawKey, out: &mut Vec<u8>) {
         if self.state == State::Closed {
             return;
@@ -210,8 +213,9 @@ impl<B: PayloadBuffer> Connection<B> {
         key: impl DrawKey,
         out: &mut Vec<u8>,
     ) -> Result<(), SendError> {
-        // RFC 6455 5.5.1: nothing but the closing handshake after a close frame; a pong is still due while we wait for
-        // the peer's close frame only "unless it already received a Close frame" (5.5.2), and 5.5.1 forbids just data.
+        // RFC 6455 5.5.1: nothing but the closing handshake after a close frame; a pong is still due while we
+        // wait for the peer's close frame only "unless it already received a Close frame" (5.5.2), and 5.5.1
+        // forbids just data.
         if !(self.state.can_send() || opcode == Opcode::Pong && self.state == State::CloseSent) {
             return Err(SendError::NotOpen);
         }

@@ -16,7 +16,8 @@ const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 /// How much room to ask for at once when inflating. A bomb of any size costs at most this beyond the limit.
 const INFLATE_STEP: core::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 
-/// A compressor and a decompressor that a connection has released: memory for another one, without their past.
+/// A compressor and a decompressor that a connection has released: memory for another one, without their
+/// past.
 #[derive(Default)]
 pub struct Contexts {
     pub(crate) deflater: Option<Box<Deflater>>,
@@ -43,9 +44,10 @@ impl Deflater {
     pub(crate) fn new(params: &Params) -> Self {
         let config = DeflateConfig {
             level: i32::from(params.level),
-            // Negative: raw deflate, without a zlib header. The library has no encoder for a window of 256 bytes, but its
-            // encoder for 512 never refers back further than 512 - 262 = 250 bytes (its minimal look-ahead), so every
-            // stream that it writes fits a window of 256 bytes too; a test compares.
+            // Negative: raw deflate, without a zlib header. The library has no encoder for a window of 256
+            // bytes, but its encoder for 512 never refers back further than 512 - 262 = 250 bytes (its
+            // minimal look-ahead), so every stream that it writes fits a window of 256 bytes too; a test
+            // compares.
             window_bits: -i32::from(params.local_window_bits.max(9)),
             mem_level: i32::from(params.memory_level),
             ..DeflateConfig::default()
@@ -62,7 +64,8 @@ impl Deflater {
         self.params == *params
     }
 
-    /// Bytes that one takes, about: its window and the chains in it, a hash table of one size, and what the memory level determines.
+    /// Bytes that one takes, about: its window and the chains in it, a hash table of one size, and what the
+    /// memory level determines.
     pub(crate) fn size(params: &Params) -> usize {
         (4 << params.local_window_bits) + (128 << 10) + (1 << (params.memory_level + 9))
     }
@@ -77,8 +80,8 @@ impl Deflater {
             let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
             let spare = out.spare_capacity_mut();
             let room = spare.len();
-            // BufError means that there was nothing to do: an empty piece behind a flush. A stream error cannot occur:
-            // the stream is never finished and its configuration was checked when it was made.
+            // BufError means that there was nothing to do: an empty piece behind a flush. A stream error
+            // cannot occur: the stream is never finished and its configuration was checked when it was made.
             let _ = self.stream.compress_uninit(input, spare, DeflateFlush::SyncFlush);
             let produced = (self.stream.total_out() - total_out) as usize;
             input = &input[(self.stream.total_in() - total_in) as usize..];
@@ -96,7 +99,8 @@ impl Deflater {
                 // RFC 7692 7.2.1: "Remove 4 octets (that are 0x00 0x00 0xff 0xff) from the tail end."
                 out.truncate(out.len() - TAIL.len());
             } else if out.len() == start {
-                // Nothing behind the flush of the piece before: the header of an empty block, whose rest is the tail.
+                // Nothing behind the flush of the piece before: the header of an empty block, whose rest is
+                // the tail.
                 out.push(0x00);
             }
             if self.reset_after_message {
@@ -108,11 +112,12 @@ impl Deflater {
 
 /// Inflates incoming messages.
 ///
-/// The decoder takes far more memory (zlib-rs: 48 KiB) than the part of the past that the peer may refer to, so that is kept apart: between
-/// messages a decoder can be dropped, and made again.
+/// The decoder takes far more memory (zlib-rs: 48 KiB) than the part of the past that the peer may refer to,
+/// so that is kept apart: between messages a decoder can be dropped, and made again.
 pub(crate) struct Inflater {
     stream: Option<Box<Inflate>>,
-    /// What was inflated last: at least as much as the peer may refer to, at most twice that; nothing if it must not refer to anything.
+    /// What was inflated last: at least as much as the peer may refer to, at most twice that; nothing if it
+    /// must not refer to anything.
     window: Vec<u8>,
     window_bits: u8,
     reset_after_message: bool,
@@ -187,8 +192,8 @@ impl Inflater {
         stream
     }
 
-    /// Appends what `input` inflates to to `out`, which may come to hold one byte more than `limit` and no more:
-    /// the caller compares.
+    /// Appends what `input` inflates to to `out`, which may come to hold one byte more than `limit` and no
+    /// more: the caller compares.
     pub(crate) fn inflate<B: PayloadBuffer>(&mut self, input: &[u8], out: &mut B, limit: usize) -> Result<(), Fault> {
         let start = out.as_slice().len();
         let mut stream = self.make_stream();
@@ -223,13 +228,14 @@ impl Inflater {
             unsafe {
                 out.advance(produced);
             }
-            // What came out before the error may be at fault, too, and then it was first: text that is not UTF-8, or too
-            // much, which the caller tells.
+            // What came out before the error may be at fault, too, and then it was first: text that is not
+            // UTF-8, or too much, which the caller tells.
             let Ok(status) = status else {
                 return if out.as_slice().len() > limit { Ok(()) } else { Err(Fault::InvalidDeflate) };
             };
             if status == Status::StreamEnd {
-                // RFC 7692 7.2.3.5 lets a sender finish the stream with BFINAL inside a message; what follows is a new one.
+                // RFC 7692 7.2.3.5 lets a sender finish the stream with BFINAL inside a message; what follows
+                // is a new one.
                 stream.reset(false);
                 self.window.clear();
                 start = out.as_slice().len();
@@ -248,7 +254,8 @@ impl Inflater {
     pub(crate) fn finish<B: PayloadBuffer>(&mut self, out: &mut B, limit: usize) -> Result<(), Fault> {
         let len = out.as_slice().len();
         self.inflate(&TAIL, out, limit)?;
-        // Behind a complete block the tail is an empty one. Where it makes data, the message ended inside a block.
+        // Behind a complete block the tail is an empty one. Where it makes data, the message ended inside a
+        // block.
         if out.as_slice().len() > len {
             return Err(Fault::InvalidDeflate);
         }

@@ -1,7 +1,7 @@
 //! Negotiation of permessage-deflate (RFC 7692 5 and 7.1), both sides.
 //!
-//! Turns a [`Config`] and the peer's Sec-WebSocket-Extensions into [`Params`]. Compresses nothing. Called by the
-//! opening handshake; the codec works from the [`Params`].
+//! Turns a [`Config`] and the peer's Sec-WebSocket-Extensions into [`Params`]. Compresses nothing. Called by
+//! the opening handshake; the codec works from the [`Params`].
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -36,18 +36,19 @@ pub struct Config {
     /// Memory of our compressor, 1 to 9: it takes 2^(level + 9) bytes beside its window. Default 5, as in the
     /// `websockets` library: 16 KiB.
     pub memory_level: u8,
-    /// Messages whose payload is shorter than this many bytes are sent uncompressed. Default 32: what is shorter
-    /// seldom shrinks by more than the bytes that end a deflate block, and still costs a run of the compressor.
+    /// Messages whose payload is shorter than this many bytes are sent uncompressed. Default 32: what is
+    /// shorter seldom shrinks by more than the bytes that end a deflate block, and still costs a run of the
+    /// compressor.
     pub threshold: usize,
     /// The server compresses each message by itself. A client makes it a condition of its offer.
     pub server_no_context_takeover: bool,
     /// The client compresses each message by itself. A client does so and says so; a server demands it.
     pub client_no_context_takeover: bool,
-    /// The largest window of the server's compressor, 8 to 15. `None`: no bound of ours. A client makes it a condition
-    /// of its offer.
+    /// The largest window of the server's compressor, 8 to 15. `None`: no bound of ours. A client makes it a
+    /// condition of its offer.
     pub server_max_window_bits: Option<u8>,
-    /// The largest window of the client's compressor, 8 to 15. `None`: no bound of ours; a client then offers to obey
-    /// any bound of the server. A server can only set a bound if the client offers to obey one.
+    /// The largest window of the client's compressor, 8 to 15. `None`: no bound of ours; a client then offers
+    /// to obey any bound of the server. A server can only set a bound if the client offers to obey one.
     pub client_max_window_bits: Option<u8>,
 }
 
@@ -58,8 +59,9 @@ pub struct Params {
     pub local_no_context_takeover: bool,
     /// The peer's compressor forgets its window after each message, so our decompressor can, too.
     pub remote_no_context_takeover: bool,
-    /// The window of our compressor, 8 to 15. Nothing that we send may reach back further than 2^bits bytes. For 8,
-    /// zlib's compressor is run with 9: it keeps 262 bytes of its window in reserve, and so reaches back 250 at most.
+    /// The window of our compressor, 8 to 15. Nothing that we send may reach back further than 2^bits bytes.
+    /// For 8, zlib's compressor is run with 9: it keeps 262 bytes of its window in reserve, and so reaches
+    /// back 250 at most.
     pub local_window_bits: u8,
     /// The window of the peer's compressor, 8 to 15: what our decompressor needs.
     pub remote_window_bits: u8,
@@ -72,7 +74,8 @@ pub struct Params {
 }
 
 impl Config {
-    /// The defaults of a client: context takeover both ways, windows of 32 KiB, smaller ones if the server asks.
+    /// The defaults of a client: context takeover both ways, windows of 32 KiB, smaller ones if the server
+    /// asks.
     #[must_use]
     pub const fn client() -> Self {
         Self {
@@ -86,8 +89,8 @@ impl Config {
         }
     }
 
-    /// The defaults of a server: as the client's, but windows of 4 KiB both ways, as in the `websockets` library. A
-    /// server holds many connections, and beyond 4 KiB memory grows faster than messages shrink.
+    /// The defaults of a server: as the client's, but windows of 4 KiB both ways, as in the `websockets`
+    /// library. A server holds many connections, and beyond 4 KiB memory grows faster than messages shrink.
     #[must_use]
     pub const fn server() -> Self {
         Self { server_max_window_bits: Some(12), client_max_window_bits: Some(12), ..Self::client() }
@@ -117,8 +120,8 @@ impl Config {
     /// The client's offer: an element for Sec-WebSocket-Extensions.
     #[must_use]
     pub fn offer(&self) -> String {
-        // RFC 7692 7.1.2.2: with client_max_window_bits the client says that it will obey a bound, and without a
-        // value that it suggests none. Our choice: always there, as our compressor can obey any.
+        // RFC 7692 7.1.2.2: with client_max_window_bits the client says that it will obey a bound, and
+        // without a value that it suggests none. Our choice: always there, as our compressor can obey any.
         let client_max_window_bits = self.client_max_window_bits.map_or(ClientBits::Any, ClientBits::AtMost);
         Agreed {
             server_no_context_takeover: self.server_no_context_takeover,
@@ -129,17 +132,19 @@ impl Config {
         .to_text()
     }
 
-    /// The server's answer to the offers in a request: the parameters and the element for Sec-WebSocket-Extensions, or
-    /// `None` if permessage-deflate is not offered in a form that can be accepted.
+    /// The server's answer to the offers in a request: the parameters and the element for
+    /// Sec-WebSocket-Extensions, or `None` if permessage-deflate is not offered in a form that can be
+    /// accepted.
     ///
     /// # Errors
     /// Sec-WebSocket-Extensions is malformed, or this configuration is invalid.
     pub fn accept_offers(&self, headers: &HeaderList) -> Result<Option<(Params, String)>, HandshakeError> {
         self.validate()?;
-        // RFC 7692 5.1: offers stand in order of preference. RFC 6455 9.1: a server ignores what it does not know.
+        // RFC 7692 5.1: offers stand in order of preference. RFC 6455 9.1: a server ignores what it does not
+        // know.
         for extension in parse_extensions(headers)?.iter().filter(|extension| extension.name == NAME) {
-            // RFC 7692 7.1: a server MUST decline an offer with a parameter that is unknown, invalid or repeated. The
-            // client may have added a second offer as a fallback.
+            // RFC 7692 7.1: a server MUST decline an offer with a parameter that is unknown, invalid or
+            // repeated. The client may have added a second offer as a fallback.
             let Ok(offer) = Agreed::parse(extension, Message::Offer) else { continue };
             let agreed = self.answer(&offer);
             let params = Params {
@@ -161,14 +166,15 @@ impl Config {
         Agreed {
             // RFC 7692 7.1.1.1: a server accepts the parameter by including it, and may include it unasked.
             server_no_context_takeover: offer.server_no_context_takeover || self.server_no_context_takeover,
-            // RFC 7692 7.1.1.2: in an offer it is a hint that the server may follow; ours does, as it saves the
-            // decompressor's window. Unasked, it demands.
+            // RFC 7692 7.1.1.2: in an offer it is a hint that the server may follow; ours does, as it saves
+            // the decompressor's window. Unasked, it demands.
             client_no_context_takeover: offer.client_no_context_takeover || self.client_no_context_takeover,
-            // RFC 7692 7.1.2.1: a server accepts with the same or a smaller value, and may include one unasked.
+            // RFC 7692 7.1.2.1: a server accepts with the same or a smaller value, and may include one
+            // unasked.
             server_max_window_bits: min(offer.server_max_window_bits, self.server_max_window_bits),
             client_max_window_bits: match offer.client_max_window_bits {
-                // RFC 7692 7.1.2.2: without the parameter in the offer, the server MUST NOT include it. Our choice: to
-                // compress with the large window then, rather than not at all.
+                // RFC 7692 7.1.2.2: without the parameter in the offer, the server MUST NOT include it. Our
+                // choice: to compress with the large window then, rather than not at all.
                 ClientBits::Unbounded => ClientBits::Unbounded,
                 ClientBits::Any => self.client_max_window_bits.map_or(ClientBits::Unbounded, ClientBits::AtMost),
                 // It is a hint, too: echoed, it saves the decompressor memory.
@@ -179,12 +185,12 @@ impl Config {
         }
     }
 
-    /// The client's check of the server's answer to [`Config::offer`]: the parameters, or `None` if the server
-    /// declined.
+    /// The client's check of the server's answer to [`Config::offer`]: the parameters, or `None` if the
+    /// server declined.
     ///
-    /// # Errors
-    /// Sec-WebSocket-Extensions is malformed, or it accepts what was not offered, or accepts it twice, or with
-    /// parameters that the offer does not allow. The client then has to fail the connection (RFC 7692 7.1).
+    /// # Errors Sec-WebSocket-Extensions is malformed, or it accepts what was not offered, or accepts it
+    /// twice, or with parameters that the offer does not allow. The client then has to fail the connection
+    /// (RFC 7692 7.1).
     pub fn accept_response(&self, headers: &HeaderList) -> Result<Option<Params>, HandshakeError> {
         let mut params = None;
         for extension in parse_extensions(headers)? {
@@ -215,8 +221,8 @@ impl Config {
                 Some(_) => {}
             }
         }
-        // RFC 7692 7.1.2.2: in an answer to a value, the server's is "equal to or smaller than" it. The parameter
-        // itself was offered: we always do.
+        // RFC 7692 7.1.2.2: in an answer to a value, the server's is "equal to or smaller than" it. The
+        // parameter itself was offered: we always do.
         let answered = answer.client_max_window_bits.bound();
         if let (Some(asked), Some(bits)) = (self.client_max_window_bits, answered)
             && bits > asked
@@ -274,7 +280,8 @@ enum Message {
 }
 
 impl Agreed {
-    /// RFC 7692 7.1: fails on a parameter that is not defined for the message, has an invalid value or is repeated.
+    /// RFC 7692 7.1: fails on a parameter that is not defined for the message, has an invalid value or is
+    /// repeated.
     fn parse(extension: &Extension, message: Message) -> Result<Self, HandshakeError> {
         let mut agreed = Self::default();
         for parameter in &extension.parameters {
@@ -296,7 +303,8 @@ impl Agreed {
                     if agreed.client_max_window_bits != ClientBits::Unbounded {
                         return Err(HandshakeError::DuplicateParameter { parameter: CLIENT_MAX_WINDOW_BITS });
                     }
-                    // RFC 7692 7.1.2.2: in an offer it "has no value or" a number, in an answer it has a number.
+                    // RFC 7692 7.1.2.2: in an offer it "has no value or" a number, in an answer it has a
+                    // number.
                     agreed.client_max_window_bits = match (value, message) {
                         (None, Message::Offer) => ClientBits::Any,
                         _ => ClientBits::AtMost(parse_bits(CLIENT_MAX_WINDOW_BITS, value)?),

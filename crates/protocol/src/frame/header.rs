@@ -8,7 +8,8 @@ const FIN: u8 = 0x80;
 const RSV1: u8 = 0x40;
 const MASKED: u8 = 0x80;
 
-/// A decoded frame header. RSV2 and RSV3 are not kept: no extension that we know uses them, so they are faults.
+/// A decoded frame header. RSV2 and RSV3 are not kept: no extension that we know uses them, so they are
+/// faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The last frame of its message.
@@ -43,15 +44,16 @@ impl Header {
     /// The longest header, in bytes.
     pub const MAX: usize = 14;
 
-    /// Decodes the header at the start of `input`: with its length in bytes, or `None` if `input` ends inside it.
+    /// Decodes the header at the start of `input`: with its length in bytes, or `None` if `input` ends inside
+    /// it.
     ///
     /// Checks what a header must obey by itself: opcode, RSV2 and RSV3, shortest length, control frame rules.
     #[inline]
     pub fn decode(input: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
         let [first, second, rest @ ..] = input else { return Ok(None) };
         let opcode = Opcode::decode(first & 0x0F)?;
-        // RFC 6455 5.2: "MUST be 0 unless an extension is negotiated that defines meanings for non-zero values."
-        // RSV1 is judged by the connection, which knows whether compression was negotiated.
+        // RFC 6455 5.2: "MUST be 0 unless an extension is negotiated that defines meanings for non-zero
+        // values." RSV1 is judged by the connection, which knows whether compression was negotiated.
         if first & 0x30 != 0 {
             return Err(Fault::ReservedBits(first >> 4 & 7));
         }
@@ -81,7 +83,8 @@ impl Header {
             short => (u64::from(short), 0),
         };
         if opcode.is_control() {
-            // RFC 6455 5.5: "All control frames MUST have a payload length of 125 bytes or less and MUST NOT be fragmented."
+            // RFC 6455 5.5: "All control frames MUST have a payload length of 125 bytes or less and MUST NOT
+            // be fragmented."
             if !fin {
                 return Err(Fault::FragmentedControl);
             }

@@ -1,4 +1,5 @@
-//! Frames (RFC 6455 5.2): opcodes and headers. Payloads are the business of [`Connection`](crate::Connection).
+//! Frames (RFC 6455 5.2): opcodes and headers. Payloads are the business of
+//! [`Connection`](crate::Connection).
 
 mod header;
 mod opcode;

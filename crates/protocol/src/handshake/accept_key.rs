@@ -10,8 +10,8 @@ use sha1::{Digest as _, Sha1};
 /// The GUID that RFC 6455 1.3 appends to the key.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// RFC 4648 3.5 leaves it to the decoder whether unused bits must be zero. Our choice: they need not be, as nothing
-/// hangs on the nonce and some clients draw the characters themselves.
+/// RFC 4648 3.5 leaves it to the decoder whether unused bits must be zero. Our choice: they need not be, as
+/// nothing hangs on the nonce and some clients draw the characters themselves.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&alphabet::STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 

@@ -1,14 +1,14 @@
 //! [`BodyReader`]: collects the body of a response that refuses, up to a limit.
 //!
-//! The connection is not used again, so nothing behind the body matters, and a body that breaks the rules is cut where
-//! it does instead of hiding the status that came with it.
+//! The connection is not used again, so nothing behind the body matters, and a body that breaks the rules is
+//! cut where it does instead of hiding the status that came with it.
 
 use alloc::vec::Vec;
 
 use super::header_list::HeaderList;
 
-/// Longest chunk-size line, extensions included, in bytes. RFC 9112 7.1.1 asks for a limit and names none; ours is far
-/// above what servers send.
+/// Longest chunk-size line, extensions included, in bytes. RFC 9112 7.1.1 asks for a limit and names none;
+/// ours is far above what servers send.
 const CHUNK_LINE: usize = 1024;
 
 /// Collects one body.
@@ -87,7 +87,8 @@ impl BodyReader {
 
     /// Notes the end of the stream.
     pub(crate) fn receive_eof(&mut self) {
-        // RFC 9112 8: a message is incomplete if the stream ends inside its Content-Length or before its last chunk.
+        // RFC 9112 8: a message is incomplete if the stream ends inside its Content-Length or before its last
+        // chunk.
         if !matches!(self.framing, Framing::Done | Framing::UntilEof) {
             self.truncated = true;
         }
@@ -99,7 +100,8 @@ impl BodyReader {
         (core::mem::take(&mut self.body), self.truncated)
     }
 
-    /// Keeps up to `remaining` bytes, as far as the limit allows; returns the input behind them and what remains.
+    /// Keeps up to `remaining` bytes, as far as the limit allows; returns the input behind them and what
+    /// remains.
     fn take<'a>(&mut self, input: &'a [u8], remaining: u64) -> (&'a [u8], u64) {
         let wanted = usize::try_from(remaining).unwrap_or(usize::MAX).min(input.len());
         let kept = wanted.min(self.limit - self.body.len());
@@ -145,12 +147,13 @@ impl BodyReader {
 
 /// How the length of the body is told (RFC 9112 6.3), and whether the head is too contradictory to tell.
 fn framing(status: u16, headers: &HeaderList) -> (Framing, bool) {
-    // 1: "any response with a 1xx (Informational), 204 (No Content), or 304 (Not Modified) status code" has no body.
+    // 1: "any response with a 1xx (Informational), 204 (No Content), or 304 (Not Modified) status code" has
+    // no body.
     if status < 200 || status == 204 || status == 304 {
         return (Framing::Done, false);
     }
-    // 3 and 4: Transfer-Encoding overrides Content-Length; chunked counts if it is the final coding, otherwise the
-    // body goes on until the connection is closed.
+    // 3 and 4: Transfer-Encoding overrides Content-Length; chunked counts if it is the final coding,
+    // otherwise the body goes on until the connection is closed.
     if headers.contains("Transfer-Encoding") {
         let last = headers.tokens("Transfer-Encoding").last();
         let chunked = last.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
@@ -158,7 +161,8 @@ fn framing(status: u16, headers: &HeaderList) -> (Framing, bool) {
     }
     match content_length(headers) {
         Ok(Some(length)) => (Framing::Length(length), false),
-        // 8: "the message body length is determined by the number of octets received prior to the server closing".
+        // 8: "the message body length is determined by the number of octets received prior to the server
+        // closing".
         Ok(None) => (Framing::UntilEof, false),
         // 5: with an invalid Content-Length the body must be discarded. The status is still worth reporting.
         Err(InvalidLength) => (Framing::Done, true),

@@ -47,8 +47,8 @@ pub struct ClientRequest {
     pub user_agent: Option<String>,
     /// The Authorization field, with its scheme.
     pub authorization: Option<String>,
-    /// More fields. One with a name from above takes the place of it; the fields that the handshake depends on are
-    /// refused, except Host.
+    /// More fields. One with a name from above takes the place of it; the fields that the handshake depends
+    /// on are refused, except Host.
     pub headers: HeaderList,
 }
 
@@ -196,12 +196,12 @@ impl ClientHandshake {
         self.request.to_bytes()
     }
 
-    /// Takes bytes from the server, in pieces of any size. Bytes behind the head of a 101 response are left alone: they
-    /// are frames. Interim responses (100, 102, 103, ...) are skipped.
+    /// Takes bytes from the server, in pieces of any size. Bytes behind the head of a 101 response are left
+    /// alone: they are frames. Interim responses (100, 102, 103, ...) are skipped.
     ///
-    /// # Errors
-    /// [`HandshakeError::Rejected`] carries a response with another status, once its body is complete or over the
-    /// limit; any other error tells which rule the response breaks. The handshake is over then.
+    /// # Errors [`HandshakeError::Rejected`] carries a response with another status, once its body is
+    /// complete or over the limit; any other error tells which rule the response breaks. The handshake is
+    /// over then.
     pub fn receive(&mut self, input: &[u8]) -> Result<Progress<Accepted>, HandshakeError> {
         let (consumed, response) = match self.reader.receive(input)? {
             Progress::Incomplete => return Ok(Progress::Incomplete),
@@ -218,8 +218,9 @@ impl ClientHandshake {
         }
     }
 
-    /// Notes that nothing more will come, as the stream ended or time is up, and returns the error to which that leads:
-    /// [`HandshakeError::Rejected`] with what has come of the body, or [`HandshakeError::ConnectionClosed`].
+    /// Notes that nothing more will come, as the stream ended or time is up, and returns the error to which
+    /// that leads: [`HandshakeError::Rejected`] with what has come of the body, or
+    /// [`HandshakeError::ConnectionClosed`].
     pub fn receive_eof(&mut self) -> HandshakeError {
         self.reader.receive_eof()
     }
@@ -242,7 +243,8 @@ impl ClientHandshake {
         if !upgrade.next().is_some_and(|token| token.eq_ignore_ascii_case(b"websocket")) || upgrade.next().is_some() {
             return Err(HandshakeError::InvalidUpgrade { name: "Upgrade", value: headers.describe("Upgrade") });
         }
-        // 3: Connection contains "a token that is ... an ASCII case-insensitive match for the value "Upgrade"".
+        // 3: Connection contains "a token that is ... an ASCII case-insensitive match for the value
+        // "Upgrade"".
         if !headers.contains_token("Connection", "Upgrade") {
             return Err(HandshakeError::InvalidUpgrade { name: "Connection", value: headers.describe("Connection") });
         }
@@ -267,8 +269,8 @@ impl ClientHandshake {
         Ok((self.check_subprotocol(headers)?, deflate))
     }
 
-    /// 6: no subprotocol "that was not present in the client's handshake". 11.3.4: the field "MUST NOT appear more than
-    /// once in an HTTP response".
+    /// 6: no subprotocol "that was not present in the client's handshake". 11.3.4: the field "MUST NOT appear
+    /// more than once in an HTTP response".
     fn check_subprotocol(&self, headers: &HeaderList) -> Result<Option<String>, HandshakeError> {
         let Some(chosen) = headers.single("Sec-WebSocket-Protocol")? else { return Ok(None) };
         match self.subprotocols.iter().find(|offered| offered.as_bytes() == chosen) {

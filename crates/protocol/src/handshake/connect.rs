@@ -30,8 +30,8 @@ impl ConnectRequest {
     }
 
     fn to_request(&self) -> Result<Request, HandshakeError> {
-        // RFC 9110 9.3.6: the target is "only the host and port number of the tunnel destination, separated by a
-        // colon. There is no default port".
+        // RFC 9110 9.3.6: the target is "only the host and port number of the tunnel destination, separated
+        // by a colon. There is no default port".
         let port = self.authority.rsplit_once(':').map_or("", |(_, port)| port);
         if !is_authority(self.authority.as_bytes()) || !port.parse::<u16>().is_ok_and(|number| number > 0) {
             return Err(HandshakeError::InvalidArgument {
@@ -70,7 +70,8 @@ impl fmt::Debug for ConnectRequest {
     }
 }
 
-/// One CONNECT: send [`ConnectHandshake::request_bytes`], feed what comes back to [`ConnectHandshake::receive`].
+/// One CONNECT: send [`ConnectHandshake::request_bytes`], feed what comes back to
+/// [`ConnectHandshake::receive`].
 #[derive(Clone, Debug)]
 pub struct ConnectHandshake {
     request: Request,
@@ -83,8 +84,9 @@ impl ConnectHandshake {
     /// # Errors
     /// A part of the request cannot be sent; the error names it.
     pub fn new(request: &ConnectRequest, limits: Limits) -> Result<Self, HandshakeError> {
-        // RFC 9110 9.3.6: "Any 2xx (Successful) response indicates that the sender ... will switch to tunnel mode
-        // immediately after the response header section"; a Content-Length or Transfer-Encoding in it is ignored.
+        // RFC 9110 9.3.6: "Any 2xx (Successful) response indicates that the sender ... will switch to tunnel
+        // mode immediately after the response header section"; a Content-Length or Transfer-Encoding in it is
+        // ignored.
         let reader = ResponseReader::new(limits, |status| (200..300).contains(&status));
         Ok(Self { request: request.to_request()?, reader })
     }
@@ -101,17 +103,18 @@ impl ConnectHandshake {
         self.request.to_bytes()
     }
 
-    /// Takes bytes from the proxy, in pieces of any size. Bytes behind the head of a 2xx response are left alone: they
-    /// come through the tunnel.
+    /// Takes bytes from the proxy, in pieces of any size. Bytes behind the head of a 2xx response are left
+    /// alone: they come through the tunnel.
     ///
-    /// # Errors
-    /// [`HandshakeError::Rejected`] carries a response with another status, once its body is complete or over the
-    /// limit; any other error tells what is wrong with its bytes. The handshake is over then.
+    /// # Errors [`HandshakeError::Rejected`] carries a response with another status, once its body is
+    /// complete or over the limit; any other error tells what is wrong with its bytes. The handshake is over
+    /// then.
     pub fn receive(&mut self, input: &[u8]) -> Result<Progress<Response>, HandshakeError> {
         self.reader.receive(input)
     }
 
-    /// Notes that nothing more will come, as the stream ended or time is up, and returns the error to which that leads.
+    /// Notes that nothing more will come, as the stream ended or time is up, and returns the error to which
+    /// that leads.
     pub fn receive_eof(&mut self) -> HandshakeError {
         self.reader.receive_eof()
     }

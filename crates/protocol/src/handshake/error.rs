@@ -9,8 +9,8 @@ use core::fmt;
 use super::header_list::{DuplicateHeader, HeaderError, HeaderList};
 use super::message::Response;
 
-/// Why an opening handshake, or a CONNECT to a proxy, did not succeed; sorted by fault. Text of the peer is escaped and
-/// cut where it is long.
+/// Why an opening handshake, or a CONNECT to a proxy, did not succeed; sorted by fault. Text of the peer is
+/// escaped and cut where it is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -180,8 +180,8 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// The status of the HTTP response by which a server answers this error: the only map from errors to statuses.
-    /// 500 stands for what is not the client's fault.
+    /// The status of the HTTP response by which a server answers this error: the only map from errors to
+    /// statuses. 500 stands for what is not the client's fault.
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
@@ -224,8 +224,8 @@ impl HandshakeError {
             Self::InvalidMethod { .. } => &[("Allow", "GET")],
             // RFC 9110 15.5.22: the server "MUST send an Upgrade header field in a 426 response".
             Self::InvalidUpgrade { .. } => &[("Upgrade", "websocket")],
-            // RFC 6455 4.4: the server MUST respond with a Sec-WebSocket-Version of all versions that it is willing to
-            // use.
+            // RFC 6455 4.4: the server MUST respond with a Sec-WebSocket-Version of all versions that it is
+            // willing to use.
             Self::UnsupportedWebSocketVersion { .. } => &[("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")],
             _ => &[],
         }
@@ -376,7 +376,8 @@ pub(crate) fn excerpt(line: &[u8]) -> String {
     text
 }
 
-/// Writes a text of the peer so that it cannot disturb a log: cut where it is long, control characters escaped.
+/// Writes a text of the peer so that it cannot disturb a log: cut where it is long, control characters
+/// escaped.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -83,8 +83,8 @@ impl Parser<'_> {
         Some(Extension { name, parameters })
     }
 
-    /// `token [ "=" (token | quoted-string) ]`; the grammar of RFC 2616, which RFC 6455 uses, allows whitespace
-    /// around the sign.
+    /// `token [ "=" (token | quoted-string) ]`; the grammar of RFC 2616, which RFC 6455 uses, allows
+    /// whitespace around the sign.
     fn parse_parameter(&mut self) -> Option<Parameter> {
         let name = self.parse_token()?;
         self.skip_whitespace();
@@ -103,8 +103,8 @@ impl Parser<'_> {
         if token.is_empty() { None } else { core::str::from_utf8(token).ok().map(ToOwned::to_owned) }
     }
 
-    /// The rest of a quoted string. RFC 6455 9.1: "the value after quoted-string unescaping MUST conform to the
-    /// 'token' ABNF".
+    /// The rest of a quoted string. RFC 6455 9.1: "the value after quoted-string unescaping MUST conform to
+    /// the 'token' ABNF".
     fn parse_quoted(&mut self) -> Option<String> {
         let mut value = Vec::new();
         loop {

@@ -1,7 +1,7 @@
 //! [`HeadReader`]: collects the bytes of one head, wherever they are split, and parses it with httparse.
 //!
-//! Every verdict depends on the bytes alone, never on how they were divided: faults are looked for in the order of the
-//! bytes. Knows HTTP/1 (RFC 9112), nothing of WebSocket.
+//! Every verdict depends on the bytes alone, never on how they were divided: faults are looked for in the
+//! order of the bytes. Knows HTTP/1 (RFC 9112), nothing of WebSocket.
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;
@@ -95,8 +95,8 @@ impl HeadReader {
         let (Some(status), Some(minor)) = (head.code, head.version) else {
             return Err(self.malformed_start());
         };
-        // RFC 9110 15: "All valid status codes are within the range of 100 to 599, inclusive". Our choice: codes above
-        // are left to whoever reads the response.
+        // RFC 9110 15: "All valid status codes are within the range of 100 to 599, inclusive". Our choice:
+        // codes above are left to whoever reads the response.
         if status < 100 {
             return Err(self.malformed_start());
         }
@@ -106,8 +106,8 @@ impl HeadReader {
         Ok(response)
     }
 
-    /// Tells at the first byte that the peer speaks another protocol, TLS say, instead of waiting for a line that
-    /// never ends.
+    /// Tells at the first byte that the peer speaks another protocol, TLS say, instead of waiting for a line
+    /// that never ends.
     fn check_first_bytes(&self) -> Result<(), HandshakeError> {
         let plausible = match self.kind {
             Kind::Request => {
@@ -121,8 +121,8 @@ impl HeadReader {
     /// Checks the line that has just become complete; true if it ends the head.
     fn finish_line(&mut self) -> Result<bool, HandshakeError> {
         let line = &self.buffer[self.line_start..];
-        // RFC 9112 2.2: a recipient "MAY recognize a single LF as a line terminator". Our choice: no. What two
-        // recipients can read in two ways, an attacker can use.
+        // RFC 9112 2.2: a recipient "MAY recognize a single LF as a line terminator". Our choice: no. What
+        // two recipients can read in two ways, an attacker can use.
         if !line.ends_with(b"\r\n") {
             return Err(HandshakeError::MalformedLineEnding { line: self.lines + 1 });
         }

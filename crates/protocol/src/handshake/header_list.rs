@@ -1,7 +1,8 @@
 //! [`HeaderList`]: the fields of an HTTP head, in order.
 //!
-//! Knows the syntax that all fields share (RFC 9110 5), not what any of them means. A list can only hold names and
-//! values that are safe to write into a head, whoever they come from, so writing one out cannot inject a line.
+//! Knows the syntax that all fields share (RFC 9110 5), not what any of them means. A list can only hold
+//! names and values that are safe to write into a head, whoever they come from, so writing one out cannot
+//! inject a line.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -63,16 +64,15 @@ impl HeaderList {
 
     /// Appends a field, whether or not the name is there already. Whitespace around the value is dropped.
     ///
-    /// # Errors
-    /// The name is no token (RFC 9110 5.6.2), or the value holds a control character: CR, LF or NUL could end the
-    /// line or the head early, and a peer may refuse a head for any other.
+    /// # Errors The name is no token (RFC 9110 5.6.2), or the value holds a control character: CR, LF or NUL
+    /// could end the line or the head early, and a peer may refuse a head for any other.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         if !is_token(name.as_bytes()) {
             return Err(HeaderError::Name { name: name.to_owned() });
         }
         let value = trim(value.as_ref());
-        // RFC 9110 5.5: "Field values containing CR, LF, or NUL characters are invalid and dangerous". Our choice: the
-        // other control characters, which a recipient is free to refuse, are refused here.
+        // RFC 9110 5.5: "Field values containing CR, LF, or NUL characters are invalid and dangerous". Our
+        // choice: the other control characters, which a recipient is free to refuse, are refused here.
         if value.iter().any(|&byte| byte.is_ascii_control() && byte != b'\t') {
             return Err(HeaderError::Value { name: name.to_owned() });
         }
@@ -140,8 +140,8 @@ impl HeaderList {
         self.headers.iter().any(|header| header.name.eq_ignore_ascii_case(name))
     }
 
-    /// The elements of a comma-separated list over all occurrences of the field (RFC 9110 5.6.1), trimmed; empty
-    /// elements are skipped. For lists of tokens: a comma inside a quoted string would separate, too.
+    /// The elements of a comma-separated list over all occurrences of the field (RFC 9110 5.6.1), trimmed;
+    /// empty elements are skipped. For lists of tokens: a comma inside a quoted string would separate, too.
     pub fn tokens<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.all(name)
             .flat_map(|value| value.split(|&byte| byte == b','))

@@ -30,7 +30,8 @@ impl Version {
 pub struct Request {
     /// The method, case-sensitive.
     pub method: String,
-    /// The request target as it was sent: a path with its query, for most clients. See [`Request::path_and_query`].
+    /// The request target as it was sent: a path with its query, for most clients. See
+    /// [`Request::path_and_query`].
     pub target: String,
     /// The version of HTTP.
     pub version: Version,
@@ -39,8 +40,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// The path and the query of the target, whether it was sent alone or behind `http://host` (RFC 9112 3.2.2: a
-    /// server MUST accept both). `None` if the target is of neither form.
+    /// The path and the query of the target, whether it was sent alone or behind `http://host` (RFC 9112
+    /// 3.2.2: a server MUST accept both). `None` if the target is of neither form.
     #[must_use]
     pub fn path_and_query(&self) -> Option<&str> {
         if self.target.starts_with('/') {
@@ -90,7 +91,8 @@ pub struct Response {
     pub headers: HeaderList,
     /// The body with its transfer coding removed; a content coding is left in place.
     pub body: Vec<u8>,
-    /// Whether more of the body was announced or sent than was kept: it was over the limit, malformed or cut off.
+    /// Whether more of the body was announced or sent than was kept: it was over the limit, malformed or cut
+    /// off.
     pub body_truncated: bool,
 }
 
@@ -190,8 +192,8 @@ pub const fn reason_phrase(status: u16) -> &'static str {
     }
 }
 
-/// Whether the bytes can be a host with or without a port (RFC 9110 7.2), as far as a WebSocket needs to know: no
-/// user, no path, nothing that another reader of the head could take apart differently.
+/// Whether the bytes can be a host with or without a port (RFC 9110 7.2), as far as a WebSocket needs to
+/// know: no user, no path, nothing that another reader of the head could take apart differently.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
     !bytes.is_empty()
         && bytes.iter().all(|&byte| {

@@ -1,9 +1,9 @@
 //! The opening handshake (RFC 6455 4 and 7692 5), both sides, and HTTP CONNECT to a proxy, as pure state.
 //!
-//! Each of [`ClientHandshake`], [`ServerHandshake`] and [`ConnectHandshake`] is fed the bytes of the peer, in pieces of
-//! any size, until it answers with [`Progress::Complete`] or an error. It never takes a byte behind its last head: what
-//! follows belongs to the WebSocket connection, or to the tunnel. Origin checks, redirects and authentication are left
-//! to the callers.
+//! Each of [`ClientHandshake`], [`ServerHandshake`] and [`ConnectHandshake`] is fed the bytes of the peer, in
+//! pieces of any size, until it answers with [`Progress::Complete`] or an error. It never takes a byte behind
+//! its last head: what follows belongs to the WebSocket connection, or to the tunnel. Origin checks,
+//! redirects and authentication are left to the callers.
 
 pub mod accept_key;
 mod body;

@@ -8,8 +8,8 @@ use super::head::{HeadReader, Kind};
 use super::message::Response;
 use super::{Limits, Progress};
 
-/// Interim responses that may come before the final one. A server has reason to send a handful at most; without a
-/// bound, one that sends nothing else would keep the client busy up to its deadline.
+/// Interim responses that may come before the final one. A server has reason to send a handful at most;
+/// without a bound, one that sends nothing else would keep the client busy up to its deadline.
 const INTERIM_RESPONSES: usize = 16;
 
 /// Reads one final response.
@@ -71,8 +71,8 @@ impl ResponseReader {
                     if (self.grants)(status) {
                         return Ok(Progress::Complete { consumed, output: response });
                     }
-                    // RFC 9110 15.2: a client "MUST be able to parse one or more 1xx responses received prior to a
-                    // final response"; 101 alone is final.
+                    // RFC 9110 15.2: a client "MUST be able to parse one or more 1xx responses received prior
+                    // to a final response"; 101 alone is final.
                     if status < 200 && status != 101 {
                         self.interim += 1;
                         if self.interim > INTERIM_RESPONSES {

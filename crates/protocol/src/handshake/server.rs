@@ -15,8 +15,8 @@ use crate::deflate::{Params, negotiate};
 
 const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 
-/// Fields that an accepting response must not take from the application: the handshake writes them, or a response with
-/// status 101 must not have them (RFC 9110 6.4.1, 8.6).
+/// Fields that an accepting response must not take from the application: the handshake writes them, or a
+/// response with status 101 must not have them (RFC 9110 6.4.1, 8.6).
 const ACCEPT_OWN: [&str; 7] = [
     "Upgrade",
     "Connection",
@@ -37,8 +37,8 @@ pub struct ServerConfig {
 }
 
 /// One opening handshake of a server: feed [`ServerHandshake::receive`] until the request is there, then
-/// [`ServerHandshake::check`] it and [`ServerHandshake::accept`] or [`ServerHandshake::reject`] it. The caller may look
-/// at the request first, and reject it for reasons of its own.
+/// [`ServerHandshake::check`] it and [`ServerHandshake::accept`] or [`ServerHandshake::reject`] it. The
+/// caller may look at the request first, and reject it for reasons of its own.
 #[derive(Clone, Debug)]
 pub struct ServerHandshake {
     config: ServerConfig,
@@ -59,12 +59,11 @@ impl ServerHandshake {
         Self { config, state: State::Head(HeadReader::new(Kind::Request, limits)) }
     }
 
-    /// Takes bytes from the client, in pieces of any size, up to the end of the head. [`ServerHandshake::request`] is
-    /// there then.
+    /// Takes bytes from the client, in pieces of any size, up to the end of the head.
+    /// [`ServerHandshake::request`] is there then.
     ///
-    /// # Errors
-    /// The bytes are no HTTP/1 head, or over a limit. [`ServerHandshake::reject_error`] answers; nothing more can be
-    /// received.
+    /// # Errors The bytes are no HTTP/1 head, or over a limit. [`ServerHandshake::reject_error`] answers;
+    /// nothing more can be received.
     pub fn receive(&mut self, input: &[u8]) -> Result<Progress<()>, HandshakeError> {
         let State::Head(head) = &mut self.state else {
             return Err(HandshakeError::OutOfOrder { expected: "a request that is not complete" });
@@ -86,7 +85,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Notes that the stream ended inside the head, and returns the error for it. There is nobody left to answer.
+    /// Notes that the stream ended inside the head, and returns the error for it. There is nobody left to
+    /// answer.
     pub fn receive_eof(&mut self) -> HandshakeError {
         match core::mem::replace(&mut self.state, State::Failed) {
             State::Head(head) => HandshakeError::ConnectionClosed { received: head.received() },
@@ -116,7 +116,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Checks that the request asks for a WebSocket by the rules (RFC 6455 4.2.1). The Origin is the caller's to judge.
+    /// Checks that the request asks for a WebSocket by the rules (RFC 6455 4.2.1). The Origin is the caller's
+    /// to judge.
     ///
     /// # Errors
     /// The first rule that the request breaks; [`ServerHandshake::reject_error`] answers.
@@ -134,7 +135,8 @@ impl ServerHandshake {
         if request.path_and_query().is_none() {
             return Err(HandshakeError::InvalidTarget { target: request.target.clone() });
         }
-        // RFC 9110 9.3.1: content in a GET has no meaning. Our choice: refused, as its bytes would be taken for frames.
+        // RFC 9110 9.3.1: content in a GET has no meaning. Our choice: refused, as its bytes would be taken
+        // for frames.
         let length = body::content_length(headers);
         if headers.contains("Transfer-Encoding") || !matches!(length, Ok(None | Some(0))) {
             return Err(HandshakeError::UnexpectedBody);
@@ -162,7 +164,8 @@ impl ServerHandshake {
         if !is_key(key) {
             return Err(invalid(name, key, "the base64 of 16 bytes"));
         }
-        // 8 and 9 are optional, but 4.2.1 does not spare them: a request that violates the grammar is refused.
+        // 8 and 9 are optional, but 4.2.1 does not spare them: a request that violates the grammar is
+        // refused.
         if let Some(element) = headers.tokens(PROTOCOL).find(|element| !is_token(element)) {
             return Err(invalid(PROTOCOL, element, "a list of tokens"));
         }
@@ -177,27 +180,28 @@ impl ServerHandshake {
             .filter_map(|element| core::str::from_utf8(element).ok())
     }
 
-    /// The first of the server's subprotocols that the client offers. RFC 6455 4.2.2 leaves the choice to the server,
-    /// or to have none.
+    /// The first of the server's subprotocols that the client offers. RFC 6455 4.2.2 leaves the choice to the
+    /// server, or to have none.
     #[must_use]
     pub fn select_subprotocol(&self) -> Option<&str> {
         let mut supported = self.config.subprotocols.iter();
         supported.find(|name| self.offered_subprotocols().any(|offered| offered == *name)).map(String::as_str)
     }
 
-    /// How messages will be compressed if the request is granted; `None`: they will not, or the request offers what
-    /// breaks the rules.
+    /// How messages will be compressed if the request is granted; `None`: they will not, or the request
+    /// offers what breaks the rules.
     #[must_use]
     pub fn deflate(&self) -> Option<Params> {
         let negotiated = self.negotiate_deflate(self.request()?).ok()?;
         negotiated.map(|(params, _)| params)
     }
 
-    /// Grants the request (RFC 6455 4.2.2), after [`ServerHandshake::check`], with that subprotocol, if any, and
-    /// further header fields. [`Response::to_bytes`] of the outcome is to be sent; then frames may follow.
+    /// Grants the request (RFC 6455 4.2.2), after [`ServerHandshake::check`], with that subprotocol, if any,
+    /// and further header fields. [`Response::to_bytes`] of the outcome is to be sent; then frames may
+    /// follow.
     ///
-    /// # Errors
-    /// The request breaks a rule; or the subprotocol was not offered, or one of the fields is the handshake's own.
+    /// # Errors The request breaks a rule; or the subprotocol was not offered, or one of the fields is the
+    /// handshake's own.
     pub fn accept(&self, subprotocol: Option<&str>, additional: &HeaderList) -> Result<Accepted, HandshakeError> {
         self.check()?;
         let request = self.complete_request()?;
@@ -233,9 +237,9 @@ impl ServerHandshake {
         Ok(Accepted { response, subprotocol: subprotocol.map(ToOwned::to_owned), deflate })
     }
 
-    /// A response that refuses the request, or answers it as plain HTTP, and ends the connection: Content-Length and
-    /// Connection are set here, Date is left to the caller. [`Response::to_bytes`] of it is to be sent. It may be
-    /// called at any time, the request need not be complete.
+    /// A response that refuses the request, or answers it as plain HTTP, and ends the connection:
+    /// Content-Length and Connection are set here, Date is left to the caller. [`Response::to_bytes`] of it
+    /// is to be sent. It may be called at any time, the request need not be complete.
     ///
     /// # Errors
     /// The status is not final, or it and the body exclude each other, or the fields have a transfer coding.
@@ -270,8 +274,8 @@ impl ServerHandshake {
         Ok(response)
     }
 
-    /// The response to an error of this handshake, by [`HandshakeError::status`], with a text that tells a person what
-    /// is wrong.
+    /// The response to an error of this handshake, by [`HandshakeError::status`], with a text that tells a
+    /// person what is wrong.
     #[must_use]
     pub fn reject_error(&self, error: &HandshakeError) -> Response {
         let mut headers = HeaderList::new();

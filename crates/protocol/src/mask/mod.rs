@@ -1,7 +1,7 @@
 //! Masking (RFC 6455 5.3): XOR with a four-byte key, in place or fused with a copy.
 //!
-//! One algorithm over raw pointers serves both; the widest instruction set that the machine has is chosen at run time.
-//! The loop in [`portable`] is the oracle of the tests.
+//! One algorithm over raw pointers serves both; the widest instruction set that the machine has is chosen at
+//! run time. The loop in [`portable`] is the oracle of the tests.
 
 #![allow(unsafe_code)] // vector kernels over raw pointers: the source may be the destination
 
@@ -14,7 +14,8 @@ mod x86_64;
 /// A masking key, fresh from a cryptographic generator for every frame (RFC 6455 5.3).
 pub type Key = [u8; 4];
 
-/// Below this many bytes the portable loop wins: looking up the kernel costs more than it saves (measured: 64 B, 3 ns either way).
+/// Below this many bytes the portable loop wins: looking up the kernel costs more than it saves (measured: 64
+/// B, 3 ns either way).
 const VECTOR_MIN: usize = 64;
 
 /// The key as it applies from byte `offset` of the payload on.
@@ -35,8 +36,9 @@ pub fn apply(data: &mut [u8], key: Key, offset: usize) {
 #[inline]
 pub fn append(out: &mut Vec<u8>, data: &[u8], key: Key, offset: usize) {
     out.reserve(data.len());
-    // SAFETY: reserve made room for data.len() bytes behind the length, the two do not overlap as `out` is borrowed
-    // exclusively, and the kernel initialises every one of these bytes before set_len makes them visible.
+    // SAFETY: reserve made room for data.len() bytes behind the length, the two do not overlap as `out` is
+    // borrowed exclusively, and the kernel initialises every one of these bytes before set_len makes them
+    // visible.
     unsafe {
         xor(out.as_mut_ptr().add(out.len()), data.as_ptr(), data.len(), rotate(key, offset));
         out.set_len(out.len() + data.len());

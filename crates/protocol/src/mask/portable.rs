@@ -1,5 +1,5 @@
-//! Masking without named instruction sets. On targets whose baseline has vectors (SSE2, NEON) the compiler uses them for
-//! the word loop, so there is no kernel of our own for aarch64.
+//! Masking without named instruction sets. On targets whose baseline has vectors (SSE2, NEON) the compiler
+//! uses them for the word loop, so there is no kernel of our own for aarch64.
 
 use super::Key;
 

@@ -18,7 +18,8 @@ pub(super) fn has_avx2() -> bool {
 ///
 /// # Safety
 ///
-/// The machine has AVX2; `source` is readable and `destination` writable for `len` bytes; they are the same or do not overlap.
+/// The machine has AVX2; `source` is readable and `destination` writable for `len` bytes; they are the same
+/// or do not overlap.
 #[target_feature(enable = "avx2")]
 #[cfg_attr(not(any(feature = "std", target_feature = "avx2")), allow(dead_code))]
 pub(super) unsafe fn xor_avx2(destination: *mut u8, source: *const u8, len: usize, key: Key) {

@@ -1,4 +1,5 @@
-//! An inflater as RFC 1951 describes it, bit by bit and byte by byte, which also measures how far back a stream reaches.
+//! An inflater as RFC 1951 describes it, bit by bit and byte by byte, which also measures how far back a
+//! stream reaches.
 
 /// What a message removes from the end of its compressed form (RFC 7692 7.2.1).
 pub const TAIL: [u8; 4] = [0, 0, 0xFF, 0xFF];
@@ -138,7 +139,8 @@ type Codes = Vec<u16>;
 
 const NONE: u16 = u16::MAX;
 
-/// RFC 1951 3.2.2. Codes that do not use every bit pattern are refused, but for a single one (3.2.7), as zlib does.
+/// RFC 1951 3.2.2. Codes that do not use every bit pattern are refused, but for a single one (3.2.7), as zlib
+/// does.
 fn codes(lengths: &[u8]) -> Result<Codes, &'static str> {
     let used: u32 = lengths.iter().filter(|length| **length > 0).map(|length| 1 << (15 - length)).sum();
     let single = lengths.iter().all(|length| *length <= 1) && used <= 1 << 14;

@@ -1,5 +1,6 @@
-//! What several suites share: a naive codec of frames, a naive inflater, events that own their bytes, a generator of
-//! repeatable bytes. Written from the RFCs, not from the crate, so that both cannot be wrong in the same way.
+//! What several suites share: a naive codec of frames, a naive inflater, events that own their bytes, a
+//! generator of repeatable bytes. Written from the RFCs, not from the crate, so that both cannot be wrong in
+//! the same way.
 
 #![allow(dead_code, unreachable_pub, reason = "each suite uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -104,8 +105,8 @@ pub fn receive(side: Side, bytes: &[u8]) -> Vec<Seen> {
     feed(&mut connection(side), bytes)
 }
 
-/// Receives `bytes` whole, byte by byte and in two parts at every split, in three parts where that is cheap, on
-/// connections made by `make`, and expects the same events each time.
+/// Receives `bytes` whole, byte by byte and in two parts at every split, in three parts where that is cheap,
+/// on connections made by `make`, and expects the same events each time.
 pub fn receive_every_split(make: impl Fn() -> Connection, bytes: &[u8]) -> Vec<Seen> {
     let whole = feed(&mut make(), bytes);
     assert_eq!(feed_all(&mut make(), bytes.chunks(1)), whole, "byte by byte");
@@ -197,7 +198,8 @@ impl Rng {
         (0..len).map(|_| (self.next() >> 56) as u8).collect()
     }
 
-    /// Compressible bytes: words of a small vocabulary, literals and long runs, with matches at many distances.
+    /// Compressible bytes: words of a small vocabulary, literals and long runs, with matches at many
+    /// distances.
     pub fn prose(&mut self, len: usize) -> Vec<u8> {
         let mut out: Vec<u8> = Vec::with_capacity(len + 300);
         while out.len() < len {

@@ -94,7 +94,8 @@ pub fn model(side: Side, limits: Limits, delivery: Delivery, mut bytes: &[u8]) -
 
 type Parts<'a> = (Frame, usize, u64, &'a [u8]);
 
-/// The frame at the start with as much of its payload as there is, how much that is, its length, and what is behind.
+/// The frame at the start with as much of its payload as there is, how much that is, its length, and what is
+/// behind.
 fn read_frame(bytes: &[u8]) -> Option<Result<Parts<'_>, Fault>> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
     let (fin, rsv, opcode) = (first >> 7 == 1, first >> 4 & 7, first & 15);

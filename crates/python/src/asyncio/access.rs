@@ -1,4 +1,5 @@
-//! What every part of a connection uses of it: its state, its loop, who keeps it alive, and the exception of its end.
+//! What every part of a connection uses of it: its state, its loop, who keeps it alive, and the exception of
+//! its end.
 
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
@@ -13,7 +14,8 @@ use super::state::State;
 use crate::errors;
 
 impl AsyncConnection {
-    /// The one way to what the connection knows. After a panic, and in a child process, the connection is over: seen to here.
+    /// The one way to what the connection knows. After a panic, and in a child process, the connection is
+    /// over: seen to here.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };

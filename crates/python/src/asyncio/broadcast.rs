@@ -95,7 +95,8 @@ fn encode(kind: MessageKind, payload: &[u8], deflate: Option<Params>) -> Result<
     Ok(out.into())
 }
 
-/// Sends a message to those of `connections` that are open. How many they are, and which of the others did not get it for what reason.
+/// Sends a message to those of `connections` that are open. How many they are, and which of the others did
+/// not get it for what reason.
 #[pyfunction]
 #[pyo3(signature = (connections, message, text, slow))]
 pub(crate) fn broadcast(

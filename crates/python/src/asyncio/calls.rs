@@ -64,7 +64,8 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Fills `places` with borrowed references, in the order of `names`, of which `positional` may be given without a name.
+    /// Fills `places` with borrowed references, in the order of `names`, of which `positional` may be given
+    /// without a name.
     fn bind(
         &self,
         py: Python<'_>,
@@ -195,7 +196,8 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
             ),
         ),
     ];
-    // SAFETY: attached; a heap type has this table, and classes derived from it, of which there are none yet, inherit the slot. `__anext__` stays.
+    // SAFETY: attached; a heap type has this table, and classes derived from it, of which there are none yet,
+    // inherit the slot. `__anext__` stays.
     unsafe {
         let table = (*kind.as_type_ptr()).tp_as_async;
         if !table.is_null() {

@@ -52,7 +52,8 @@ pub(crate) struct AsyncConnection {
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
     pub(super) port: OnceLock<Py<Port>>,
-    /// The number of the callback that the loop has for a descriptor that is readable; 0 if it should have none.
+    /// The number of the callback that the loop has for a descriptor that is readable; 0 if it should have
+    /// none.
     pub(super) reader: AtomicU32,
     /// Whether the loop has a callback for a descriptor that is writable.
     pub(super) writer: AtomicBool,
@@ -309,10 +310,12 @@ impl AsyncConnection {
         Self::write_out(slf)
     }
 
-    /// Begins the closing handshake. `keep`: the application goes on receiving, so nothing that arrives is dropped.
+    /// Begins the closing handshake. `keep`: the application goes on receiving, so nothing that arrives is
+    /// dropped.
     #[pyo3(signature = (code, reason, *, keep = false))]
     fn _begin_close(slf: &Bound<'_, Self>, code: i64, reason: &str, keep: bool) -> PyResult<()> {
-        // 0 is no more of a close code than what does not fit. RFC 6455 7.4.1: 1005 stands for a close frame without a code.
+        // 0 is no more of a close code than what does not fit. RFC 6455 7.4.1: 1005 stands for a close frame
+        // without a code.
         let code = u16::try_from(code).unwrap_or(0);
         Self::begin_close(slf, if code == 1005 { None } else { Some(CloseCode(code)) }, reason, keep)
     }

@@ -50,8 +50,9 @@ impl AsyncConnection {
         Self::begin(this)
     }
 
-    /// An asyncio transport is ours from now on. Nothing is done before [`Self::attach`]: uvloop closes the descriptor of a transport
-    /// that is aborted before `create_connection` returns, and the socket object closes the same number again.
+    /// An asyncio transport is ours from now on. Nothing is done before [`Self::attach`]: uvloop closes the
+    /// descriptor of a transport that is aborted before `create_connection` returns, and the socket object
+    /// closes the same number again.
     pub(super) fn on_transport(this: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
@@ -121,7 +122,8 @@ impl AsyncConnection {
         processed
     }
 
-    /// The loop has dropped its callback, because of an error of the socket: reading finds it, behind what came before.
+    /// The loop has dropped its callback, because of an error of the socket: reading finds it, behind what
+    /// came before.
     pub(super) fn on_dropped(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
@@ -332,7 +334,8 @@ impl AsyncConnection {
 
     // ---- after anything has happened ----
 
-    /// Does what is to be done after anything has happened, wherever that was: the driver decides what, and who is woken.
+    /// Does what is to be done after anything has happened, wherever that was: the driver decides what, and
+    /// who is woken.
     ///
     /// What one step raises does not keep the others from being made.
     #[inline]
@@ -435,7 +438,8 @@ impl AsyncConnection {
         invoke::method(future, intern!(py, "exception"), []).map(drop)
     }
 
-    /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is written.
+    /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is
+    /// written.
     fn end_writing(&self, py: Python<'_>) -> PyResult<()> {
         let Some(transport) = self.transport(py) else { return Ok(()) };
         let transport = transport.bind(py);
@@ -475,7 +479,8 @@ impl AsyncConnection {
             #[cfg(target_os = "linux")]
             Backend::Selector(selector, fd) => super::selector::NativeSelector::forget(selector.bind(py), fd),
             Backend::Transport(transport) => {
-                // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the time that it had.
+                // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the
+                // time that it had.
                 let bound = transport.bind(py).clone();
                 *self.backend.lock(py) = Backend::Transport(transport);
                 if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {

@@ -1,8 +1,9 @@
 //! The lock around the state of a connection.
 //!
-//! Unlike [`Guarded`](super::guarded::Guarded) it may be held while the interpreter's lock is given up: around system calls that move much, and by an
-//! `ssl.SSLContext`, which gives it up by itself, looks for signals and makes objects, so that handlers and finalizers may run. So it knows its owner:
-//! another thread waits, without the interpreter's lock; the same thread, which would wait for itself, gets an exception.
+//! Unlike [`Guarded`](super::guarded::Guarded) it may be held while the interpreter's lock is given up:
+//! around system calls that move much, and by an `ssl.SSLContext`, which gives it up by itself, looks for
+//! signals and makes objects, so that handlers and finalizers may run. So it knows its owner: another thread
+//! waits, without the interpreter's lock; the same thread, which would wait for itself, gets an exception.
 //!
 //! A panic while it is held marks it: what it guards may be half changed. Whoever locks next is told, once.
 
@@ -35,7 +36,8 @@ pub(super) struct Exclusive<T> {
 
 impl<T> Drop for Exclusive<T> {
     fn drop(&mut self) {
-        // An owner that is left is a thread of the parent process: what it has is left alone, and leaks, in the child.
+        // An owner that is left is a thread of the parent process: what it has is left alone, and leaks, in
+        // the child.
         if *self.owner.get_mut() == 0 {
             // SAFETY: dropped once, here, and not used any more.
             unsafe { ManuallyDrop::drop(&mut self.value) };
@@ -43,8 +45,8 @@ impl<T> Drop for Exclusive<T> {
     }
 }
 
-// SAFETY: the value is reached through a `Guard` only, of which there is one at a time: `acquire` hands it out when it has made this thread
-// the owner, and nobody else becomes owner before the guard is dropped.
+// SAFETY: the value is reached through a `Guard` only, of which there is one at a time: `acquire` hands it
+// out when it has made this thread the owner, and nobody else becomes owner before the guard is dropped.
 unsafe impl<T: Send> Sync for Exclusive<T> {}
 
 /// Access to it; belongs to the thread that has locked.
@@ -88,8 +90,9 @@ impl<T> Exclusive<T> {
         self.owner.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).err().unwrap_or(0)
     }
 
-    /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked already. `None`: a thread of the parent process
-    /// had locked at the fork, and there is no such thread here: what it has may be half changed, and is never to be looked at.
+    /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked
+    /// already. `None`: a thread of the parent process had locked at the fork, and there is no such thread
+    /// here: what it has may be half changed, and is never to be looked at.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Option<Guard<'_, T>>> {
         match self.acquire() {

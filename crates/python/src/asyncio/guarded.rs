@@ -1,8 +1,10 @@
-//! The lock of what an event loop's objects share, but for the state of a connection, which has an [`Exclusive`](super::exclusive::Exclusive).
+//! The lock of what an event loop's objects share, but for the state of a connection, which has an
+//! [`Exclusive`](super::exclusive::Exclusive).
 //!
-//! Where the interpreter has its lock, that one excludes already, and a flag is enough; where it has none (free-threaded builds), this is
-//! a mutex. Either way it is held for some lines that neither run Python code, which could come back here, nor give up the interpreter's lock:
-//! no object is made, called or dropped with it.
+//! Where the interpreter has its lock, that one excludes already, and a flag is enough; where it has none
+//! (free-threaded builds), this is a mutex. Either way it is held for some lines that neither run Python
+//! code, which could come back here, nor give up the interpreter's lock: no object is made, called or dropped
+//! with it.
 
 #![allow(unsafe_code)] // the flag's side of it
 
@@ -46,8 +48,9 @@ mod imp {
         value: UnsafeCell<T>,
     }
 
-    // SAFETY: every access is behind `lock` and `try_lock`, whose callers hold the interpreter's lock (they have a `Python` token) and do not
-    // give it up while they have the guard, which is not `Send`: so one thread at a time; `held` excludes a second guard in that thread.
+    // SAFETY: every access is behind `lock` and `try_lock`, whose callers hold the interpreter's lock (they
+    // have a `Python` token) and do not give it up while they have the guard, which is not `Send`: so one
+    // thread at a time; `held` excludes a second guard in that thread.
     unsafe impl<T: Send> Sync for Lock<T> {}
 
     pub(super) struct Guard<'a, T> {

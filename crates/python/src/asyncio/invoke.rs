@@ -1,8 +1,10 @@
-//! Calls of objects that may be Python code, from callbacks of the loop, and what their exceptions must not break.
+//! Calls of objects that may be Python code, from callbacks of the loop, and what their exceptions must not
+//! break.
 //!
-//! Before CPython 3.14 the interpreter ends daemon threads, once it finalizes, by `pthread_exit` at the next bytecode: an unwinding that must not pass
-//! native frames. So these calls are declared to unwind, and whoever unwinds through one sleeps for ever instead, which is what 3.14 does by itself.
-//! PyO3 does the same where it takes the interpreter's lock.
+//! Before CPython 3.14 the interpreter ends daemon threads, once it finalizes, by `pthread_exit` at the next
+//! bytecode: an unwinding that must not pass native frames. So these calls are declared to unwind, and
+//! whoever unwinds through one sleeps for ever instead, which is what 3.14 does by itself. PyO3 does the same
+//! where it takes the interpreter's lock.
 
 #![allow(unsafe_code)] // the interpreter's calling convention
 
@@ -38,8 +40,8 @@ type Call = unsafe extern "C-unwind" fn(
     *mut ffi::PyObject,
 ) -> *mut ffi::PyObject;
 
-/// Hides which function it is from the compiler. PyO3 declares the same functions as such that do not unwind, and an optimisation of the whole program believes
-/// it: it would remove what is to be done when they do.
+/// Hides which function it is from the compiler. PyO3 declares the same functions as such that do not unwind,
+/// and an optimisation of the whole program believes it: it would remove what is to be done when they do.
 #[inline]
 fn unwinding(function: Call) -> Call {
     std::hint::black_box(function)
@@ -123,16 +125,17 @@ fn method_raw<'py, const N: usize>(
     }
     let names = names.as_ref().map_or(std::ptr::null_mut(), |names| names.as_ptr());
     let guard = SleepForEver;
-    // SAFETY: attached, live objects, by the bound references: the object, `N` arguments, and the value of each name. A new reference, or null
-    // with an exception.
+    // SAFETY: attached, live objects, by the bound references: the object, `N` arguments, and the value of
+    // each name. A new reference, or null with an exception.
     let result = unsafe { unwinding(raw::PyObject_VectorcallMethod)(name.as_ptr(), values.as_ptr(), 1 + N, names) };
     std::mem::forget(guard);
     // SAFETY: as above.
     unsafe { Bound::from_owned_ptr_or_err(py, result) }
 }
 
-/// Asks the loop for something that may be asked twice. What a signal handler raises while the loop is being asked must not lose the request, on which
-/// somebody waits: it is made again, and then the exception goes on.
+/// Asks the loop for something that may be asked twice. What a signal handler raises while the loop is being
+/// asked must not lose the request, on which somebody waits: it is made again, and then the exception goes
+/// on.
 pub(super) fn insist(ask: impl FnMut() -> PyResult<()>) -> PyResult<()> {
     insist_known(ask).1
 }
@@ -153,7 +156,8 @@ pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAn
     insist(|| method(event_loop, name, [callback]).map(drop))
 }
 
-/// Tells the loop of what a callback of ours has raised, as it does by itself with callbacks of its own. What ends programs goes on.
+/// Tells the loop of what a callback of ours has raised, as it does by itself with callbacks of its own. What
+/// ends programs goes on.
 #[cold]
 pub(super) fn report(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
     let py = event_loop.py();

@@ -89,7 +89,8 @@ struct Lent {
     _owner: ReadBuffer,
 }
 
-// SAFETY: `data` points into a buffer that lives as long as anybody can look: during the call by the caller, afterwards by `_owner`.
+// SAFETY: `data` points into a buffer that lives as long as anybody can look: during the call by the caller,
+// afterwards by `_owner`.
 unsafe impl Send for Lent {}
 
 #[pymethods]
@@ -189,7 +190,8 @@ impl AsyncConnection {
         len: usize,
     ) -> PyResult<()> {
         let py = this.py();
-        // The buffer is out of the connection while the view is out: nothing that the listener calls can move or reuse it.
+        // The buffer is out of the connection while the view is out: nothing that the listener calls can move
+        // or reuse it.
         let (input, start) = self.lock(py)?.drive.peer.take_input();
         let lent = listener.loan.lock(py).take();
         let loan = match lent {
@@ -278,7 +280,8 @@ impl AsyncConnection {
         }
     }
 
-    /// A callback has raised: the connection is closed with 1011, and `wait_closed` raises it. Of KeyboardInterrupt and its kin, the loop hears.
+    /// A callback has raised: the connection is closed with 1011, and `wait_closed` raises it. Of
+    /// KeyboardInterrupt and its kin, the loop hears.
     fn fail_listener(this: &Bound<'_, Self>, error: PyErr) -> PyResult<()> {
         let py = this.py();
         if !error.is_instance_of::<PyException>(py) {

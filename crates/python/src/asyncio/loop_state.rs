@@ -1,4 +1,5 @@
-//! What the connections of one event loop share: the iteration it is in, corked connections, and one timer for all.
+//! What the connections of one event loop share: the iteration it is in, corked connections, and one timer
+//! for all.
 
 use std::collections::BTreeMap;
 #[cfg(target_os = "linux")]
@@ -84,7 +85,8 @@ impl LoopState {
                 inner: Guarded::new(inner),
             },
         )?;
-        // A loop without room for attributes: each connection has a state of its own, which costs a timer each.
+        // A loop without room for attributes: each connection has a state of its own, which costs a timer
+        // each.
         let _ = event_loop.setattr(ATTRIBUTE, &state);
         Ok(state)
     }
@@ -101,7 +103,8 @@ impl LoopState {
         self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// A turn of the loop begins in which much may be done: another thread has its chance first, if it is due one.
+    /// A turn of the loop begins in which much may be done: another thread has its chance first, if it is due
+    /// one.
     #[inline]
     pub(super) fn begin_turn(&self, py: Python<'_>) {
         self.begin_iteration();
@@ -260,7 +263,8 @@ impl LoopState {
     }
 }
 
-/// Whether a loop waits for descriptors with little ado: those of the standard library and uvloop. Our own has a better way with timeouts.
+/// Whether a loop waits for descriptors with little ado: those of the standard library and uvloop. Our own
+/// has a better way with timeouts.
 #[cfg(target_os = "linux")]
 fn watches(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = event_loop.py();

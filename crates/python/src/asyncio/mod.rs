@@ -1,11 +1,14 @@
 //! Connections on event loops: asyncio, uvloop, rloop, our own.
 //!
-//! - `connection` is the object that the application holds, `access` what all its parts use; `receiving`, `sending`, `writing`, `driving`, `listener` are what it does.
-//! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return, `waiter` what a task waits on: hand-written types.
+//! - `connection` is the object that the application holds, `access` what all its parts use; `receiving`,
+//!   `sending`, `writing`, `driving`, `listener` are what it does.
+//! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return,
+//!   `waiter` what a task waits on: hand-written types.
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
 //! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
 //! - `broadcast` is one message for many connections.
-//! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how Python code is called from callbacks of the loop.
+//! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how
+//!   Python code is called from callbacks of the loop.
 
 mod access;
 pub(crate) mod broadcast;

@@ -1,11 +1,12 @@
 //! What `recv()` and `send()` return: an object that asyncio takes for a coroutine.
 //!
-//! If what it is for is possible at once, `await` completes inside `am_send`: no future, no StopIteration, no turn of the loop. Otherwise it
-//! yields a [`Waiter`](super::waiter) and tries again when it is resumed.
+//! If what it is for is possible at once, `await` completes inside `am_send`: no future, no StopIteration, no
+//! turn of the loop. Otherwise it yields a [`Waiter`](super::waiter) and tries again when it is resumed.
 
 //!
-//! One step is made at a time: [`Operation::enter`] makes whoever comes meanwhile, from inside the step or from another thread, fail. So the cells of an
-//! operation belong to the thread that is in the step; nobody holds a `&mut` to one. The operation that is done, which all share, is never written to.
+//! One step is made at a time: [`Operation::enter`] makes whoever comes meanwhile, from inside the step or
+//! from another thread, fail. So the cells of an operation belong to the thread that is in the step; nobody
+//! holds a `&mut` to one. The operation that is done, which all share, is never written to.
 
 #![allow(unsafe_code)] // type slots
 
@@ -149,8 +150,9 @@ impl Operation {
         limit: usize,
         message: *mut ffi::PyObject,
     ) -> *mut ffi::PyObject {
-        // SAFETY: attached, as all callers are bound to the interpreter; the type was made by `init`. Every field is written before
-        // the object is known to anybody. Null means that an exception is set, and is passed on.
+        // SAFETY: attached, as all callers are bound to the interpreter; the type was made by `init`. Every
+        // field is written before the object is known to anybody. Null means that an exception is set, and is
+        // passed on.
         unsafe {
             let object = FREE.take(TYPE.load(Ordering::Relaxed));
             if object.is_null() {
@@ -259,7 +261,8 @@ impl Drop for Running<'_> {
 /// `object` is a live operation, for as long as the reference is used.
 #[inline]
 unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Operation {
-    // SAFETY: slots and methods of this type are called with objects of this type; everything that changes is in cells.
+    // SAFETY: slots and methods of this type are called with objects of this type; everything that changes is
+    // in cells.
     unsafe { &*object.cast::<Operation>() }
 }
 
@@ -267,7 +270,8 @@ unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Operation {
 ///
 /// Its connection is null or a live connection.
 unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Bound<'py, AsyncConnection>> {
-    // SAFETY: attached; the field is null, after the collector has cleared it, or owns a reference to a connection.
+    // SAFETY: attached; the field is null, after the collector has cleared it, or owns a reference to a
+    // connection.
     unsafe {
         Bound::from_borrowed_ptr_or_opt(py, operation.connection.get()).map(|object| object.cast_into_unchecked())
     }
@@ -304,7 +308,8 @@ unsafe extern "C" fn am_send(
     _: *mut ffi::PyObject,
     result: *mut *mut ffi::PyObject,
 ) -> ffi::PySendResult {
-    // SAFETY: the interpreter calls this slot attached, with an object of this type and a place for the result.
+    // SAFETY: the interpreter calls this slot attached, with an object of this type and a place for the
+    // result.
     unsafe {
         let py = Python::assume_attached();
         let operation = this(object);
@@ -344,7 +349,8 @@ unsafe extern "C" fn am_send(
     }
 }
 
-/// The same as generators have it, for whoever does not know `am_send`: `await` itself, in CPython 3.12 to 3.14.
+/// The same as generators have it, for whoever does not know `am_send`: `await` itself, in CPython 3.12 to
+/// 3.14.
 unsafe extern "C" fn iternext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `am_send`.
     unsafe {
@@ -473,14 +479,16 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
                 return result;
             }
         }
-        // A look, without taking it out: the collector runs between two lines of whoever is in a step, or while all threads stand still.
+        // A look, without taking it out: the collector runs between two lines of whoever is in a step, or
+        // while all threads stand still.
         let waiter = &*operation.waiter.as_ptr();
         waiter.as_ref().map_or(0, |waiter| waiter.traverse(visit, arg))
     }
 }
 
 unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their references.
+    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their
+    // references.
     unsafe {
         let operation = this(object);
         abandon(Python::assume_attached(), operation);
@@ -571,7 +579,8 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
             as std::ffi::c_uint,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: attached; the specification is valid, its tables live for ever. Both references are kept for ever.
+    // SAFETY: attached; the specification is valid, its tables live for ever. Both references are kept for
+    // ever.
     unsafe {
         let kind = ffi::PyType_FromSpec(&raw mut spec);
         if kind.is_null() {

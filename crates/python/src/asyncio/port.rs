@@ -1,8 +1,8 @@
 //! What the event loop holds of a connection: the callbacks for a descriptor, or the protocol of a transport.
 //!
-//! The loop keeps its callbacks alive, so this refers to the connection weakly; an application that forgets a connection is told, and its
-//! socket closed. While a task waits on the connection, or a listener listens, the reference is strong: then the loop keeps both alive, as
-//! it does with any other transport.
+//! The loop keeps its callbacks alive, so this refers to the connection weakly; an application that forgets a
+//! connection is told, and its socket closed. While a task waits on the connection, or a listener listens,
+//! the reference is strong: then the loop keeps both alive, as it does with any other transport.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -96,13 +96,14 @@ impl Port {
 
     fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        // A transport takes an exception out of here for its end: what is not ours, that of a signal handler, is no reason for one.
+        // A transport takes an exception out of here for its end: what is not ours, that of a signal handler,
+        // is no reason for one.
         AsyncConnection::on_bytes(&connection, data.as_bytes())
             .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 
-    /// False: the transport closes itself; by then everything was said. One that cannot be open in one direction only does so in any case, and
-    /// those of asyncio warn of the other answer.
+    /// False: the transport closes itself; by then everything was said. One that cannot be open in one
+    /// direction only does so in any case, and those of asyncio warn of the other answer.
     fn eof_received(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
@@ -141,8 +142,9 @@ impl Port {
     }
 }
 
-/// What `add_reader` calls: nobody but the loop holds it. A loop that drops its callback unasked has met an error of the socket
-/// (uvloop: it calls once more, which may read what came before the error, and then forgets the descriptor).
+/// What `add_reader` calls: nobody but the loop holds it. A loop that drops its callback unasked has met an
+/// error of the socket (uvloop: it calls once more, which may read what came before the error, and then
+/// forgets the descriptor).
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Reader {
     port: Py<Port>,

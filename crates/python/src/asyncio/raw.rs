@@ -13,15 +13,18 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// Whether the fields of an object were filled, by the place of one of them. CPython 3.11 and 3.12 make the dict of an object that is to have one after the
-/// object is tracked and before PyO3 fills its fields: a collection that this starts traverses an object of zeros.
+/// Whether the fields of an object were filled, by the place of one of them. CPython 3.11 and 3.12 make the
+/// dict of an object that is to have one after the object is tracked and before PyO3 fills its fields: a
+/// collection that this starts traverses an object of zeros.
 pub(super) fn is_filled<T>(field: *const Py<T>) -> bool {
-    // SAFETY: the place is inside a live object, whose memory is either zero or has been filled; a pointer is read, of which nothing is assumed.
+    // SAFETY: the place is inside a live object, whose memory is either zero or has been filled; a pointer is
+    // read, of which nothing is assumed.
     let object = unsafe { field.cast::<*mut ffi::PyObject>().read_volatile() };
     !object.is_null()
 }
 
-/// Objects of one type kept for reuse. A list of its own, because `free` would cost as much as the rest of a ready `recv`.
+/// Objects of one type kept for reuse. A list of its own, because `free` would cost as much as the rest of a
+/// ready `recv`.
 #[cfg(not(Py_GIL_DISABLED))]
 pub(super) struct FreeList {
     objects: std::cell::UnsafeCell<([*mut ffi::PyObject; FreeList::SIZE], usize)>,
@@ -40,14 +43,16 @@ impl FreeList {
         Self { objects: std::cell::UnsafeCell::new(([ptr::null_mut(); Self::SIZE], 0)) }
     }
 
-    /// Memory of an object of `kind`, as [`ffi::PyObject_GC_New`] returns it: with one reference, its fields not initialised.
+    /// Memory of an object of `kind`, as [`ffi::PyObject_GC_New`] returns it: with one reference, its fields
+    /// not initialised.
     ///
     /// # Safety
     ///
     /// Attached; `kind` is a type with garbage collection, always the same for one list.
     #[inline]
     pub(super) unsafe fn take(&self, kind: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
-        // SAFETY: one thread at a time, see above; the first `1` objects of `0` are dead objects of this type.
+        // SAFETY: one thread at a time, see above; the first `1` objects of `0` are dead objects of this
+        // type.
         unsafe {
             let (objects, count) = &mut *self.objects.get();
             if *count > 0 {
@@ -107,8 +112,9 @@ impl FreeList {
 
 /// Ends an iterator with a value, whose reference is taken over: `tp_iternext` returns null after this.
 ///
-/// From CPython 3.12 on, `await` gets the value of every call that did not have to wait in this way, so a `StopIteration` is kept for them:
-/// to make one takes longer than to receive a message. It keeps the last value alive, so that must be small, and of a type that cannot run code.
+/// From CPython 3.12 on, `await` gets the value of every call that did not have to wait in this way, so a
+/// `StopIteration` is kept for them: to make one takes longer than to receive a message. It keeps the last
+/// value alive, so that must be small, and of a type that cannot run code.
 ///
 /// # Safety
 ///
@@ -164,14 +170,16 @@ mod kept {
     /// The one that is kept, with a reference; accessed with the interpreter's lock held.
     static KEPT: AtomicPtr<ffi::PyStopIterationObject> = AtomicPtr::new(ptr::null_mut());
 
-    /// Raises it with `value`, whose reference is then taken over; false: there is none, and nothing has happened.
+    /// Raises it with `value`, whose reference is then taken over; false: there is none, and nothing has
+    /// happened.
     ///
     /// # Safety
     ///
     /// Attached, without an exception; `value` is a `bytes` or `str` object.
     #[inline]
     pub(super) unsafe fn raise(value: *mut ffi::PyObject) -> bool {
-        // SAFETY: attached. The exception is a StopIteration; with one reference, nobody else can see it change.
+        // SAFETY: attached. The exception is a StopIteration; with one reference, nobody else can see it
+        // change.
         unsafe {
             let mut exception = KEPT.load(Ordering::Relaxed);
             if exception.is_null() || !is_clean(exception) {
@@ -260,7 +268,8 @@ pub(super) struct Asyncio {
     pub(super) finished: Py<PyAny>,
     /// `_get_running_loop`.
     pub(super) running_loop: Py<PyAny>,
-    /// The dict of the tasks that run now, by loop, where there is one; else the functions that tell: of tasks in C, and of those in Python.
+    /// The dict of the tasks that run now, by loop, where there is one; else the functions that tell: of
+    /// tasks in C, and of those in Python.
     current_tasks: Result<Py<PyDict>, Vec<Py<PyAny>>>,
 }
 

@@ -54,7 +54,8 @@ impl AsyncConnection {
             self.release(py)?;
             state = self.lock(py)?;
         }
-        // The next fragment of a message is for whoever receives the message, however many wait for the next message.
+        // The next fragment of a message is for whoever receives the message, however many wait for the next
+        // message.
         let continues = state.inbox.is_streaming() && delivery == Delivery::Fragments;
         let taken = if !continues && state.has_receivers(py) {
             None

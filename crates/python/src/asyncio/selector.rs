@@ -1,7 +1,8 @@
 //! A selector for the standard event loop that serves native connections inside `select()`.
 //!
-//! Its epoll knows two kinds of descriptors: those of the loop, whose keys `select` returns, and those of connections, whose ports it calls.
-//! When only connections were ready, and serving them scheduled nothing, it polls again without a turn of the loop.
+//! Its epoll knows two kinds of descriptors: those of the loop, whose keys `select` returns, and those of
+//! connections, whose ports it calls. When only connections were ready, and serving them scheduled nothing,
+//! it polls again without a turn of the loop.
 
 use std::ffi::c_int;
 use std::io;
@@ -33,7 +34,8 @@ const ROUNDS: usize = 256;
 /// Marks the descriptor of our timer.
 const TIMER: u64 = 1 << 62;
 
-/// A wait that is to end later than this leaves its end to a timer. That of a nearer end would be set anew each time.
+/// A wait that is to end later than this leaves its end to a timer. That of a nearer end would be set anew
+/// each time.
 const FAR: Duration = Duration::from_millis(2);
 
 /// How long to spin before signals are looked for.

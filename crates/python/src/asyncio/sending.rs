@@ -43,7 +43,8 @@ impl AsyncConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return this.call_method1("_send_fragments", (message, text, compress)).map(Bound::into_ptr);
         };
-        // In another thread than the loop's it is sent when it is awaited, there: `run_coroutine_threadsafe(ws.send(...), loop)`.
+        // In another thread than the loop's it is sent when it is awaited, there:
+        // `run_coroutine_threadsafe(ws.send(...), loop)`.
         if !this.get().is_in_loop(this.py())? {
             return Ok(Operation::create_send(this, message, text, compress));
         }
@@ -85,7 +86,8 @@ impl AsyncConnection {
         }
     }
 
-    /// Queues a message if this is possible now, and writes as much as is due. `turn`: it is the turn of whoever sends it.
+    /// Queues a message if this is possible now, and writes as much as is due. `turn`: it is the turn of
+    /// whoever sends it.
     #[inline]
     fn try_send(
         this: &Bound<'_, Self>,
@@ -358,7 +360,8 @@ impl AsyncConnection {
                 return Err(errors::fragmenting(py));
             }
         }
-        // Who only corked may be waited for: the end of the iteration would come too late for nobody but the sender.
+        // Who only corked may be waited for: the end of the iteration would come too late for nobody but the
+        // sender.
         Self::write_out(this)?;
         let ticket = match parked {
             Some(operation) => {

@@ -1,4 +1,5 @@
-//! Writing what is queued: at once, at the end of an iteration, or when there is room; large messages piece by piece; `flush`.
+//! Writing what is queued: at once, at the end of an iteration, or when there is room; large messages piece
+//! by piece; `flush`.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -71,8 +72,9 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Writes what is queued, as far as there is room, sees to it that the rest follows, and tells everybody whom this concerns: whoever writes, and for
-    /// whatever reason, those who wait for room or for a flush learn of it.
+    /// Writes what is queued, as far as there is room, sees to it that the rest follows, and tells everybody
+    /// whom this concerns: whoever writes, and for whatever reason, those who wait for room or for a flush
+    /// learn of it.
     pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
         let mut steps = Steps::new();
         steps.note(Self::write_queue(this));
@@ -131,7 +133,8 @@ impl AsyncConnection {
                 Ok(state.outbox.blocked)
             }
             Err(error) => {
-                // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may follow.
+                // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may
+                // follow.
                 conn.lock(py)?.drive.end(Failure::Aborted);
                 Err(error)
             }
@@ -183,14 +186,16 @@ impl AsyncConnection {
         }
     }
 
-    /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to say when.
+    /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to
+    /// say when.
     pub(super) fn note_kept(&self, py: Python<'_>) -> PyResult<()> {
         let kept = self.kept_by_transport(py)? > 0;
         self.lock(py)?.drive.note_kept(kept);
         if kept { self.ask_when_empty(py) } else { Ok(()) }
     }
 
-    /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps anything.
+    /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps
+    /// anything.
     fn ask_when_empty(&self, py: Python<'_>) -> PyResult<()> {
         if !std::mem::replace(&mut self.lock(py)?.outbox.draining, true)
             && let Some(transport) = self.transport(py)
@@ -309,7 +314,8 @@ impl AsyncConnection {
     }
 }
 
-/// Writes to a transport, unless it has failed: it will say so in the next iteration, and would put a warning in the log for what is written until then.
+/// Writes to a transport, unless it has failed: it will say so in the next iteration, and would put a warning
+/// in the log for what is written until then.
 fn write_to(transport: &Bound<'_, PyAny>, bytes: &Bound<'_, PyBytes>) -> PyResult<bool> {
     let py = transport.py();
     if invoke::method(transport, intern!(py, "is_closing"), [])?.is_truthy()? {

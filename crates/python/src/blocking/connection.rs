@@ -57,7 +57,8 @@ impl BlockingConnection {
         Ok(PythonHost { py, decode })
     }
 
-    /// The same for what takes part in the conversation, which begins with the answer to the opening handshake.
+    /// The same for what takes part in the conversation, which begins with the answer to the opening
+    /// handshake.
     #[inline]
     fn open_host<'py>(&self, py: Python<'py>, decode: Option<bool>) -> PyResult<PythonHost<'py>> {
         if self.connecting.load(Ordering::Relaxed) {
@@ -73,7 +74,8 @@ impl BlockingConnection {
         // Exceptions are made outside the connection's lock: their constructors are Python.
         let failure = self.inner.with_peer(&host, |peer| peer.link.failure().cloned());
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
-        // A signal handler that raised inside an ssl.SSLContext ended the connection; what it raised goes on, once.
+        // A signal handler that raised inside an ssl.SSLContext ended the connection; what it raised goes on,
+        // once.
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py))
             && !self.interrupt_told.swap(true, Ordering::Relaxed)
         {
@@ -477,8 +479,8 @@ impl BlockingConnection {
         Ok(())
     }
 
-    /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can be sent before it is:
-    /// the connection is closed with 1011, as in the `websockets` library.
+    /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can
+    /// be sent before it is: the connection is closed with 1011, as in the `websockets` library.
     fn abandon_fragments(&self, py: Python<'_>, kind: Option<MessageKind>, error: PyErr) -> PyErr {
         if kind.is_some() {
             let host = PythonHost { py, decode: None };

@@ -21,8 +21,8 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn message(&self, kind: MessageKind, payload: Payload<'_, PyPayload>, whole: bool) -> PyResult<Py<PyAny>> {
-        // Makes str and bytes only, which the garbage collector does not track: no collection starts here, so no
-        // finalizer can call back into the connection, whose lock is held.
+        // Makes str and bytes only, which the garbage collector does not track: no collection starts here, so
+        // no finalizer can call back into the connection, whose lock is held.
         payload::message(self.py, kind, payload, if whole { self.decode } else { Some(false) })
     }
 

@@ -61,7 +61,8 @@ impl ClientOpening {
 
 #[pymethods]
 impl ClientOpening {
-    /// Begins: in this order TLS with a proxy, the request for a tunnel, TLS with the server, the opening handshake.
+    /// Begins: in this order TLS with a proxy, the request for a tunnel, TLS with the server, the opening
+    /// handshake.
     #[new]
     #[pyo3(signature = (options, *, proxy_tls = None, tunnel = None, tls = None))]
     fn new(
@@ -98,8 +99,8 @@ impl ClientOpening {
         self.lock().as_ref().is_some_and(|inner| is_tls(inner.client.stage()))
     }
 
-    /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is done; 1 to be read, 3 to be read or
-    /// written.
+    /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is
+    /// done; 1 to be read, 3 to be read or written.
     fn proceed(&self, py: Python<'_>, fd: RawFd) -> PyResult<u8> {
         check_open(fd)?;
         // SAFETY: the caller has the socket open during this call.
@@ -126,7 +127,8 @@ impl ClientOpening {
         self.with(|inner| self.opened(&mut inner.client, None))
     }
 
-    /// Opens the WebSocket over the connected, blocking stream socket `fd`, which is taken over: if this raises, it is closed.
+    /// Opens the WebSocket over the connected, blocking stream socket `fd`, which is taken over: if this
+    /// raises, it is closed.
     #[pyo3(signature = (fd, timeout))]
     fn run(&self, py: Python<'_>, fd: RawFd, timeout: Option<f64>) -> PyResult<Opened> {
         check_open(fd)?;

@@ -1,4 +1,5 @@
-//! From a connected socket to a WebSocket: options and settings of Python's in, exceptions and connections out. The work is `driver::opening`.
+//! From a connected socket to a WebSocket: options and settings of Python's in, exceptions and connections
+//! out. The work is `driver::opening`.
 
 #![allow(unsafe_code)] // taking over a file descriptor
 
@@ -44,7 +45,8 @@ pub(crate) struct Parts {
 
 #[pymethods]
 impl Opened {
-    /// Takes the descriptor of the connected socket over: it is closed with the connection, or with this object if there will be none.
+    /// Takes the descriptor of the connected socket over: it is closed with the connection, or with this
+    /// object if there will be none.
     fn _adopt(&self, fd: RawFd) -> PyResult<()> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.as_mut().ok_or_else(|| PyRuntimeError::new_err("this connection was taken already"))?;
@@ -70,7 +72,8 @@ impl Opened {
     }
 }
 
-/// What to ask for, and how the connection is to behave: the keyword arguments of `connect`, checked by Python.
+/// What to ask for, and how the connection is to behave: the keyword arguments of `connect`, checked by
+/// Python.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Options {
@@ -203,7 +206,8 @@ fn tunnel(
     handshake.map_err(|error| errors::tunnel(py, &error))
 }
 
-/// Raises what a `ClientOpening` would raise for options that are wrong in themselves, before anything is dialled.
+/// Raises what a `ClientOpening` would raise for options that are wrong in themselves, before anything is
+/// dialled.
 #[pyfunction]
 pub(crate) fn check_request(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<()> {
     let mut options: Options = options.extract()?;

@@ -110,12 +110,14 @@ impl ServerOpening {
         self.lock().as_ref().is_some_and(|server| server.stage() == Stage::Done)
     }
 
-    /// Takes bytes that were received. After an error, what the client can be told is in the output, or made by `reject`.
+    /// Takes bytes that were received. After an error, what the client can be told is in the output, or made
+    /// by `reject`.
     fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         self.with(|server| server.receive(data).map_err(|error| errors::server_opening(py, error)))
     }
 
-    /// Puts the response to what is no request into the output, with further fields; nothing if there is nobody to read it.
+    /// Puts the response to what is no request into the output, with further fields; nothing if there is
+    /// nobody to read it.
     fn reject(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<()> {
         let additional = headers::from_python(py, fields)?;
         self.with(|server| {

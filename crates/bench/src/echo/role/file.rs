@@ -27,7 +27,8 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// For the size of a message and the bytes of a transfer that a request names, or what is wrong with them.
+    /// For the size of a message and the bytes of a transfer that a request names, or what is wrong with
+    /// them.
     pub(crate) fn parse(size: &str, bytes: &str) -> Result<Self, String> {
         let message = pattern(parse_size(size, 1)?).collect();
         let bytes = bytes.parse().map_err(|_| format!("bytes={bytes}: not a number\n"))?;

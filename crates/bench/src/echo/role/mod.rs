@@ -1,4 +1,5 @@
-//! What the server does on a connection, by the path of the request. One file for each kind that does more than answer.
+//! What the server does on a connection, by the path of the request. One file for each kind that does more
+//! than answer.
 
 mod blast;
 mod count;
@@ -64,9 +65,9 @@ impl Role {
         }
     }
 
-    /// Bytes queued above which nothing more is received until the client has read. Of the two directions of a
-    /// duplex, neither waits for the other: what it produces itself never stops it from receiving, only a client that
-    /// asks for reports and does not read them.
+    /// Bytes queued above which nothing more is received until the client has read. Of the two directions of
+    /// a duplex, neither waits for the other: what it produces itself never stops it from receiving, only a
+    /// client that asks for reports and does not read them.
     pub(crate) fn most_queued(&self) -> usize {
         match self {
             Self::Duplex(..) => 4 * HIGH_WATER,

@@ -9,8 +9,8 @@ use wirespeed_driver::socket::{Mode, Socket};
 const TAKEN: std::ops::Range<usize> = 8..16;
 const SENT: std::ops::Range<usize> = 16..24;
 
-/// Sends a message back with the times in it, at once: what waited for others would carry a time at which it was not
-/// sent.
+/// Sends a message back with the times in it, at once: what waited for others would carry a time at which it
+/// was not sent.
 pub(crate) fn answer(
     link: &mut Link,
     socket: &Socket,

@@ -1,5 +1,5 @@
-//! Calls every part of the protocol crate, without its `std` feature, from a program with an allocator of its own:
-//! scripts/check-no-host.sh looks what is then still asked of a host.
+//! Calls every part of the protocol crate, without its `std` feature, from a program with an allocator of its
+//! own: scripts/check-no-host.sh looks what is then still asked of a host.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -35,8 +35,8 @@ unsafe impl GlobalAlloc for Bump {
 #[global_allocator]
 static HEAP: Bump = Bump { heap: UnsafeCell::new([0; 4 << 20]), used: AtomicUsize::new(0) };
 
-/// Panics and allocates, and calls nothing of the protocol crate: what this asks of a host is asked by the standard
-/// library's own panics.
+/// Panics and allocates, and calls nothing of the protocol crate: what this asks of a host is asked by the
+/// standard library's own panics.
 #[cfg(not(feature = "protocol"))]
 #[unsafe(no_mangle)]
 pub extern "C" fn wirespeed_no_host(bytes: *mut u8, len: usize) -> usize {

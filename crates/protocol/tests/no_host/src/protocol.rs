@@ -7,8 +7,8 @@ use wirespeed_protocol::handshake::{
 };
 use wirespeed_protocol::{CloseCode, Config, Connection, Delivery, Event, Limits, MessageKind, Payload, Side, utf8};
 
-/// Runs one connection of each side over `len` bytes at `bytes`; the result only keeps the compiler from leaving out
-/// what leads to it.
+/// Runs one connection of each side over `len` bytes at `bytes`; the result only keeps the compiler from
+/// leaving out what leads to it.
 ///
 /// # Safety
 ///

@@ -96,7 +96,8 @@ impl State {
         inbox.take(&mut drive.peer, delivery, &mut objects)
     }
 
-    /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the loop, which the caller must ask for.
+    /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the
+    /// loop, which the caller must ask for.
     pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>, notes: &mut Notes) -> PyResult<bool> {
         let Flow { inbox, drive, pings, .. } = &mut self.flow;
         let mut objects = Objects { py, decode: None, notes, pings, tell_controls: self.tell_controls };
@@ -136,7 +137,8 @@ impl State {
         }
     }
 
-    /// Whether so much was received since a task was last suspended that the loop is due a turn, although more is there.
+    /// Whether so much was received since a task was last suspended that the loop is due a turn, although
+    /// more is there.
     #[inline]
     pub(in crate::asyncio) fn is_receive_turn_due(&mut self, iteration: u64) -> bool {
         let Flow { inbox, drive, .. } = &mut self.flow;

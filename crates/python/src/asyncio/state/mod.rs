@@ -1,4 +1,5 @@
-//! What a connection on an event loop knows between two calls: the driver's [`Flow`] over objects of Python, and what only Python has.
+//! What a connection on an event loop knows between two calls: the driver's [`Flow`] over objects of Python,
+//! and what only Python has.
 
 mod inbox;
 
@@ -112,7 +113,8 @@ impl State {
         event_loop.moving(py, much, || drive.flush())
     }
 
-    /// Whether anything must keep this connection alive although the application may have dropped it: a task that waits on it.
+    /// Whether anything must keep this connection alive although the application may have dropped it: a task
+    /// that waits on it.
     pub(super) fn is_awaited(&self) -> bool {
         self.turn_pending || self.flow.is_awaited()
     }

@@ -1,11 +1,12 @@
 //! What a waiting task waits on: an object that asyncio takes for a future.
 //!
-//! A task that suspends asks for its wakeup to be called (`add_done_callback`). [`WaiterRef::wake`] calls it: at once, in the
-//! task's own context, when the loop itself has called us; through `call_soon` from anywhere else. So an awaiting task costs what a callback
-//! costs, and no task is ever entered from inside another.
+//! A task that suspends asks for its wakeup to be called (`add_done_callback`). [`WaiterRef::wake`] calls it:
+//! at once, in the task's own context, when the loop itself has called us; through `call_soon` from anywhere
+//! else. So an awaiting task costs what a callback costs, and no task is ever entered from inside another.
 //!
-//! What changes is in `parts`, behind a lock of its own that is held for some lines. The wakeup stays there until it is called: asking the loop twice to
-//! call it, as is done when a signal handler raises in between, calls it once.
+//! What changes is in `parts`, behind a lock of its own that is held for some lines. The wakeup stays there
+//! until it is called: asking the loop twice to call it, as is done when a signal handler raises in between,
+//! calls it once.
 
 #![allow(unsafe_code)] // type slots
 
@@ -66,7 +67,8 @@ struct Parts {
     blocking: bool,
 }
 
-// SAFETY: owned references to Python objects, which any attached thread may use; the lock hands them to one at a time.
+// SAFETY: owned references to Python objects, which any attached thread may use; the lock hands them to one
+// at a time.
 unsafe impl Send for Parts {}
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
@@ -94,7 +96,8 @@ impl WaiterRef {
 
     #[inline]
     fn make(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery, ticket: u64) -> PyResult<Self> {
-        // SAFETY: attached; the type was made by `init`. Every field is written before the object is known to anybody.
+        // SAFETY: attached; the type was made by `init`. Every field is written before the object is known to
+        // anybody.
         unsafe {
             let object = FREE.take(TYPE.load(Ordering::Relaxed)).cast::<Waiter>();
             let Some(object) = NonNull::new(object) else { return Err(PyErr::fetch(event_loop.py())) };
@@ -216,7 +219,8 @@ impl WaiterRef {
         }
     }
 
-    /// Resumes the task in its own context; if that is entered already, the task cannot run now, and does soon.
+    /// Resumes the task in its own context; if that is entered already, the task cannot run now, and does
+    /// soon.
     #[inline]
     fn resume_in_context(&self, py: Python<'_>) -> PyResult<()> {
         let context = {
@@ -264,8 +268,9 @@ impl WaiterRef {
         Ok(())
     }
 
-    /// What a wakeup is called with, a borrowed reference. That of the tasks of `_asyncio`, a C function, asks any future for its result, and
-    /// ours by a name that it makes a string of each time; but a future of its own type without a call: it gets one that is done.
+    /// What a wakeup is called with, a borrowed reference. That of the tasks of `_asyncio`, a C function,
+    /// asks any future for its result, and ours by a name that it makes a string of each time; but a future
+    /// of its own type without a call: it gets one that is done.
     #[inline]
     fn argument(&self, py: Python<'_>, wakeup: &Bound<'_, PyAny>, stage: Stage) -> *mut ffi::PyObject {
         // SAFETY: attached, a live object.

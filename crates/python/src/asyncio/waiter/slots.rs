@@ -41,7 +41,8 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
 }
 
 unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their references.
+    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their
+    // references.
     unsafe {
         let waiter = this(object);
         // Taken out first: to drop them may run Python code.
@@ -79,7 +80,8 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 /// `object` is a live waiter, for as long as the reference is used.
 #[inline]
 unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Waiter {
-    // SAFETY: methods and attributes of this type are called with objects of this type; everything that changes is in a cell or behind a lock.
+    // SAFETY: methods and attributes of this type are called with objects of this type; everything that
+    // changes is in a cell or behind a lock.
     unsafe { &*object.cast::<Waiter>() }
 }
 
@@ -164,7 +166,8 @@ unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject
     unsafe { new_bool(parts(object).stage == Stage::Cancelled) }
 }
 
-/// `Task.cancel` comes here, from inside some other task's step: so the wakeup goes through `call_soon`, and `result` then raises.
+/// `Task.cancel` comes here, from inside some other task's step: so the wakeup goes through `call_soon`, and
+/// `result` then raises.
 unsafe extern "C" fn cancel(
     object: *mut ffi::PyObject,
     arguments: *mut ffi::PyObject,
@@ -216,7 +219,8 @@ unsafe extern "C" fn resume(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
     }
 }
 
-/// The object is its own `add_done_callback` and `get_loop`, so that a task that suspends makes no method objects.
+/// The object is its own `add_done_callback` and `get_loop`, so that a task that suspends makes no method
+/// objects.
 pub(super) unsafe extern "C" fn called(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
@@ -292,7 +296,8 @@ unsafe extern "C" fn add_done_callback(
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; the calling convention of METH_FASTCALL | METH_KEYWORDS: `count` positional values, then one for each of the names.
+    // SAFETY: see `this`; the calling convention of METH_FASTCALL | METH_KEYWORDS: `count` positional values,
+    // then one for each of the names.
     unsafe {
         let py = Python::assume_attached();
         let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
@@ -329,7 +334,8 @@ unsafe extern "C" fn remove_done_callback(
     object: *mut ffi::PyObject,
     callback: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; the comparison may run Python code, so what is compared is held by a reference of its own.
+    // SAFETY: see `this`; the comparison may run Python code, so what is compared is held by a reference of
+    // its own.
     unsafe {
         let py = Python::assume_attached();
         let Some(wakeup) = Bound::from_borrowed_ptr_or_opt(py, parts(object).wakeup) else {

@@ -65,8 +65,8 @@ class Connection(_Connection):
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
 
-    # Coroutine functions, as AsyncMock and create_autospec look for; connections have the native ones: see use_native.
-    # For type checkers they are the inherited ones.
+    # Coroutine functions, as AsyncMock and create_autospec look for; connections have the native ones: see
+    # use_native. For type checkers they are the inherited ones.
     if not TYPE_CHECKING:
 
         async def recv(self, decode: bool | None = None) -> Any:

@@ -26,7 +26,8 @@ from .._views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 
-# Seconds between looks at a connection that nobody receives from: while something comes, and while nothing does.
+# Seconds between looks at a connection that nobody receives from: while something comes, and while nothing
+# does.
 _INTERVAL = 0.2
 _LONGEST = 20.0
 
@@ -220,7 +221,8 @@ class Connection(_Connection):
                 break
             if self.state is protocols.State.CLOSED:
                 break
-            # Another one when something came, or seldom: what TLS has read already does not show in the socket.
+            # Another one when something came, or seldom: what TLS has read already does not show in the
+            # socket.
             if _wait_readable(self.fileno(), min(pause, end - since)):
                 pause = _INTERVAL
                 time.sleep(max(0.0, min(since + _INTERVAL, end) - time.monotonic()))

@@ -1,24 +1,21 @@
-//! Two ends of a connection on simulated loops, over a simulated transport and time: whatever happens, in whatever order, nobody waits whose
-//! condition holds, nothing is lost or doubled, and everything ends.
-
-#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)] // tests fail by panicking
+//! One end: a flow, the tasks of its loop, and the transport that writes for it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::drive::{
-    Drive, Environment, Flow, Hold, Item, Limits, Marks, Output, Reading, Receiver, Settling, Step, Unparsed,
+    Drive, Environment, Flow, Hold, Item, Limits, Marks, Output, Reading, Receiver, Settling, Step, TellWritable,
+    Unparsed,
 };
-use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::{CloseCode, Config, Connection, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Keepalive, Peer};
 
 /// Numbers that look random: splitmix64.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,18 +23,18 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    fn one_in(&mut self, count: usize) -> bool {
+    pub(crate) fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 }
 
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub(crate) enum What {
     Receive(Delivery),
     /// To send a message of this size.
     Send(usize),
@@ -47,7 +44,7 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(crate) enum Stage {
     Waiting,
     Woken,
     Over,
@@ -62,7 +59,7 @@ struct Task {
 
 /// The tasks of an end, and its futures: false, until they are told.
 #[derive(Default)]
-struct Tasks {
+pub(crate) struct Tasks {
     tasks: RefCell<BTreeMap<usize, Task>>,
     futures: RefCell<BTreeMap<usize, bool>>,
     next: RefCell<usize>,
@@ -89,7 +86,7 @@ impl Tasks {
     }
 }
 
-struct Sim;
+pub(crate) struct Sim;
 
 impl Environment for Sim {
     type Buffer = Vec<u8>;
@@ -141,32 +138,32 @@ impl Receiver<Vec<u8>> for Maker<'_> {
 }
 
 /// One end: its flow, its tasks, and the transport that writes for it.
-struct End {
-    flow: Flow<Sim>,
-    tasks: Tasks,
+pub(crate) struct End {
+    pub(crate) flow: Flow<Sim>,
+    pub(crate) tasks: Tasks,
     /// Tasks that the loop resumes, in this order.
-    ready: VecDeque<usize>,
+    pub(crate) ready: VecDeque<usize>,
     /// What the transport has taken and not sent.
-    kept: VecDeque<u8>,
+    pub(crate) kept: VecDeque<u8>,
     /// Where it says that it has no room; where it says so no more.
-    transport: Marks,
+    pub(crate) transport: Marks,
     /// It has said so.
-    full: bool,
-    reading: bool,
-    shut: bool,
-    iteration: u64,
+    pub(crate) full: bool,
+    pub(crate) reading: bool,
+    pub(crate) shut: bool,
+    pub(crate) iteration: u64,
     /// The loop's next turn looks at what was read.
-    serve_soon: bool,
-    uncork: bool,
-    writable_soon: bool,
+    pub(crate) serve_soon: bool,
+    pub(crate) uncork: bool,
+    pub(crate) writable_soon: bool,
     /// Sizes of the messages that were accepted to be sent, and of those that were received.
-    sent: Vec<usize>,
-    received: Vec<usize>,
-    now: Instant,
+    pub(crate) sent: Vec<usize>,
+    pub(crate) received: Vec<usize>,
+    pub(crate) now: Instant,
 }
 
 impl End {
-    fn new(side: Side, random: &mut Random, now: Instant) -> Self {
+    pub(crate) fn new(side: Side, random: &mut Random, now: Instant) -> Self {
         let limits = wirespeed_driver::protocol::Limits { message_size: None, ..Default::default() };
         let connection = Connection::new(Config { limits, ..Config::new(side) });
         let beat = [None, Some(Duration::from_secs(20))][random.below(2)];
@@ -206,7 +203,7 @@ impl End {
 
     // ---- what the environment does ----
 
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let now = self.now;
         if self.flow.is_settled(|| now) {
             let step = self.flow.next_step(&mut Settling::default(), &self.tasks, || now);
@@ -309,7 +306,7 @@ impl End {
     // ---- what happens ----
 
     /// One turn of the loop.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.iteration += 1;
         for _ in 0..self.ready.len() {
             if let Some(task) = self.ready.pop_front() {
@@ -330,11 +327,11 @@ impl End {
             self.settle();
         }
         if std::mem::take(&mut self.writable_soon) {
-            self.flow.outbox.tell_writable = wirespeed_driver::drive::TellWritable::No;
+            self.flow.outbox.tell_writable = TellWritable::No;
         }
     }
 
-    fn start(&mut self, what: What) {
+    pub(crate) fn start(&mut self, what: What) {
         let number = self.tasks.number();
         let task = Task { what, stage: Stage::Woken, ticket: 0, given: None };
         self.tasks.tasks.borrow_mut().insert(number, task);
@@ -446,7 +443,7 @@ impl End {
     }
 
     /// Any task that waits, or was woken and has not run, gives up.
-    fn cancel(&mut self, random: &mut Random) {
+    pub(crate) fn cancel(&mut self, random: &mut Random) {
         let alive: Vec<usize> =
             self.tasks.tasks.borrow().iter().filter(|(_, task)| task.stage != Stage::Over).map(|(at, _)| *at).collect();
         if alive.is_empty() {
@@ -484,7 +481,7 @@ impl End {
         }
     }
 
-    fn ping(&mut self, random: &mut Random) {
+    pub(crate) fn ping(&mut self, random: &mut Random) {
         if self.flow.is_closing() {
             return;
         }
@@ -498,14 +495,14 @@ impl End {
         self.settle();
     }
 
-    fn close(&mut self, keep: bool) {
+    pub(crate) fn close(&mut self, keep: bool) {
         self.flow.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", keep, self.now).unwrap();
         self.write();
         self.process();
     }
 
     /// The transport has sent some of what it keeps.
-    fn transport_sent(&mut self, count: usize) -> Vec<u8> {
+    pub(crate) fn transport_sent(&mut self, count: usize) -> Vec<u8> {
         let bytes: Vec<u8> = self.kept.drain(..count.min(self.kept.len())).collect();
         let low = if self.flow.outbox.draining { 0 } else { self.transport.low };
         if self.full && self.kept.len() <= low {
@@ -519,19 +516,19 @@ impl End {
         bytes
     }
 
-    fn receive(&mut self, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.iteration += 1;
         self.flow.drive.receive(bytes);
         self.flow.inbox.set_unparsed(Unparsed::New);
         self.process();
     }
 
-    fn receive_end(&mut self) {
+    pub(crate) fn receive_end(&mut self) {
         self.flow.drive.receive_end(None);
         self.process();
     }
 
-    fn pass_time(&mut self, seconds: u64) {
+    pub(crate) fn pass_time(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
         if self.flow.drive.deadline(self.now).is_some_and(|due| due <= self.now) {
             let reading = if self.flow.paused { Reading::Paused } else { Reading::Going };
@@ -544,7 +541,7 @@ impl End {
     // ---- the oracle ----
 
     /// Nobody waits whose condition holds, if nothing is left for the loop to do.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         if !self.ready.is_empty() || self.serve_soon || self.uncork {
             return;
         }
@@ -576,169 +573,5 @@ impl End {
         let resumable = self.flow.is_resumable() && !self.flow.is_full();
         assert!(!resumable, "there is room for more, and nothing is read");
         assert_eq!(self.flow.outbox.blocked, self.full, "who has no room is remembered");
-    }
-}
-
-/// Both ends, and what is on its way.
-struct World {
-    ends: [End; 2],
-    /// Bytes to each end, and whether the stream ends behind them.
-    pipes: [VecDeque<u8>; 2],
-    ended: [bool; 2],
-    told_end: [bool; 2],
-}
-
-impl World {
-    fn new(random: &mut Random) -> Self {
-        let now = Instant::now();
-        let ends = [End::new(Side::Client, random, now), End::new(Side::Server, random, now)];
-        Self { ends, pipes: Default::default(), ended: [false; 2], told_end: [false; 2] }
-    }
-
-    /// Moves some bytes from an end to the other.
-    fn carry(&mut self, from: usize, most: usize) {
-        let bytes = self.ends[from].transport_sent(most);
-        self.pipes[1 - from].extend(bytes);
-        let end = &self.ends[from];
-        self.ended[1 - from] |= end.flow.drive.is_over() || end.shut && end.kept.is_empty();
-    }
-
-    /// An end reads what has come.
-    fn deliver(&mut self, to: usize, most: usize) {
-        if self.ends[to].flow.drive.is_over() {
-            self.pipes[to].clear();
-            return;
-        }
-        if !self.ends[to].reading {
-            return;
-        }
-        let bytes: Vec<u8> = {
-            let count = most.min(self.pipes[to].len());
-            self.pipes[to].drain(..count).collect()
-        };
-        if !bytes.is_empty() {
-            self.ends[to].receive(&bytes);
-        } else if self.ended[to] && !std::mem::replace(&mut self.told_end[to], true) {
-            self.ends[to].receive_end();
-        }
-    }
-
-    fn check(&self) {
-        self.ends.iter().for_each(End::check);
-    }
-
-    /// Lets everything come to rest; the tasks that wait for messages get all that there are.
-    fn rest(&mut self) {
-        for _ in 0..10_000 {
-            let before = self.fingerprint();
-            for at in 0..2 {
-                self.carry(at, usize::MAX);
-                self.deliver(at, usize::MAX);
-                self.ends[at].turn();
-                self.check();
-            }
-            if self.fingerprint() == before && self.ends.iter().all(|end| end.ready.is_empty() && !end.serve_soon) {
-                return;
-            }
-        }
-        panic!("it does not come to rest");
-    }
-
-    fn fingerprint(&self) -> Vec<usize> {
-        let of = |end: &End| {
-            let link = &end.flow.drive.peer.link;
-            [
-                end.kept.len(),
-                link.written() as usize,
-                link.queued(),
-                end.received.len(),
-                end.flow.inbox.len(),
-                end.sent.len(),
-            ]
-        };
-        let piped = self.pipes.iter().map(VecDeque::len);
-        self.ends.iter().flat_map(of).chain(piped).chain(self.told_end.map(usize::from)).collect()
-    }
-}
-
-/// One schedule; `ends`: closing, aborting and time take part.
-fn run(seed: u64, ends: bool) {
-    let mut random = Random(seed);
-    let mut world = World::new(&mut random);
-    for _ in 0..random.below(120) {
-        let at = random.below(2);
-        let end = &mut world.ends[at];
-        match random.below(if ends { 16 } else { 12 }) {
-            0..=2 => {
-                let size = [0, 1, 50, 300, 5000, 70_000][random.below(6)];
-                end.start(What::Send(size));
-            }
-            3 | 4 => end.start(What::Receive(Delivery::Messages)),
-            5 => end.start(What::Flush),
-            6 => end.ping(&mut random),
-            7 => end.turn(),
-            8 => end.cancel(&mut random),
-            9 => world.carry(at, [1, 100, 100_000][random.below(3)]),
-            10 | 11 => world.deliver(at, [1, 3, 100, 100_000][random.below(4)]),
-            12 => end.start(What::End),
-            13 if random.one_in(3) => end.close(random.one_in(2)),
-            14 if random.one_in(6) => {
-                end.flow.drive.end(Failure::Aborted);
-                end.settle();
-            }
-            15 => end.pass_time([1, 6, 25][random.below(3)]),
-            _ => {}
-        }
-        world.check();
-    }
-    world.rest();
-    if ends {
-        for at in 0..2 {
-            world.ends[at].close(false);
-        }
-        for _ in 0..3 {
-            world.rest();
-            world.ends.iter_mut().for_each(|end| end.pass_time(11));
-        }
-        world.rest();
-        assert!(world.ends.iter().all(|end| end.flow.is_finished()), "it ends in time");
-        return;
-    }
-    // What is left is taken by tasks that come now: everything that was accepted arrives, once.
-    for at in 0..2 {
-        while world.ends[1 - at].received.len() < world.ends[at].sent.len() {
-            let before = world.ends[1 - at].received.len();
-            world.ends[1 - at].start(What::Receive(Delivery::Messages));
-            world.rest();
-            assert!(world.ends[1 - at].received.len() > before, "a message is lost, or nobody is woken for it");
-        }
-        // A task that was given a message and has yet to run may be overtaken by one that finds the next.
-        let sorted = |sizes: &[usize]| {
-            let mut sizes = sizes.to_vec();
-            sizes.sort_unstable();
-            sizes
-        };
-        assert_eq!(sorted(&world.ends[1 - at].received), sorted(&world.ends[at].sent));
-    }
-}
-
-/// How many; more than the ordinary by `WIRESPEED_SCHEDULES`.
-fn schedules() -> u64 {
-    std::env::var("WIRESPEED_SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(500)
-}
-
-#[test]
-fn nobody_waits_for_ever() {
-    for seed in 0..schedules() {
-        let result = std::panic::catch_unwind(|| run(seed, false));
-        assert!(result.is_ok(), "seed {seed}");
-    }
-}
-
-#[test]
-fn everything_ends() {
-    for seed in 0..schedules() {
-        let result = std::panic::catch_unwind(|| run(seed, true));
-        assert!(result.is_ok(), "seed {seed}");
     }
 }
