@@ -442,3 +442,31 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
         assert!(conn.peer.link.failure().is_none());
     }
 }
+
+#[test]
+fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream() {
+    for side in [Side::Server, Side::Client] {
+        let (ours, theirs) = sockets(None);
+        let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), Some(ours), TIMEOUT);
+        let mut other = peer(if side == Side::Server { Side::Client } else { Side::Server }, None);
+        other.link.send_message(MessageKind::Text, b"last", None).unwrap();
+        other.link.send_close(Some(CloseCode(4000)), "bye").unwrap();
+        other.link.flush(&theirs, Mode::NonBlocking).unwrap();
+        theirs.shutdown_write();
+        // All of it is read, and its end, before the application takes anything.
+        assert!(conn.read(false, usize::MAX));
+        assert!(conn.read(false, usize::MAX));
+        assert!(conn.peer.link.is_eof() && conn.peer.has_input());
+        assert_eq!(conn.advance(Instant::now), Progress::Closing, "{side:?}");
+        assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { .. })));
+        assert!(matches!(conn.poll_event(), Some(PeerEvent::Closing)));
+        assert!(conn.poll_event().is_none());
+        let _ = conn.advance(Instant::now);
+        conn.flush();
+        let _ = conn.advance(Instant::now);
+        assert!(conn.peer.link.failure().is_none(), "{:?}", conn.peer.link.failure());
+        let mut answer = Vec::new();
+        read(&theirs, &mut answer);
+        assert_eq!(answer.len(), if side == Side::Server { 7 } else { 11 }, "close 4000 with its reason: {answer:?}");
+    }
+}

@@ -267,7 +267,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         if deadline.is_some_and(|deadline| deadline <= now) {
             return self.end(Failure::CloseTimeout);
         }
-        if self.peer.link.state().can_receive() && !self.peer.link.is_eof() {
+        // What was read before the end is parsed first: a close frame, perhaps, that is to be answered.
+        let more = !self.peer.link.is_eof() || self.peer.has_input() && self.peer.link.failure().is_none();
+        if more && self.peer.link.state().can_receive() {
             return Progress::Closing;
         }
         if self.peer.link.is_eof() && !self.peer.has_input() && !self.is_unwritten() {
