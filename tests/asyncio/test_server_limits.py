@@ -168,13 +168,12 @@ def test_close_timeout(setting: Setting, run: Run, who: str) -> None:
 
     async def main() -> None:
         async with serve(setting, handler, close_timeout=0.15) as server:
-            with await Raw.open(server) as raw:
+            with within(2, at_least=0 if who == "client" else 0.15), await Raw.open(server) as raw:
                 if who == "client":
                     await raw.send(masked(CLOSE, close(1000)[2:]))
-                with within(2, at_least=0 if who == "client" else 0.1):
-                    assert (await raw.until_close())[1] == Close(1000)
-                    await raw.rest()
-                    await soon(lambda: not server._tasks)
+                assert (await raw.until_close())[1] == Close(1000)
+                await raw.rest()
+                await soon(lambda: not server._tasks)
 
     with no_leaks():
         run(main)
