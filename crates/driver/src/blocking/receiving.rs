@@ -9,6 +9,7 @@ use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host, Item, PingTicket, State, earliest, is_transient};
 use crate::drive::{Reading, Receiver, Wanted};
+use crate::keepalive::Due;
 use crate::peer::{Failure, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 
@@ -120,6 +121,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let result = inbox.take(&mut drive.peer, delivery, &mut hosted);
         let answered = hosted.answered;
         self.parsed(state, answered);
+        if !matches!(result, Ok(Some(_))) {
+            state.drive.peer.poll_eof();
+        }
         result.map_err(Error::Interrupted)
     }
 
@@ -130,7 +134,6 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             self.changed_always(state);
         }
         self.flush_some(state);
-        state.drive.peer.poll_eof();
     }
 
     /// Everything that was read is parsed: makes the next thing happen, by waiting if need be. Returns
@@ -183,6 +186,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             self.notify(state);
         }
         self.parsed(state, answered);
+        state.drive.peer.poll_eof();
         result.map(drop).map_err(Error::Interrupted)
     }
 
@@ -302,10 +306,20 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     /// Sees to the keepalive; when it has to be seen to again.
+    #[inline]
     pub(super) fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
         let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
+        match state.drive.peer.link.keepalive.poll(now) {
+            Due::Nothing(next) => next,
+            Due::Ping | Due::TimedOut => self.attend_now(state, now, absent),
+        }
+    }
+
+    #[cold]
+    fn attend_now(&self, state: &mut State<B, M>, now: Instant, absent: Duration) -> Option<Instant> {
         // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
-        let was_absent = state.drive.peer.link.keepalive.timeout().is_some_and(|timeout| absent > timeout / 2);
+        let keepalive = &state.drive.peer.link.keepalive;
+        let was_absent = keepalive.timeout().is_some_and(|timeout| absent > timeout / 2);
         let reading = if was_absent { Reading::Resumed } else { Reading::Going };
         let retry = state.drive.handle_deadline(now, reading);
         self.flush_some(state);
