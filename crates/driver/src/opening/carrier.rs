@@ -46,10 +46,16 @@ impl Carrier {
     /// socket took it.
     pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
         loop {
+            let speaks = !opening.output().is_empty();
             let blocked = self.write(opening, socket)?;
             let stage = opening.stage();
             if stage == Stage::Done {
                 return Ok(Moved::Done);
+            }
+            // The answer to what was said just now is not there yet: no look for it. What came before has been
+            // read, unless the last read was full.
+            if speaks && self.unsent.is_none() && stage != Stage::Failed && self.received < buffers::SMALL_READ_SIZE {
+                return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));
             }
             if stage == Stage::Failed && !blocked {
                 if self.unsent.is_some() {
