@@ -15,7 +15,7 @@ use crate::peer::{Peer, PeerEvent, payload_len};
 const ITEM_COST: usize = 64;
 
 /// What a received message counts beside its bytes: the application's work with it.
-pub(crate) const RECEIVED_COST: usize = 32;
+pub const RECEIVED_COST: usize = 32;
 
 /// A message or fragment, as the application keeps it.
 #[derive(Debug)]

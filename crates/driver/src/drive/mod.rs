@@ -7,7 +7,7 @@ mod motion;
 mod outbox;
 
 pub use flow::{End, Environment, Farewell, Flow, Limits, Settling, Step};
-pub use inbox::{Inbox, Item, Receiver, Unparsed, Wanted};
+pub use inbox::{Inbox, Item, RECEIVED_COST, Receiver, Unparsed, Wanted};
 pub use motion::{Drive, Progress, Reading};
 pub use outbox::{Hold, Large, Outbox, Output, TellWritable, YIELD_BYTES};
 

@@ -1,16 +1,14 @@
 //! The receiving half: what was read becomes objects, for whoever receives, or the queue.
 
-use pyo3::prelude::*;
 use std::time::{Duration, Instant};
-use wirespeed_driver::drive::{Flow, Item, Receiver, YIELD_BYTES};
+
+use pyo3::prelude::*;
+use wirespeed_driver::drive::{Flow, Item, RECEIVED_COST, Receiver, YIELD_BYTES};
 use wirespeed_driver::peer::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
 
 use super::State;
 use crate::payload::{self, PyPayload};
-
-/// What a received message counts beside its bytes: the application's work with it.
-const RECEIVED_COST: usize = 32;
 
 /// What a listener is told.
 pub(in crate::asyncio) enum Arrival {
