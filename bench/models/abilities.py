@@ -53,12 +53,15 @@ class Abilities:
         watch: connects with the library's own keepalive; takes a URL, the CA or None, and a `Patience`.
         serve: starts a server that echoes, without compression, keepalive and limits, on this event loop or in threads
             of its own; returns its URL and what must be kept; for asyncio an awaitable of that.
+        at_once: connects as `connect` does, but so that `send` hands each message to the system, for a library that
+            gathers what is sent otherwise.
     """
 
     deflate: Callable[[str, str | None, int], Any] | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
     watch: Callable[[str, str | None, Patience], Any] | None = None
     serve: Callable[[], Any] | None = None
+    at_once: Callable[[str, str | None, int], Any] | None = None
 
     def workloads(self) -> tuple[str, ...]:
         """Returns the workloads that need these abilities, those of memory not among them."""

@@ -148,6 +148,8 @@ async def _measure(
     if isinstance(style, Callbacks) and options.workload in (*callbacks.WORKLOADS, *one_way.COURSES):
         course = one_way.COURSES.get(options.workload, callbacks.Course)
         return await callbacks.measure(style.listen, options, course)
+    if options.workload == sending.EACH and abilities.at_once is not None:
+        connect = abilities.at_once
     return await awaiting.run(await LOOPS[options.workload](connect, options.style, options), options)
 
 

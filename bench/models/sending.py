@@ -148,4 +148,7 @@ async def _tasks(connect: Connect, style: str, options: argparse.Namespace) -> L
     return Loop(lambda count: step, finish, limit=2)
 
 
-LOOPS = {"send-each": _send_each, "tasks": _tasks}
+EACH = "send-each"
+"""What hands each message to the system."""
+
+LOOPS = {EACH: _send_each, "tasks": _tasks}

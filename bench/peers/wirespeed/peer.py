@@ -41,6 +41,11 @@ async def connect(url: str, ca: str | None, size: int) -> Awaiting:
     return awaiting(await open_with(url, ca))
 
 
+async def at_once(url: str, ca: str | None, size: int) -> Awaiting:
+    """Connects so that each message goes to the system by the call that sends it."""
+    return awaiting(await open_with(url, ca, coalesce=False))
+
+
 def awaiting(ws: Any) -> Awaiting:
     """Returns what the loops drive of a connection."""
     return Awaiting(
@@ -238,6 +243,7 @@ ABILITIES = Abilities(
     closed={"recv": "wirespeed:ConnectionClosed", "send": "wirespeed:ConnectionClosed"},
     watch=watch,
     serve=serve,
+    at_once=at_once,
 )
 
 if __name__ == "__main__":
