@@ -45,6 +45,15 @@ impl Mode {
     }
 }
 
+/// Bytes that the kernel takes beyond what it can send now (`TCP_NOTSENT_LOWAT`). By itself it takes up to
+/// 4 MiB, which grow cold before anybody reads them, and which every later pong and close frame has to follow.
+/// What it has sent, and keeps until it is acknowledged, does not count, so distance costs no throughput. Less
+/// than this would, where an event loop comes back only every few milliseconds.
+const UNSENT_MAX: u32 = 256 * 1024;
+
+/// The receive timeout has not been looked at.
+const UNKNOWN: u64 = u64::MAX;
+
 /// A connected stream socket.
 pub struct Socket {
     inner: socket2::Socket,
@@ -58,16 +67,16 @@ impl Socket {
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
         let inner = socket2::Socket::from(descriptor);
-        // Its previous owner may have left a timeout.
-        let wait = inner.read_timeout().ok().flatten().map_or(0, |wait| wait.as_nanos() as u64);
-        Self { inner, receive_wait: AtomicU64::new(wait) }
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = inner.set_tcp_notsent_lowat(UNSENT_MAX); // a Unix socket has none
+        Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }
     }
 
     /// Lends `f` a socket that is somebody else's, who keeps it open meanwhile.
     pub fn lent<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
         let inner = unsafe { socket2::Socket::from_raw_fd(descriptor.as_raw_fd()) };
-        f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(0) }))
+        f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }))
     }
 
     /// The options of the socket.
@@ -123,7 +132,12 @@ impl Socket {
     pub fn set_receive_wait(&self, wait: Option<Duration>) -> io::Result<bool> {
         /// Kernel timeouts count in jiffies, of up to 10 ms: what is shorter needs poll(2).
         const SHORTEST: u64 = 20_000_000;
-        let current = self.receive_wait.load(Ordering::Relaxed);
+        let mut current = self.receive_wait.load(Ordering::Relaxed);
+        if current == UNKNOWN {
+            // Its previous owner may have left a timeout.
+            current = self.inner.read_timeout()?.map_or(0, |wait| wait.as_nanos() as u64);
+            self.receive_wait.store(current, Ordering::Relaxed);
+        }
         let wanted = match wait {
             None if current == 0 => return Ok(true),
             None => 0,

@@ -290,6 +290,8 @@ impl<E: Environment> Outbox<E> {
             return Output::Write;
         }
         if drive.peer.link.queued() >= CORK_LIMIT.min(2 * self.marks.high) {
+            // What masking and writing so much takes is no pause of the sender's.
+            self.looked.at = None;
             return Output::Write;
         }
         // The clock is read from the second send on, and ever more seldom while they come fast: it would be a
