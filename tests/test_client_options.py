@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from wirespeed import Listener
+from wirespeed._native import ClientOpening, ClientPlan
 from wirespeed._net.uri import parse_uri
 from wirespeed._options.client import (
     ClientOptions,
@@ -94,25 +95,31 @@ def test_request() -> None:
     here, there = parse_uri("ws://localhost/feed"), parse_uri("ws://localhost/other")
     first = options.request(here, None)
     assert options.request(here, None) is first
-    assert (first["host"], first["target"]) == ("localhost", "/feed")
-    assert options.request(there, None)["target"] == "/other"
-    assert options.request(here, Headers({"X-Api-Key": "1"}))["headers"] == [("X-Api-Key", "1")]
-    assert options.request(here, None)["headers"] == []
+    assert _head(first).startswith(b"GET /feed HTTP/1.1\r\nHost: localhost\r\n")
+    assert _head(options.request(there, None)).startswith(b"GET /other HTTP/1.1\r\n")
+    assert b"\r\nX-Api-Key: 1\r\n" in _head(options.request(here, Headers({"X-Api-Key": "1"})))
+    assert b"X-Api-Key" not in _head(options.request(here, None))
 
 
-def _held(options: ClientOptions) -> str:
-    return repr(vars(options))
+def test_each_opening_has_a_key_of_its_own() -> None:
+    plan = ClientOptions().request(parse_uri("ws://localhost/feed"), None)
+    keys = {next(line for line in _head(plan).split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key")) for _ in range(99)}
+    assert len(keys) == 99
+
+
+def _head(plan: ClientPlan) -> bytes:
+    return ClientOpening(plan).take_output()
 
 
 @pytest.mark.parametrize("uri", ["ws://user:secret@localhost/", "ws://localhost/?token=secret"])
 def test_secrets_are_not_kept(uri: str) -> None:
     options = ClientOptions()
     parsed = parse_uri(uri)
-    assert options.request(parsed, None)["host"] == "localhost"
-    assert "secret" not in _held(options)
+    assert b"Host: localhost" in _head(options.request(parsed, None))
+    assert options._last is None
     assert parse_uri(uri) is not parsed
     options.request(parse_uri("ws://localhost/"), Headers({"Authorization": "secret"}))
-    assert "secret" not in _held(options)
+    assert options._last is None
 
 
 def test_headers_that_cannot_be_sent_are_found_each_time() -> None:

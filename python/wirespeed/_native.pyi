@@ -24,6 +24,7 @@ __all__ = [
     "AsyncConnection",
     "BlockingConnection",
     "ClientOpening",
+    "ClientPlan",
     "ClientTLS",
     "Handshake",
     "NativeSelector",
@@ -35,7 +36,6 @@ __all__ = [
     "__version__",
     "after_fork",
     "broadcast",
-    "check_request",
 ]
 
 __version__: str
@@ -148,6 +148,18 @@ class Opened:
     def _discard(self) -> None: ...
 
 @final
+class ClientPlan:
+    """What a client asks a server for, and how the connection is to behave, for any number of openings.
+
+    Args:
+        options: The options, in the form of the native core.
+
+    Raises:
+        TypeError, ValueError: They are wrong in themselves.
+    """
+
+    def __new__(cls, options: ConnectOptions) -> ClientPlan: ...
+
 class ClientOpening:
     """From a connected stream to a WebSocket.
 
@@ -157,7 +169,7 @@ class ClientOpening:
 
     def __new__(
         cls,
-        options: ConnectOptions,
+        plan: ClientPlan,
         *,
         proxy_tls: tuple[ClientTLS | ssl.SSLContext, str | None] | None = None,
         tunnel: tuple[str, Sequence[tuple[str, str]], str | None] | None = None,
@@ -681,9 +693,6 @@ class NativeSelector:
 
 def after_fork() -> None:
     """Forget the masking keys that were drawn before a fork."""
-
-def check_request(options: ConnectOptions) -> None:
-    """Raise what :meth:`Transport.open` would raise for options that are wrong in themselves."""
 
 def broadcast(
     connections: Iterable[Any], message: str | Buffer, text: bool | None, slow: str

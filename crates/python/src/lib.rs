@@ -38,7 +38,7 @@ mod _native {
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]
-    use crate::opening::{Opened, check_request};
+    use crate::opening::{ClientPlan, Opened};
     #[pymodule_export]
     use crate::tls::{ClientTLS, ServerTLS};
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .._lazy import ssl as ssl_module
-from .._native import ClientOpening, ClientTLS
+from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
 from .._net.uri import WebSocketURI
 from .._options.client import Network, native_tls
 from ..tls import TLS, choose_ssl
 
 if TYPE_CHECKING:
-    from .._native_types import ConnectOptions
-
     _TLS = tuple[ClientTLS | ssl_module.SSLContext, str | None]
 
 __all__ = ["OpeningPlan", "opening_timeout", "plan_opening"]
@@ -35,7 +33,7 @@ class OpeningPlan(NamedTuple):
     proxy: Proxy | None
     proxy_tls: _TLS | None
 
-    def begin(self, request: ConnectOptions, uri: WebSocketURI, user_agent_header: str | None) -> ClientOpening:
+    def begin(self, request: ClientPlan, uri: WebSocketURI, user_agent_header: str | None) -> ClientOpening:
         """Return what opens a WebSocket on a socket to the server, or to a proxy that speaks HTTP.
 
         Args:
@@ -70,6 +68,8 @@ def plan_opening(uri: WebSocketURI, network: Network, proxy_argument: str | Lite
     if network.sock is not None or network.unix:
         return OpeningPlan(tls, None, None)
     proxy = get_proxy(uri, proxy_argument)
+    if tls is None and proxy is None:
+        return _DIRECT
     proxy_tls = None
     if proxy is not None and proxy.scheme == "https":
         proxy_tls = _choose(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
@@ -78,6 +78,9 @@ def plan_opening(uri: WebSocketURI, network: Network, proxy_argument: str | Lite
     elif proxy is not None and proxy.is_socks:
         socks_type(proxy)  # raises if what it takes is not installed
     return OpeningPlan(tls, proxy, proxy_tls)
+
+
+_DIRECT = OpeningPlan(None, None, None)
 
 
 def _choose(

@@ -125,7 +125,12 @@ def _nothing_configured() -> bool:
     request = sys.modules.get("urllib.request")
     if request is not None and request.getproxies is not request.getproxies_environment:
         return False
-    return "_proxy" not in "\n".join(os.environ).lower()
+    # As the system has them, where they lie: to decode the names took a tenth of the time of opening a connection.
+    try:
+        return b"_proxy" not in b"\n".join(os.environ._data).lower()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        # Something else stands for the environment.
+        return "_proxy" not in "\n".join(os.environ).lower()
 
 
 def parse_proxy(proxy: str) -> Proxy:

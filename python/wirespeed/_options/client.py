@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from .._lazy import ssl as ssl_module
-from .._native import ClientTLS, check_request
+from .._native import ClientPlan, ClientTLS
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._net.proxy import basic_authorization
 from .._net.redirects import RedirectChain
@@ -54,7 +54,7 @@ class ClientOptions(ConnectionOptions):
     origin: str | None = None
     user_agent_header: str | None = None
     # What was asked for last, and where: most connections of a program go to one place.
-    _last: tuple[WebSocketURI, ConnectOptions] | None = dataclasses.field(init=False, default=None)
+    _last: tuple[WebSocketURI, ClientPlan] | None = dataclasses.field(init=False, default=None)
 
     def __post_init__(self) -> None:
         for name in ("origin", "user_agent_header"):
@@ -66,7 +66,7 @@ class ClientOptions(ConnectionOptions):
         """The logger to use: the one given, or ``wirespeed.client``."""
         return _LOGGER if self.logger is None else self.logger
 
-    def request(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
+    def request(self, uri: WebSocketURI, headers: Headers | None) -> ClientPlan:
         """Return the options of one attempt in the form of the native core, which has checked them.
 
         Args:
@@ -79,8 +79,7 @@ class ClientOptions(ConnectionOptions):
         last = self._last
         if headers is None and last is not None and last[0] is uri:
             return last[1]
-        request = self._native(uri, headers)
-        check_request(request)
+        request = ClientPlan(self._native(uri, headers))
         # Queries and user information hold secrets: nothing keeps those beyond the attempt.
         if headers is None and not uri.query and uri.user_info is None:
             self._last = uri, request

@@ -144,6 +144,10 @@ class AsyncOptions(ConnectionOptions):
                 raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
 
 
+# As many as an application has different ways to connect.
+_WAYS = 32
+
+
 def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
     """Return what makes options and, for arguments that it has seen, returns those that it has made before.
 
@@ -155,14 +159,25 @@ def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, 
             are made anew each time.
     """
     plain = frozenset(kinds)
-    # As many as an application has different ways to connect.
-    made = functools.lru_cache(maxsize=32, typed=True)(make)
+    made: dict[tuple[object, ...], _T] = {}
 
     @functools.wraps(make)
     def options(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if args or not plain.issuperset(map(type, kwargs.values())):
+        if args:
             return make(*args, **kwargs)
-        return made(**kwargs)  # type: ignore[arg-type]  # plain values are hashable
+        # With the types, as 1 and True are equal and not the same.
+        values = tuple(kwargs.values())
+        types = tuple(map(type, values))
+        if not plain.issuperset(types):
+            return make(*args, **kwargs)
+        key = (*kwargs, *types, *values)
+        found = made.get(key)
+        if found is None:
+            found = make(*args, **kwargs)
+            if len(made) >= _WAYS:
+                made.clear()
+            made[key] = found
+        return found
 
     return options
 

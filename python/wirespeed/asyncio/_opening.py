@@ -11,10 +11,9 @@ import contextlib
 import functools
 import os
 import socket as socket_module
-from typing import TYPE_CHECKING
 
 from .._handshake.plan import OpeningPlan, opening_timeout, plan_opening
-from .._native import ClientOpening, Opened
+from .._native import ClientOpening, ClientPlan, Opened
 from .._net.addresses import Failures
 from .._net.proxy import socks_timeout
 from .._net.redirects import RedirectChain
@@ -25,9 +24,6 @@ from ._dial import dial, dial_unix
 from ._sockets import ready
 from ._socks import connect_socks
 
-if TYPE_CHECKING:
-    from .._native_types import ConnectOptions
-
 __all__ = ["check_chain", "open_websocket"]
 
 # What the socket buffers of common systems hold of an answer; the rest comes with the next call.
@@ -37,7 +33,7 @@ _READ_SIZE = 2**16
 _TO_READ = 1
 
 
-def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) -> ConnectOptions:
+def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) -> ClientPlan:
     """Raise what is wrong with the arguments for the URI that a chain is at.
 
     Args:
@@ -59,7 +55,7 @@ def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) 
 
 
 async def open_websocket(
-    chain: RedirectChain, request: ConnectOptions, options: ClientOptions, network: Network, deadline: Deadline
+    chain: RedirectChain, request: ClientPlan, options: ClientOptions, network: Network, deadline: Deadline
 ) -> tuple[Opened, socket_module.socket]:
     """Open a WebSocket, wherever redirects lead.
 

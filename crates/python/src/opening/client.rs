@@ -9,11 +9,11 @@ use std::time::Instant;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use wirespeed_driver::Keepalive;
+use wirespeed_driver::{Keepalive, entropy};
 use wirespeed_driver::opening::{self, Carrier, Client, Moved, Opening, Stage, Stop};
 use wirespeed_driver::socket::Socket;
 
-use super::{Opened, Parts, Plan, client_layer, tunnel};
+use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
 use crate::errors;
@@ -64,15 +64,15 @@ impl ClientOpening {
     /// Begins: in this order TLS with a proxy, the request for a tunnel, TLS with the server, the opening
     /// handshake.
     #[new]
-    #[pyo3(signature = (options, *, proxy_tls = None, tunnel = None, tls = None))]
+    #[pyo3(signature = (plan, *, proxy_tls = None, tunnel = None, tls = None))]
     fn new(
         py: Python<'_>,
-        options: &Bound<'_, PyAny>,
+        plan: &ClientPlan,
         proxy_tls: Option<Tls<'_>>,
         tunnel: Option<Tunnel>,
         tls: Option<Tls<'_>>,
     ) -> PyResult<Self> {
-        let (handshake, plan) = Plan::new(py, options)?;
+        let handshake = plan.handshake(py, entropy::draw_nonce())?;
         let layer =
             |tls: Option<Tls<'_>>| tls.map(|(config, name)| client_layer(py, &config, name.as_deref())).transpose();
         let plan_of_bytes = opening::Plan {
@@ -84,7 +84,7 @@ impl ClientOpening {
             handshake,
         };
         let client = Client::new(plan_of_bytes).map_err(|error| errors::opening(py, error))?;
-        Ok(Self { plan, inner: Mutex::new(Some(Inner { client, carrier: Carrier::default() })) })
+        Ok(Self { plan: plan.plan, inner: Mutex::new(Some(Inner { client, carrier: Carrier::default() })) })
     }
 
     /// Whether the server has agreed to the WebSocket.

@@ -21,7 +21,7 @@ use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRe
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::client::server_name;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
-use wirespeed_driver::{Peer, entropy};
+use wirespeed_driver::Peer;
 
 use crate::handshake::Handshake;
 use crate::payload::PyPayload;
@@ -136,6 +136,7 @@ impl Options {
 }
 
 /// How the connection is to behave, while the opening handshake is made.
+#[derive(Clone, Copy)]
 struct Plan {
     limits: Limits,
     settings: Settings,
@@ -143,12 +144,22 @@ struct Plan {
     ping_timeout: Option<Duration>,
 }
 
-impl Plan {
-    /// The handshake that `options` ask for, and the plan for afterwards.
-    fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<(ClientHandshake, Self)> {
+/// What a client asks a server for, and how the connection is to behave: checked once, for any number of
+/// openings.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct ClientPlan {
+    request: ClientRequest,
+    plan: Plan,
+}
+
+#[pymethods]
+impl ClientPlan {
+    /// Raises what is wrong with the options in themselves.
+    #[new]
+    fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut options: Options = options.extract()?;
         let deflate = options.deflate.take().map(negotiate::Config::from);
-        let plan = Self {
+        let plan = Plan {
             limits: Limits {
                 message_size: options.max_size,
                 fragment_size: options.max_fragment_size,
@@ -162,9 +173,16 @@ impl Plan {
             ping_interval: duration("ping_interval", options.ping_interval)?,
             ping_timeout: duration("ping_timeout", options.ping_timeout)?,
         };
-        let request = options.request(py, deflate)?;
-        let handshake = ClientHandshake::new(&request, entropy::draw_nonce(), handshake::Limits::default());
-        Ok((handshake.map_err(|error| errors::handshake(py, &error))?, plan))
+        let made = Self { request: options.request(py, deflate)?, plan };
+        made.handshake(py, [0; 16])?;
+        Ok(made)
+    }
+}
+
+impl ClientPlan {
+    fn handshake(&self, py: Python<'_>, nonce: [u8; 16]) -> PyResult<ClientHandshake> {
+        let handshake = ClientHandshake::new(&self.request, nonce, handshake::Limits::default());
+        handshake.map_err(|error| errors::handshake(py, &error))
     }
 }
 
@@ -204,15 +222,4 @@ fn tunnel(
     request.headers = headers::from_python(py, headers)?;
     let handshake = ConnectHandshake::new(&request, handshake::Limits::default());
     handshake.map_err(|error| errors::tunnel(py, &error))
-}
-
-/// Raises what a `ClientOpening` would raise for options that are wrong in themselves, before anything is
-/// dialled.
-#[pyfunction]
-pub(crate) fn check_request(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<()> {
-    let mut options: Options = options.extract()?;
-    let deflate = options.deflate.take().map(negotiate::Config::from);
-    let request = options.request(py, deflate)?;
-    let handshake = ClientHandshake::new(&request, [0; 16], handshake::Limits::default());
-    handshake.map(drop).map_err(|error| errors::handshake(py, &error))
 }
