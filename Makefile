@@ -72,6 +72,7 @@ test: test-rust test-python ## Run the tests, on one interpreter, each in the se
 .PHONY: test-all
 test-all: test-rust ## Run every test on every event loop and port, and again on the newest interpreter that is here
 	$(MAKE) test-python MATRIX=all
+	$(MAKE) test-python-watching
 	$(MAKE) test-python-newest
 
 .PHONY: test-rust
@@ -86,6 +87,10 @@ MATRIX ?= default
 .PHONY: test-python
 test-python: build ## Run the Python tests on the default interpreter; MATRIX=all in every setting
 	$(VENV)/bin/python $(call pytest,--matrix $(MATRIX))
+
+.PHONY: test-python-watching
+test-python-watching: build ## Run the tests of asyncio on loops that watch each connection themselves
+	$(VENV)/bin/python $(call pytest,--matrix all --watching -k "asyncio-fd or uvloop-fd" tests/asyncio)
 
 .PHONY: test-python-newest
 test-python-newest: build ## Run the Python tests on the newest interpreter that is here

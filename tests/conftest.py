@@ -43,10 +43,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="default",
         help="in how many settings the tests of asyncio run: one of each port, or all that tell something new",
     )
+    parser.addoption(
+        "--watching",
+        action="store_true",
+        help="the loops of the tests of asyncio watch each connection themselves, as loops that are not known do",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["WIRESPEED_TEST_SUBJECT"] = str(config.getoption("--subject"))
+    if config.getoption("--watching"):
+        os.environ["WIRESPEED_TEST_WATCHING"] = "1"
     config.addinivalue_line("markers", "wirespeed_only(reason): beyond the API of websockets")
     config.addinivalue_line("markers", "websockets_differs(reason): websockets is known not to behave so")
 

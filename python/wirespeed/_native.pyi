@@ -8,7 +8,7 @@ import asyncio
 import collections
 import selectors
 import ssl
-from collections.abc import AsyncIterable, Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, final, overload
 from uuid import UUID
 
@@ -27,6 +27,7 @@ __all__ = [
     "ClientPlan",
     "ClientTLS",
     "Handshake",
+    "LoopState",
     "NativeSelector",
     "Opened",
     "Ping",
@@ -158,7 +159,7 @@ class ClientPlan:
         TypeError, ValueError: They are wrong in themselves.
     """
 
-    def __new__(cls, options: ConnectOptions) -> ClientPlan: ...
+    def __new__(cls, options: ConnectOptions) -> Self: ...
 
 class ClientOpening:
     """From a connected stream to a WebSocket.
@@ -174,7 +175,7 @@ class ClientOpening:
         proxy_tls: tuple[ClientTLS | ssl.SSLContext, str | None] | None = None,
         tunnel: tuple[str, Sequence[tuple[str, str]], str | None] | None = None,
         tls: tuple[ClientTLS | ssl.SSLContext, str | None] | None = None,
-    ) -> ClientOpening: ...
+    ) -> Self: ...
     @property
     def done(self) -> bool:
         """Whether the server has agreed."""
@@ -660,10 +661,23 @@ class AsyncConnection:
     def _fileno(self) -> int: ...
 
 @final
+class LoopState:
+    """What the connections of one event loop share."""
+
+    @staticmethod
+    def of(loop: asyncio.AbstractEventLoop) -> LoopState:
+        """Return that of a loop, made when it is first asked for."""
+
+    def _watch(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call a function whenever a descriptor can be read from, until it is ignored or a connection takes it over."""
+
+    def _ignore(self, fd: int) -> None:
+        """Watch a descriptor no longer."""
+
 class NativeSelector:
     """What :class:`wirespeed.asyncio.loop.Selector` is made of. Linux only."""
 
-    def __new__(cls, busy_poll: float = 0.0) -> NativeSelector: ...
+    def __new__(cls, busy_poll: float = 0.0) -> Self: ...
     def attach(self, ready: collections.deque[Any], scheduled: list[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Say whose selector this is."""
 

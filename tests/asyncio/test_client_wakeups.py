@@ -436,6 +436,11 @@ def test_exception_while_senders_are_woken(
     assert {type(exception) for exception in reports.exceptions} == {Boom}
 
 
+def watch_by_itself(loop: asyncio.AbstractEventLoop) -> None:
+    """Have a loop watch each connection, as loops do that wirespeed does not know."""
+    loop._wirespeed_nests = False  # type: ignore[attr-defined]
+
+
 @both_moments
 @pytest.mark.parametrize("side", SIDES)
 def test_exception_while_the_descriptor_is_watched(
@@ -457,4 +462,4 @@ def test_exception_while_the_descriptor_is_watched(
         assert peer.texts == ["parked"]
         assert [frame.opcode for frame in peer.frames].count(BINARY) == sent
 
-    run(main)
+    run(main, prepare=watch_by_itself)

@@ -8,15 +8,29 @@ import dataclasses
 import gc
 import importlib.util
 import io
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .patience import patience
 from .subject import IS_WIRESPEED
 
-__all__ = ["LOOPS", "SETTINGS", "Setting", "cancelled", "new_loop", "one_loop", "run", "settled", "soon", "spin"]
+__all__ = [
+    "LOOPS",
+    "SETTINGS",
+    "Setting",
+    "cancelled",
+    "new_loop",
+    "one_loop",
+    "run",
+    "settled",
+    "soon",
+    "spin",
+    "still_watched",
+]
 
 T = TypeVar("T")
 
@@ -69,6 +83,19 @@ def one_loop() -> list[Setting]:
 
 
 def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    """Return a new event loop.
+
+    Args:
+        kind: One of ``LOOPS``.
+    """
+    loop = _new_loop(kind)
+    # The option --watching: loops that wirespeed does not know watch each connection themselves.
+    if os.environ.get("WIRESPEED_TEST_WATCHING") and kind != "wirespeed":
+        loop._wirespeed_nests = False  # type: ignore[attr-defined]
+    return loop
+
+
+def _new_loop(kind: str) -> asyncio.AbstractEventLoop:
     if kind == "uvloop":
         import uvloop
 
@@ -187,14 +214,33 @@ def _clean_up(loop: asyncio.AbstractEventLoop) -> str:
     # What nobody retrieved is reported now, to the handler of this loop, and not in a later test.
     gc.collect(1)
     loop.run_until_complete(_settle())
-    if (selector := getattr(loop, "_selector", None)) is not None:
-        own = loop._ssock.fileno()  # type: ignore[attr-defined]
-        left += "".join(
-            f"descriptor {key.fd} is watched for {key.data!r}\n"
-            for key in list(selector.get_map().values())
-            if key.fd != own
-        )
-    return left
+    return left + "".join(f"{text}\n" for text in still_watched(loop))
+
+
+def still_watched(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Tell which descriptors a loop still watches, as far as it can be asked.
+
+    Args:
+        loop: The loop; it does not run.
+    """
+    selector = getattr(loop, "_selector", None)
+    if selector is None:
+        return []
+    found = []
+    for key in list(selector.get_map().values()):
+        if "Nest.serve()" in repr(key.data):
+            # The epoll among the descriptors of the loop, which is there until that is closed.
+            found += _sockets_watched_by(key.fd)
+        elif key.fd != loop._ssock.fileno():  # type: ignore[attr-defined]
+            found.append(f"descriptor {key.fd} is still watched for {key.data!r}")
+    return found
+
+
+def _sockets_watched_by(poller: int) -> list[str]:
+    lines = Path(f"/proc/self/fdinfo/{poller}").read_text().splitlines()
+    descriptors = [line.split()[1] for line in lines if line.startswith("tfd:")]
+    kinds = {descriptor: os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors}
+    return [f"descriptor {number} ({kind}) is still watched" for number, kind in kinds.items() if "timer" not in kind]
 
 
 async def _settle() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from interop.asyncio_tools import new_loop, spin
+from interop.asyncio_tools import new_loop, spin, still_watched
 
 from . import opening
 from .asyncio_actor import Actor
@@ -87,11 +87,7 @@ def _left(loop: asyncio.AbstractEventLoop) -> list[str]:
     loop.run_until_complete(spin())
     timers = [handle for handle in getattr(loop, "_scheduled", ()) if not handle.cancelled()]
     found += [f"timer {handle!r} is left" for handle in timers]
-    if (selector := getattr(loop, "_selector", None)) is not None:
-        own = loop._ssock.fileno()  # type: ignore[attr-defined]
-        keys = list(selector.get_map().values())
-        found += [f"descriptor {key.fd} is still watched for {key.data!r}" for key in keys if key.fd != own]
-    return found
+    return found + still_watched(loop)
 
 
 class _Run:

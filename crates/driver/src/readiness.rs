@@ -169,6 +169,12 @@ impl Timer {
         Ok(())
     }
 
+    /// Whether the descriptor is readable, or will be at any moment.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
     /// It was readable.
     pub fn clear(&mut self) {
         self.due = None;
@@ -225,7 +231,9 @@ mod tests {
         timer.arm(now, now + Duration::from_secs(500)).unwrap(); // changes nothing
         assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(60))).unwrap(), 1);
         assert!((Duration::from_millis(20)..Duration::from_secs(50)).contains(&now.elapsed()));
+        assert!(!timer.is_due(now) && timer.is_due(Instant::now()));
         timer.clear();
+        assert!(!timer.is_due(Instant::now()));
         assert_eq!(poller.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
     }
 }

@@ -24,6 +24,8 @@ mod _native {
     use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
     use crate::asyncio::connection::AsyncConnection;
+    #[pymodule_export]
+    use crate::asyncio::loop_state::LoopState;
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::asyncio::selector::NativeSelector;

@@ -14,6 +14,7 @@ from typing import Any
 
 from .._handshake.admission import Admission, Candidate, Entry, origin_of
 from .._handshake.greeting import has_unread
+from .._native import LoopState
 from .._serving.tally import Tally
 from ..typing import LoggerLike
 
@@ -204,9 +205,11 @@ class InTask:
         if self.task is not None:
             descriptor = self.sock.fileno()
             if descriptor >= 0:
+                loop = self.task.get_loop()
                 with contextlib.suppress(NotImplementedError):
-                    self.task.get_loop().remove_reader(descriptor)
-                    self.task.get_loop().remove_writer(descriptor)
+                    LoopState.of(loop)._ignore(descriptor)
+                    loop.remove_reader(descriptor)
+                    loop.remove_writer(descriptor)
                 self.sock.close()
             self.task.cancel()
             # One that was cancelled before its first step takes nothing out.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket as socket_module
 from collections.abc import Callable
 from typing import Any
 
 from .._handshake.greeting import Greeting
 from .._handshake.negotiation import READ_SIZE
-from .._native import ServerOpening
+from .._native import LoopState, ServerOpening
 from ._gate import Gate
 
 __all__ = ["Greetings"]
@@ -25,8 +26,8 @@ class Greetings:
         patience: Seconds for the opening handshake, ``None`` for no limit.
         gate: Has a place for each of them.
         make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
-        came: Called with one that has waited enough, and whether the loop watches the descriptor, which it must then
-            stop, or replace by another watch. It takes the socket over.
+        came: Called with one that has waited enough, and whether its descriptor is watched: that must be ended, or a
+            connection that begins replaces it. It takes the socket over.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Greetings:
         self._gate = gate
         self._make_opening = make_opening
         self._came = came
+        self._state = LoopState.of(loop)
         # In the order in which their time runs out.
         self._waiting: dict[Greeting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +69,15 @@ class Greetings:
         self._waiting[greeting] = None
         if deadline is not None and self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
-        self._loop.add_reader(sock.fileno(), self._readable, greeting)
+        self._state._watch(sock.fileno(), functools.partial(self._readable, greeting))
+
+    def ignore(self, descriptor: int) -> None:
+        """Watch a descriptor no longer that was handed over.
+
+        Args:
+            descriptor: Its number.
+        """
+        self._state._ignore(descriptor)
 
     def release(self) -> None:
         """Hand over all sockets that wait."""
@@ -83,7 +93,7 @@ class Greetings:
 
     def _dropped(self, greeting: Greeting) -> None:
         del self._waiting[greeting]
-        self._loop.remove_reader(greeting.sock.fileno())
+        self.ignore(greeting.sock.fileno())
         greeting.sock.close()
 
     def _readable(self, greeting: Greeting) -> None:

@@ -154,7 +154,6 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
         self._port = choose_port(self._options.io_port, self._loop)
-        self._own_selector = hasattr(self._loop, "_wirespeed_selector")
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
             make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
@@ -361,8 +360,12 @@ class Server:
                 self._open_at_once(greeting, greeting.opening, watched)
                 return
         if watched:
-            self.get_loop().remove_reader(greeting.sock.fileno())
+            self._ignore(greeting.sock.fileno())
         self._start_opening(greeting)
+
+    def _ignore(self, descriptor: int) -> None:
+        if self._greetings is not None:
+            self._greetings.ignore(descriptor)
 
     def _answers_at_once(self) -> bool:
         return self._ssl.native is None and not self._is_closing and not self._options.has_hooks
@@ -374,13 +377,13 @@ class Server:
         try:
             connection = self._make_connection(opening.finish(), sock, address)
             error = connection._give(connection._handshake.answer(common_fields(self._options.server_header)))
-            # What the loop has for the descriptor is replaced, or has to go.
-            if watched and (self._own_selector or connection._state == State.CLOSED):
-                self.get_loop().remove_reader(descriptor)
+            # The watch is replaced, or has to go.
+            if watched and connection._state == State.CLOSED:
+                self._ignore(descriptor)
             connection._attach()
         except BaseException as exc:
             if watched:
-                self.get_loop().remove_reader(descriptor)
+                self._ignore(descriptor)
             self._opening_failed(greeting, connection, exc)
             if not isinstance(exc, Exception):
                 raise

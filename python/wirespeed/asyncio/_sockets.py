@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from typing import Any
+
+from .._native import LoopState
 
 __all__ = ["ready", "receive", "send_all", "watches_descriptors"]
 
@@ -86,11 +89,20 @@ async def ready(sock: socket.socket, *, to_read: bool = True, to_write: bool = F
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     descriptor = sock.fileno()
+    if not to_write:
+        state = LoopState.of(loop)
+        try:
+            state._watch(descriptor, functools.partial(_set, future))
+            await future
+        finally:
+            if sock.fileno() >= 0:
+                with contextlib.suppress(NotImplementedError):
+                    state._ignore(descriptor)
+        return
     try:
         if to_read:
             loop.add_reader(descriptor, _set, future)
-        if to_write:
-            loop.add_writer(descriptor, _set, future)
+        loop.add_writer(descriptor, _set, future)
         await future
     finally:
         # Closed by somebody else, its number may be another socket's already.
@@ -98,8 +110,7 @@ async def ready(sock: socket.socket, *, to_read: bool = True, to_write: bool = F
             with contextlib.suppress(NotImplementedError):
                 if to_read:
                     loop.remove_reader(descriptor)
-                if to_write:
-                    loop.remove_writer(descriptor)
+                loop.remove_writer(descriptor)
 
 
 def _set(ready: asyncio.Future[Any]) -> None:

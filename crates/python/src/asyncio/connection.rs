@@ -35,9 +35,9 @@ pub(super) enum Backend {
     None,
     /// The loop's `add_reader` and `add_writer`.
     Descriptor(c_int),
-    /// Our own selector.
+    /// An epoll of ours.
     #[cfg(target_os = "linux")]
-    Selector(Py<super::selector::NativeSelector>, c_int),
+    Ports(Py<super::ports::Ports>, c_int),
     /// An asyncio transport.
     Transport(Py<PyAny>),
 }
@@ -544,7 +544,7 @@ impl AsyncConnection {
             match &*backend {
                 Backend::Transport(transport) => visit.call(transport)?,
                 #[cfg(target_os = "linux")]
-                Backend::Selector(selector, _) => visit.call(selector)?,
+                Backend::Ports(ports, _) => visit.call(ports)?,
                 _ => {}
             }
         }

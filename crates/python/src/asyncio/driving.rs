@@ -40,10 +40,8 @@ impl AsyncConnection {
         }
         let Some(fd) = conn.lock(py)?.drive.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
-        if let Ok(selector) = conn.event_loop.bind(py).getattr("_wirespeed_selector")
-            && let Ok(selector) = selector.cast_into::<super::selector::NativeSelector>()
-        {
-            *conn.backend.lock(py) = Backend::Selector(selector.unbind(), fd);
+        if let Some(ports) = LoopState::ports(conn.loop_state.bind(py)) {
+            *conn.backend.lock(py) = Backend::Ports(ports, fd);
             return Self::begin(this);
         }
         *conn.backend.lock(py) = Backend::Descriptor(fd);
@@ -70,6 +68,7 @@ impl AsyncConnection {
         conn.watch_readable(py, true)?;
         if conn.listener.is_some() {
             conn.hold(this);
+            Self::make_port(this)?.get().keep_context(py)?;
         }
         let refused = conn.lock(py)?.drive.peer.link.failure().is_some();
         let opened = if refused { Ok(()) } else { Self::tell_open(this) };
@@ -264,14 +263,14 @@ impl AsyncConnection {
             Descriptor(i32),
             Transport(Py<PyAny>),
             #[cfg(target_os = "linux")]
-            Selector(Py<super::selector::NativeSelector>, i32),
+            Ports(Py<super::ports::Ports>, i32),
         }
         let call = match &*self.backend.lock(py) {
             Backend::None => Call::Nothing,
             Backend::Descriptor(fd) => Call::Descriptor(*fd),
             Backend::Transport(transport) => Call::Transport(transport.clone_ref(py)),
             #[cfg(target_os = "linux")]
-            Backend::Selector(selector, fd) => Call::Selector(selector.clone_ref(py), *fd),
+            Backend::Ports(ports, fd) => Call::Ports(ports.clone_ref(py), *fd),
         };
         // What is watched may be said twice: see `insist`.
         invoke::insist(|| match &call {
@@ -300,9 +299,7 @@ impl AsyncConnection {
                 invoke::method(transport, name, []).map(drop)
             }
             #[cfg(target_os = "linux")]
-            Call::Selector(selector, fd) => {
-                super::selector::NativeSelector::watch(selector.bind(py), *fd, port, Some(on), None)
-            }
+            Call::Ports(ports, fd) => ports.get().watch(*fd, port.bind(py), Some(on), None),
         })
     }
 
@@ -311,12 +308,12 @@ impl AsyncConnection {
         let event_loop = self.event_loop.bind(py);
         #[cfg(target_os = "linux")]
         {
-            let selector = match &*self.backend.lock(py) {
-                Backend::Selector(selector, fd) => Some((selector.clone_ref(py), *fd)),
+            let ports = match &*self.backend.lock(py) {
+                Backend::Ports(ports, fd) => Some((ports.clone_ref(py), *fd)),
                 _ => None,
             };
-            if let Some((selector, fd)) = selector {
-                return super::selector::NativeSelector::watch(selector.bind(py), fd, port, None, Some(on));
+            if let Some((ports, fd)) = ports {
+                return ports.get().watch(fd, port.bind(py), None, Some(on));
             }
         }
         let Backend::Descriptor(fd) = *self.backend.lock(py) else { return Ok(()) };
@@ -477,7 +474,10 @@ impl AsyncConnection {
                 steps.end()
             }
             #[cfg(target_os = "linux")]
-            Backend::Selector(selector, fd) => super::selector::NativeSelector::forget(selector.bind(py), fd),
+            Backend::Ports(ports, fd) => {
+                ports.get().forget(py, fd);
+                Ok(())
+            }
             Backend::Transport(transport) => {
                 // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the
                 // time that it had.

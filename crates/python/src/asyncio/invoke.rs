@@ -156,6 +156,33 @@ pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAn
     insist(|| method(event_loop, name, [callback]).map(drop))
 }
 
+/// A copy of the context that is current.
+pub(super) fn current_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_CopyCurrent()) }
+}
+
+/// Runs `f` in a context; in the current one if it is entered already.
+#[inline]
+pub(super) fn in_context<R>(context: &Bound<'_, PyAny>, f: impl FnOnce() -> R) -> R {
+    struct Entered<'a, 'py>(&'a Bound<'py, PyAny>);
+
+    impl Drop for Entered<'_, '_> {
+        fn drop(&mut self) {
+            // SAFETY: a context object, and the current one: whatever was entered meanwhile was left.
+            unsafe { ffi::PyContext_Exit(self.0.as_ptr()) };
+        }
+    }
+
+    // SAFETY: a context object, which is left by the same thread.
+    if unsafe { ffi::PyContext_Enter(context.as_ptr()) } != 0 {
+        drop(PyErr::take(context.py()));
+        return f();
+    }
+    let _entered = Entered(context);
+    f()
+}
+
 /// Tells the loop of what a callback of ours has raised, as it does by itself with callbacks of its own. What
 /// ends programs goes on.
 #[cold]

@@ -1,9 +1,11 @@
-//! What the connections of one event loop share: the iteration it is in, corked connections, and one timer
-//! for all.
+//! What the connections of one event loop share: the iteration it is in, corked connections, what watches
+//! their sockets, and one timer for all.
 
 use std::collections::BTreeMap;
 #[cfg(target_os = "linux")]
+use std::ffi::c_int;
 #[cfg(target_os = "linux")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -16,9 +18,15 @@ use super::connection::AsyncConnection;
 use super::guarded::Guarded;
 use super::invoke::{self, Steps};
 use super::port::Port;
+#[cfg(target_os = "linux")]
+use super::ports::Ports;
+#[cfg(target_os = "linux")]
+use super::selector::NativeSelector;
 use crate::handover::{self, Handover};
 #[cfg(target_os = "linux")]
-use wirespeed_driver::readiness::Timer;
+use wirespeed_driver::readiness::{Poller, Timer};
+#[cfg(target_os = "linux")]
+use wirespeed_driver::socket::Readiness;
 
 /// The attribute of the loop that keeps it.
 const ATTRIBUTE: &str = "_wirespeed_state";
@@ -42,17 +50,25 @@ struct Inner {
     timers: BTreeMap<(Instant, u64), Py<Port>>,
     last_timer: u64,
     alarm: Alarm,
-    /// The loop may be asked to watch a timer that is a descriptor.
+    /// The epoll that the loop waits on: its selector's, or one among its descriptors.
     #[cfg(target_os = "linux")]
-    watches: bool,
+    ports: Option<Py<Ports>>,
+    /// The loop may be asked to watch such a one.
+    #[cfg(target_os = "linux")]
+    nests: bool,
 }
+
+/// Marks the timer in what epoll returns.
+#[cfg(target_os = "linux")]
+const TIMER: u64 = 1;
 
 /// The loop's one timer for all of ours.
 enum Alarm {
     Off,
     /// `call_later`: when it is due, and its handle.
     Handle(Instant, Py<PyAny>),
-    /// `add_reader`: the loop, without timers of its own, waits without a timeout.
+    /// In the epoll among the loop's descriptors: the loop, without timers of its own, waits without a
+    /// timeout.
     #[cfg(target_os = "linux")]
     Descriptor(Timer),
 }
@@ -66,6 +82,9 @@ impl LoopState {
         {
             return Ok(state);
         }
+        #[cfg(target_os = "linux")]
+        let selector =
+            event_loop.getattr("_wirespeed_selector").ok().and_then(|it| it.cast_into::<NativeSelector>().ok());
         let inner = Inner {
             event_loop: Some(event_loop.clone().unbind()),
             corked: Vec::new(),
@@ -74,7 +93,9 @@ impl LoopState {
             last_timer: 0,
             alarm: Alarm::Off,
             #[cfg(target_os = "linux")]
-            watches: watches(event_loop)?,
+            nests: selector.is_none() && nests(event_loop)?,
+            #[cfg(target_os = "linux")]
+            ports: selector.map(|selector| selector.get().ports(py)),
         };
         let state = Bound::new(
             py,
@@ -197,6 +218,11 @@ impl LoopState {
         Ok(key)
     }
 
+    fn event_loop<'py>(slf: &Bound<'py, Self>) -> Option<Bound<'py, PyAny>> {
+        let py = slf.py();
+        slf.get().inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone())
+    }
+
     /// Sets the loop's timer to the earliest of ours; one that is set too early is left alone.
     fn arm(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
@@ -206,6 +232,9 @@ impl LoopState {
             match (&mut inner.alarm, wanted) {
                 (Alarm::Off, None) => return Ok(()),
                 (Alarm::Handle(due, _), Some(wanted)) if *due <= wanted => return Ok(()),
+                // It stays for the next connection.
+                #[cfg(target_os = "linux")]
+                (Alarm::Descriptor(_), None) => return Ok(()),
                 #[cfg(target_os = "linux")]
                 (Alarm::Descriptor(timer), Some(wanted)) => {
                     return Ok(timer.arm(Instant::now(), wanted)?);
@@ -216,26 +245,16 @@ impl LoopState {
             (old, wanted, inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py)))
         };
         let Some(event_loop) = event_loop else { return Ok(()) };
-        match old {
-            Alarm::Off => {}
-            Alarm::Handle(_, handle) => invoke::method(handle.bind(py), intern!(py, "cancel"), []).map(drop)?,
-            #[cfg(target_os = "linux")]
-            Alarm::Descriptor(timer) => {
-                let fd = timer.raw().into_pyobject(py)?;
-                invoke::method(event_loop.bind(py), intern!(py, "remove_reader"), [fd.as_any()]).map(drop)?
-            }
+        if let Alarm::Handle(_, handle) = old {
+            invoke::method(handle.bind(py), intern!(py, "cancel"), []).map(drop)?;
         }
         let Some(wanted) = wanted else { return Ok(()) };
         #[cfg(target_os = "linux")]
-        if slf.get().inner.lock(py).watches {
-            match Self::watch_timer(slf, event_loop.bind(py), wanted) {
-                Ok(timer) => {
-                    slf.get().inner.lock(py).alarm = Alarm::Descriptor(timer);
-                    return Ok(());
-                }
-                // Descriptors are used up, perhaps.
-                Err(_) => slf.get().inner.lock(py).watches = false,
-            }
+        if slf.get().inner.lock(py).nests
+            && let Some(timer) = Self::watch_timer(slf, wanted)
+        {
+            slf.get().inner.lock(py).alarm = Alarm::Descriptor(timer);
+            return Ok(());
         }
         let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
         let (delay, on_timer) = (delay.into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
@@ -252,30 +271,122 @@ impl LoopState {
         result
     }
 
+    /// A timer in the epoll among the loop's descriptors; `None`: descriptors are used up, perhaps.
     #[cfg(target_os = "linux")]
-    fn watch_timer(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>, wanted: Instant) -> PyResult<Timer> {
-        let mut timer = Timer::new()?;
-        timer.arm(Instant::now(), wanted)?;
+    fn watch_timer(slf: &Bound<'_, Self>, wanted: Instant) -> Option<Timer> {
+        let poller = Self::ports(slf)?.get().poller(slf.py())?;
+        let mut timer = Timer::new().ok()?;
+        timer.arm(Instant::now(), wanted).ok()?;
+        poller.add(timer.raw(), TIMER, Readiness { readable: true, writable: false }).ok()?;
+        Some(timer)
+    }
+
+    /// What watches the sockets of this loop's connections; `None`: the loop does it itself.
+    #[cfg(target_os = "linux")]
+    pub(super) fn ports(slf: &Bound<'_, Self>) -> Option<Py<Ports>> {
         let py = slf.py();
-        let (fd, on_timer) = (timer.raw().into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
-        invoke::method(event_loop, intern!(py, "add_reader"), [fd.as_any(), &on_timer])?;
-        Ok(timer)
+        let (event_loop, old) = {
+            let mut inner = slf.get().inner.lock(py);
+            match &inner.ports {
+                Some(ports) if !inner.nests || !ports.get().is_forked() => return Some(ports.clone_ref(py)),
+                _ if !inner.nests => return None,
+                _ => {}
+            }
+            // A child process begins anew: what it has is shared with the parent.
+            let alarm = inner.ports.is_some().then(|| std::mem::replace(&mut inner.alarm, Alarm::Off));
+            (inner.event_loop.as_ref()?.clone_ref(py), (inner.ports.take(), alarm))
+        };
+        // Not closed: the child's loop may still know the number.
+        std::mem::forget(old);
+        let ports = Self::nest(slf, event_loop.bind(py)).ok()?;
+        slf.get().inner.lock(py).ports = Some(ports.clone_ref(py));
+        Some(ports)
+    }
+
+    /// An epoll of ours among the descriptors of the loop, until that is closed.
+    #[cfg(target_os = "linux")]
+    fn nest(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Ports>> {
+        let py = slf.py();
+        let poller = Arc::new(Poller::new()?);
+        let fd = poller.raw();
+        let ports = Py::new(py, Ports::new(poller))?;
+        ports.get().set_loop(py, event_loop);
+        let nest = Bound::new(py, Nest { state: slf.clone().unbind(), ports: ports.clone_ref(py) })?;
+        let serve = nest.getattr(intern!(py, "serve"))?;
+        // Whatever context is current is not that of all connections to come.
+        let context = py.import(intern!(py, "contextvars"))?.getattr(intern!(py, "Context"))?.call0()?;
+        let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
+        invoke::insist(|| context.call_method1(intern!(py, "run"), (&add_reader, fd, &serve)).map(drop))?;
+        Ok(ports)
     }
 }
 
-/// Whether a loop waits for descriptors with little ado: those of the standard library and uvloop. Our own
-/// has a better way with timeouts.
+/// Whether a loop waits for descriptors with little ado, an epoll among them: those of the standard library
+/// and uvloop. For tests of how connections are on others, an attribute says that it does not.
 #[cfg(target_os = "linux")]
-fn watches(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn nests(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = event_loop.py();
-    if event_loop.hasattr("_wirespeed_selector")? {
-        return Ok(false);
+    if let Ok(nests) = event_loop.getattr("_wirespeed_nests") {
+        return nests.is_truthy();
     }
     if event_loop.is_instance(&py.import("asyncio.selector_events")?.getattr("BaseSelectorEventLoop")?)? {
         return Ok(true);
     }
     let module: String = event_loop.get_type().getattr("__module__")?.extract()?;
     Ok(module == "uvloop" || module.starts_with("uvloop."))
+}
+
+/// What the loop calls when something in the epoll among its descriptors is ready: nobody but the loop holds
+/// it, which drops it when it is closed.
+#[cfg(target_os = "linux")]
+#[pyclass(frozen, module = "wirespeed._native")]
+struct Nest {
+    state: Py<LoopState>,
+    ports: Py<Ports>,
+}
+
+#[cfg(target_os = "linux")]
+#[pymethods]
+impl Nest {
+    fn serve(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        // In a child process it is the parent's, whose connections are no business of ours.
+        if this.ports.get().is_forked() {
+            return Ok(());
+        }
+        let timer_due = match &this.state.get().inner.lock(py).alarm {
+            Alarm::Descriptor(timer) => timer.is_due(Instant::now()),
+            _ => false,
+        };
+        Ports::serve_ready(this.ports.bind(py), timer_due, |_| LoopState::_on_timer(this.state.bind(py)))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.state)?;
+        visit.call(&self.ports)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Nest {
+    fn drop(&mut self) {
+        // Never while the interpreter ends.
+        let _ = Python::try_attach(|py| {
+            // Whatever exception is on its way goes on afterwards.
+            let pending = PyErr::take(py);
+            let (alarm, ports) = {
+                let mut inner = self.state.get().inner.lock(py);
+                let current = inner.ports.as_ref().is_some_and(|ports| ports.is(&self.ports));
+                let alarm = current.then(|| std::mem::replace(&mut inner.alarm, Alarm::Off));
+                (alarm, current.then(|| inner.ports.take()))
+            };
+            drop((alarm, ports));
+            self.ports.get().close(py);
+            if let Some(pending) = pending {
+                pending.restore(py);
+            }
+        });
+    }
 }
 
 #[pymethods]
@@ -295,6 +406,39 @@ impl LoopState {
             steps.note(AsyncConnection::uncork(connection.bind(py)));
         }
         steps.end()
+    }
+
+    /// That of a loop.
+    #[staticmethod]
+    #[pyo3(name = "of")]
+    fn of_loop<'py>(r#loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        Self::of(r#loop)
+    }
+
+    /// Calls a function whenever a descriptor can be read from, until [`Self::_ignore`], or until a
+    /// connection takes its place.
+    fn _watch(slf: &Bound<'_, Self>, fd: c_int, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        #[cfg(target_os = "linux")]
+        if let Some(ports) = Self::ports(slf) {
+            return ports.get().watch_callback(fd, callback);
+        }
+        match Self::event_loop(slf) {
+            Some(event_loop) => event_loop.call_method1(intern!(slf.py(), "add_reader"), (fd, callback)).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Watches it no longer.
+    fn _ignore(slf: &Bound<'_, Self>, fd: c_int) -> PyResult<()> {
+        #[cfg(target_os = "linux")]
+        if let Some(ports) = Self::ports(slf) {
+            ports.get().forget(slf.py(), fd);
+            return Ok(());
+        }
+        match Self::event_loop(slf) {
+            Some(event_loop) => event_loop.call_method1(intern!(slf.py(), "remove_reader"), (fd,)).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Sees to the connections whose time has come.
@@ -333,6 +477,8 @@ impl LoopState {
         for port in inner.timers.values() {
             visit.call(port)?;
         }
+        #[cfg(target_os = "linux")]
+        visit.call(&inner.ports)?;
         match &inner.alarm {
             Alarm::Handle(_, handle) => visit.call(handle),
             _ => Ok(()),
@@ -346,6 +492,8 @@ impl LoopState {
                 std::mem::take(&mut inner.corked),
                 std::mem::take(&mut inner.timers),
                 std::mem::replace(&mut inner.alarm, Alarm::Off),
+                #[cfg(target_os = "linux")]
+                inner.ports.take(),
             )
         });
         drop(taken);

@@ -5,7 +5,8 @@
 //! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return,
 //!   `waiter` what a task waits on: hand-written types.
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
-//! - `port` is what the loop holds of a connection; `selector` serves connections inside `select()`.
+//! - `port` is what the loop holds of a connection; `ports` is what an epoll of ours watches, `selector`
+//!   serves it inside `select()`.
 //! - `broadcast` is one message for many connections.
 //! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how
 //!   Python code is called from callbacks of the loop.
@@ -22,6 +23,8 @@ pub(crate) mod listener;
 pub(crate) mod loop_state;
 mod operation;
 pub(crate) mod port;
+#[cfg(target_os = "linux")]
+pub(crate) mod ports;
 mod raw;
 mod receiving;
 #[cfg(target_os = "linux")]

@@ -4,6 +4,7 @@
 //! connection is told, and its socket closed. While a task waits on the connection, or a listener listens,
 //! the reference is strong: then the loop keeps both alive, as it does with any other transport.
 
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -21,11 +22,30 @@ use super::invoke;
 pub(crate) struct Port {
     weak: Py<PyWeakrefReference>,
     strong: Guarded<Option<Py<AsyncConnection>>>,
+    /// In which a listener is called: that of whoever has opened the connection, as of any callback.
+    context: OnceLock<Py<PyAny>>,
 }
 
 impl Port {
     pub(super) fn new(connection: &Bound<'_, AsyncConnection>) -> PyResult<Self> {
-        Ok(Self { weak: PyWeakrefReference::new(connection)?.unbind(), strong: Guarded::new(None) })
+        let weak = PyWeakrefReference::new(connection)?.unbind();
+        Ok(Self { weak, strong: Guarded::new(None), context: OnceLock::new() })
+    }
+
+    /// Has a listener be called in the context that is current.
+    pub(super) fn keep_context(&self, py: Python<'_>) -> PyResult<()> {
+        let context = invoke::current_context(py)?;
+        let _ = self.context.set(context.unbind()); // the first one counts
+        Ok(())
+    }
+
+    /// Runs what may call a listener in its context.
+    #[inline]
+    fn within<R>(&self, py: Python<'_>, f: impl FnOnce() -> R) -> R {
+        match self.context.get() {
+            None => f(),
+            Some(context) => invoke::in_context(context.bind(py), f),
+        }
     }
 
     /// Keeps the connection alive from now on.
@@ -52,17 +72,17 @@ impl Port {
 
     pub(super) fn readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_readable(&connection, false)
+        slf.get().within(slf.py(), || AsyncConnection::on_readable(&connection, false))
     }
 
     pub(super) fn writable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_writable(&connection)
+        slf.get().within(slf.py(), || AsyncConnection::on_writable(&connection))
     }
 
     pub(super) fn handle_timer(slf: &Bound<'_, Self>, now: Instant) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_timer(&connection, now)
+        slf.get().within(slf.py(), || AsyncConnection::on_timer(&connection, now))
     }
 }
 
@@ -133,6 +153,7 @@ impl Port {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.weak)?;
+        self.context.get().map_or(Ok(()), |context| visit.call(context))?;
         self.strong.try_lock_for_gc().map_or(Ok(()), |strong| visit.call(&*strong))
     }
 

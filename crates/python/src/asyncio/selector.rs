@@ -14,15 +14,11 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use wirespeed_driver::readiness::{Events, Poller, Ready, Timer};
+use wirespeed_driver::readiness::{Events, Poller, Timer};
 use wirespeed_driver::socket::Readiness;
 
 use super::guarded::Guarded;
-use super::invoke;
-use super::port::Port;
-
-/// Marks the descriptors of connections in what epoll returns.
-const NATIVE: u64 = 1 << 63;
+use super::ports::{OURS, Ports};
 
 /// `selectors.EVENT_READ` and `EVENT_WRITE`.
 const READ: u32 = 1;
@@ -41,15 +37,7 @@ const FAR: Duration = Duration::from_millis(2);
 /// How long to spin before signals are looked for.
 const SPIN_SLICE: Duration = Duration::from_millis(10);
 
-struct Native {
-    port: Py<Port>,
-    interest: Readiness,
-}
-
 struct Inner {
-    /// By descriptor.
-    native: Vec<Option<Native>>,
-    registered: usize,
     event_loop: Option<Py<PyAny>>,
     ready: Option<Py<PyAny>>,
     events: Events,
@@ -58,7 +46,8 @@ struct Inner {
 /// See the module.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeSelector {
-    poller: Guarded<Option<Arc<Poller>>>,
+    /// The epoll, and what is ours of what it watches.
+    ports: Py<Ports>,
     keys: Py<PyDict>,
     /// What was asked for, by descriptor: a `modify` that changes nothing is none.
     interests: Guarded<std::collections::HashMap<c_int, u32>>,
@@ -78,63 +67,11 @@ fn check(fd: c_int) -> PyResult<()> {
 impl NativeSelector {
     fn poller(&self, py: Python<'_>) -> PyResult<Arc<Poller>> {
         let closed = || PyValueError::new_err("I/O operation on closed epoll object");
-        self.poller.lock(py).clone().ok_or_else(closed)
+        self.ports.get().poller(py).ok_or_else(closed)
     }
 
-    /// Changes what is watched of a connection.
-    pub(super) fn watch(
-        slf: &Bound<'_, Self>,
-        fd: c_int,
-        port: &Py<Port>,
-        readable: Option<bool>,
-        writable: Option<bool>,
-    ) -> PyResult<()> {
-        let py = slf.py();
-        let this = slf.get();
-        let Ok(poller) = this.poller(py) else { return Ok(()) };
-        let index = usize::try_from(fd).map_err(|_| PyValueError::new_err("invalid file descriptor"))?;
-        let mut inner = this.inner.lock(py);
-        if inner.native.len() <= index {
-            inner.native.resize_with(index + 1, || None);
-        }
-        let place = &mut inner.native[index];
-        let known = place.is_some();
-        let before = place.as_ref().map_or(Readiness::default(), |native| native.interest);
-        let wanted =
-            Readiness { readable: readable.unwrap_or(before.readable), writable: writable.unwrap_or(before.writable) };
-        let token = NATIVE | index as u64;
-        if !known {
-            poller.add(fd, token, wanted)?;
-            *place = Some(Native { port: port.clone_ref(py), interest: wanted });
-        } else if wanted != before {
-            poller.modify(fd, token, wanted)?;
-            if let Some(native) = place {
-                native.interest = wanted;
-            }
-        }
-        if !known {
-            inner.registered += 1;
-        }
-        Ok(())
-    }
-
-    /// Watches a connection no longer.
-    pub(super) fn forget(slf: &Bound<'_, Self>, fd: c_int) -> PyResult<()> {
-        let py = slf.py();
-        let this = slf.get();
-        let removed = {
-            let mut inner = this.inner.lock(py);
-            let removed = usize::try_from(fd).ok().and_then(|index| inner.native.get_mut(index)?.take());
-            inner.registered -= usize::from(removed.is_some());
-            removed
-        };
-        if removed.is_some()
-            && let Ok(poller) = this.poller(py)
-        {
-            let _ = poller.delete(fd); // gone already: as wanted
-        }
-        drop(removed);
-        Ok(())
+    pub(super) fn ports(&self, py: Python<'_>) -> Py<Ports> {
+        self.ports.clone_ref(py)
     }
 
     /// One wait; the number of events, which are in `events`.
@@ -208,18 +145,12 @@ impl NativeSelector {
         let busy_poll = Duration::try_from_secs_f64(busy_poll)
             .map_err(|_| PyValueError::new_err("busy_poll must be a number of seconds, not negative"))?;
         Ok(Self {
-            poller: Guarded::new(Some(Arc::new(Poller::new()?))),
+            ports: Py::new(py, Ports::new(Arc::new(Poller::new()?)))?,
             keys: PyDict::new(py).unbind(),
             interests: Guarded::new(std::collections::HashMap::new()),
             busy_poll,
             timer: Guarded::new(None),
-            inner: Guarded::new(Inner {
-                native: Vec::new(),
-                registered: 0,
-                event_loop: None,
-                ready: None,
-                events: Events::default(),
-            }),
+            inner: Guarded::new(Inner { event_loop: None, ready: None, events: Events::default() }),
         })
     }
 
@@ -227,6 +158,7 @@ impl NativeSelector {
     #[pyo3(signature = (ready, scheduled, r#loop))]
     fn attach(&self, py: Python<'_>, ready: Py<PyAny>, scheduled: Py<PyAny>, r#loop: Py<PyAny>) {
         drop(scheduled); // the loop replaces it at times: it is looked up
+        self.ports.get().set_loop(py, r#loop.bind(py));
         let mut inner = self.inner.lock(py);
         inner.ready = Some(ready);
         inner.event_loop = Some(r#loop);
@@ -289,10 +221,11 @@ impl NativeSelector {
                 .and_then(|timeout| Instant::now().checked_add(timeout)),
         };
         let once = timeout.is_some_and(|timeout| timeout <= 0.0);
+        let count = this.ports.get().count(py);
         let (mut events, event_loop, ready) = {
             let mut inner = this.inner.lock(py);
             let mut events = std::mem::take(&mut inner.events);
-            events.reserve((inner.registered + this.keys.bind(py).len()).max(64));
+            events.reserve((count + this.keys.bind(py).len()).max(64));
             let clone = |object: &Option<Py<PyAny>>| object.as_ref().map(|object| object.bind(py).clone());
             (events, clone(&inner.event_loop), clone(&inner.ready))
         };
@@ -314,9 +247,9 @@ impl NativeSelector {
             }
             let mut foreign = false;
             for ready in events.iter() {
-                if ready.token & NATIVE == 0 {
+                if ready.token & OURS == 0 {
                     foreign = true;
-                } else if let Err(error) = serve(slf, ready, event_loop.as_ref()) {
+                } else if let Err(error) = this.ports.get().serve(py, ready) {
                     outcome = Err(error);
                     break;
                 }
@@ -346,9 +279,9 @@ impl NativeSelector {
     }
 
     fn close(&self, py: Python<'_>) {
-        let poller = self.poller.lock(py).take();
         let timer = self.timer.lock(py).take();
-        drop((timer, poller));
+        drop(timer);
+        self.ports.get().close(py);
         self.keys.bind(py).clear();
         self.interests.lock(py).clear();
         self.__clear__();
@@ -357,59 +290,21 @@ impl NativeSelector {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.keys)?;
         let Some(inner) = self.inner.try_lock_for_gc() else { return Ok(()) };
+        visit.call(&self.ports)?;
         visit.call(&inner.event_loop)?;
-        visit.call(&inner.ready)?;
-        for native in inner.native.iter().flatten() {
-            visit.call(&native.port)?;
-        }
-        Ok(())
+        visit.call(&inner.ready)
     }
 
     fn __clear__(&self) {
-        let taken = self.inner.try_lock_for_gc().map(|mut inner| {
-            inner.registered = 0;
-            (std::mem::take(&mut inner.native), inner.event_loop.take(), inner.ready.take())
-        });
+        let taken = self.inner.try_lock_for_gc().map(|mut inner| (inner.event_loop.take(), inner.ready.take()));
         drop(taken);
-    }
-}
-
-/// Calls the port of a connection. What it raises goes where the loop's own callbacks' exceptions go.
-fn serve(slf: &Bound<'_, NativeSelector>, ready: Ready, event_loop: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-    let py = slf.py();
-    let index = (ready.token & !NATIVE) as usize;
-    let port = {
-        let inner = slf.get().inner.lock(py);
-        let Some(native) = inner.native.get(index).and_then(Option::as_ref) else { return Ok(()) };
-        if !ready.concerns(native.interest) {
-            return Ok(());
-        }
-        native.port.bind(py).clone()
-    };
-    let mut result = Ok(());
-    if ready.readiness.writable || ready.failed {
-        let watched = {
-            let inner = slf.get().inner.lock(py);
-            inner.native.get(index).and_then(Option::as_ref).is_some_and(|native| native.interest.writable)
-        };
-        if watched {
-            result = Port::writable(&port);
-        }
-    }
-    if ready.readiness.readable || ready.failed {
-        result = result.and(Port::readable(&port));
-    }
-    let Err(error) = result else { return Ok(()) };
-    match event_loop {
-        Some(event_loop) => invoke::report(event_loop, error),
-        None => Err(error),
     }
 }
 
 /// The keys of the loop's own descriptors that are ready.
 fn collect(this: &NativeSelector, py: Python<'_>, events: &Events, result: &Bound<'_, PyList>) -> PyResult<()> {
     let keys = this.keys.bind(py);
-    for found in events.iter().filter(|found| found.token & NATIVE == 0) {
+    for found in events.iter().filter(|found| found.token & OURS == 0) {
         let Some(key) = keys.get_item(found.token)? else { continue };
         let mut ready = 0;
         if found.readiness.writable || found.failed {

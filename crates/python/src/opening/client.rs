@@ -9,9 +9,9 @@ use std::time::Instant;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use wirespeed_driver::{Keepalive, entropy};
 use wirespeed_driver::opening::{self, Carrier, Client, Moved, Opening, Stage, Stop};
 use wirespeed_driver::socket::Socket;
+use wirespeed_driver::{Keepalive, entropy};
 
 use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::blocking::deadline;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use wirespeed_driver::Peer;
 use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
@@ -21,7 +22,6 @@ use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRe
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::client::server_name;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
-use wirespeed_driver::Peer;
 
 use crate::handshake::Handshake;
 use crate::payload::PyPayload;

@@ -1,0 +1,281 @@
+//! What an epoll of ours watches: the sockets of connections, and of clients whose request is awaited.
+//!
+//! Our own selector waits on it itself. On other loops the epoll is a descriptor among theirs: however many
+//! connections are ready, the loop makes one callback, and none of it is registered or forgotten by the loop.
+
+use std::ffi::c_int;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use wirespeed_driver::entropy;
+use wirespeed_driver::readiness::{Events, Poller, Ready};
+use wirespeed_driver::socket::Readiness;
+
+use super::guarded::Guarded;
+use super::invoke;
+use super::port::Port;
+
+/// Marks descriptors that are ours in what epoll returns.
+pub(super) const OURS: u64 = 1 << 63;
+
+/// Who is told, in one callback of a loop, that is not our own: then the loop has a turn.
+const SERVED_AT_ONCE: usize = 256;
+
+/// Who is called when a descriptor is ready.
+enum Target {
+    Port(Py<Port>),
+    /// A function without arguments, for reading.
+    Callback(Py<PyAny>),
+}
+
+impl Target {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Port(one), Self::Port(other)) => one.is(other),
+            _ => false,
+        }
+    }
+}
+
+struct Watched {
+    target: Target,
+    interest: Readiness,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By descriptor.
+    watched: Vec<Option<Watched>>,
+    count: usize,
+    /// The descriptor that was put in last.
+    last: usize,
+    event_loop: Option<Py<PyAny>>,
+    events: Events,
+}
+
+/// See the module.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Ports {
+    poller: Guarded<Option<Arc<Poller>>>,
+    inner: Guarded<Inner>,
+    /// The process that made it, as [`entropy::forks`] counts them: a child shares the epoll.
+    forks: u64,
+}
+
+impl Ports {
+    pub(super) fn new(poller: Arc<Poller>) -> Self {
+        Self { poller: Guarded::new(Some(poller)), inner: Guarded::new(Inner::default()), forks: entropy::forks() }
+    }
+
+    /// Says whose they are.
+    pub(super) fn set_loop(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>) {
+        let old = self.inner.lock(py).event_loop.replace(event_loop.clone().unbind());
+        drop(old);
+    }
+
+    /// Whether this is the parent's, in a child process.
+    pub(super) fn is_forked(&self) -> bool {
+        self.forks != entropy::forks()
+    }
+
+    /// How many descriptors are watched.
+    pub(super) fn count(&self, py: Python<'_>) -> usize {
+        self.inner.lock(py).count
+    }
+
+    /// The epoll; `None` once it is closed.
+    pub(super) fn poller(&self, py: Python<'_>) -> Option<Arc<Poller>> {
+        self.poller.lock(py).clone()
+    }
+
+    /// Watches nothing any more.
+    pub(super) fn close(&self, py: Python<'_>) {
+        let poller = self.poller.lock(py).take();
+        drop(poller);
+        self.__clear__();
+    }
+
+    /// Changes what is watched of a connection.
+    pub(super) fn watch(
+        &self,
+        fd: c_int,
+        port: &Bound<'_, Port>,
+        readable: Option<bool>,
+        writable: Option<bool>,
+    ) -> PyResult<()> {
+        self.put(port.py(), fd, Target::Port(port.clone().unbind()), readable, writable)
+    }
+
+    /// Calls a function whenever a descriptor can be read from.
+    pub(super) fn watch_callback(&self, fd: c_int, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(callback.py(), fd, Target::Callback(callback.clone().unbind()), Some(true), Some(false))
+    }
+
+    fn put(
+        &self,
+        py: Python<'_>,
+        fd: c_int,
+        target: Target,
+        readable: Option<bool>,
+        writable: Option<bool>,
+    ) -> PyResult<()> {
+        let Some(poller) = self.poller(py) else { return Ok(()) };
+        let index = usize::try_from(fd).map_err(|_| PyValueError::new_err("invalid file descriptor"))?;
+        let mut inner = self.inner.lock(py);
+        if inner.watched.len() <= index {
+            inner.watched.resize_with(index + 1, || None);
+        }
+        let place = &mut inner.watched[index];
+        let known = place.is_some();
+        let before = place.as_ref().map_or(Readiness::default(), |watched| watched.interest);
+        let interest =
+            Readiness { readable: readable.unwrap_or(before.readable), writable: writable.unwrap_or(before.writable) };
+        let token = OURS | index as u64;
+        // Of somebody else's, the descriptor may have been closed unasked: then epoll has forgotten it.
+        let same = place.as_ref().is_some_and(|watched| watched.target.is(&target));
+        if !known {
+            poller.add(fd, token, interest)?;
+        } else if interest != before || !same {
+            match poller.modify(fd, token, interest) {
+                Err(error) if !same && error.kind() == io::ErrorKind::NotFound => poller.add(fd, token, interest)?,
+                result => result?,
+            }
+        }
+        let old = place.replace(Watched { target, interest });
+        inner.count += usize::from(!known);
+        inner.last = index;
+        drop(inner);
+        drop(old);
+        Ok(())
+    }
+
+    /// Watches a descriptor no longer.
+    pub(super) fn forget(&self, py: Python<'_>, fd: c_int) {
+        let removed = {
+            let mut inner = self.inner.lock(py);
+            let removed = usize::try_from(fd).ok().and_then(|index| inner.watched.get_mut(index)?.take());
+            inner.count -= usize::from(removed.is_some());
+            removed
+        };
+        if removed.is_some()
+            && let Some(poller) = self.poller(py)
+        {
+            let _ = poller.delete(fd); // gone already: as wanted
+        }
+        drop(removed);
+    }
+
+    /// What the only descriptor there is would be ready for, if it is watched for reading alone.
+    fn sole(&self, py: Python<'_>) -> Option<Ready> {
+        let inner = self.inner.lock(py);
+        let readable = Readiness { readable: true, writable: false };
+        let watched = inner.watched.get(inner.last).and_then(Option::as_ref)?;
+        let alone = inner.count == 1 && watched.interest == readable;
+        alone.then(|| Ready { token: OURS | inner.last as u64, readiness: readable, failed: false })
+    }
+
+    /// Calls whoever has something to do, in one pass; `timer` is called for what is not ours, and
+    /// `timer_due` says whether it may have to be. What one raises does not keep the others from being
+    /// called, unless it ends the program: then they are found ready again.
+    pub(super) fn serve_ready(
+        slf: &Bound<'_, Self>,
+        timer_due: bool,
+        mut timer: impl FnMut(u64) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        // There is nothing to be asked if only one can be meant: that system call would be one for each
+        // message of a client with one connection.
+        if !timer_due && let Some(ready) = this.sole(py) {
+            return this.serve(py, ready);
+        }
+        let Some(poller) = this.poller(py) else { return Ok(()) };
+        // Taken out: a step of a task may run the loop inside (nest_asyncio).
+        let mut events = std::mem::take(&mut this.inner.lock(py).events);
+        events.reserve(SERVED_AT_ONCE);
+        let found = poller.wait(&mut events, Some(Duration::ZERO));
+        let mut result = found.map(drop).map_err(PyErr::from);
+        if result.is_ok() {
+            for ready in events.iter() {
+                result = if ready.token & OURS == 0 { timer(ready.token) } else { this.serve(py, ready) };
+                if result.is_err() {
+                    break;
+                }
+            }
+        }
+        this.inner.lock(py).events = events;
+        result
+    }
+
+    /// Calls whoever waits for a descriptor. What it raises goes where the loop's own callbacks' exceptions
+    /// go.
+    pub(super) fn serve(&self, py: Python<'_>, ready: Ready) -> PyResult<()> {
+        let index = (ready.token & !OURS) as usize;
+        let target = {
+            let inner = self.inner.lock(py);
+            let Some(watched) = inner.watched.get(index).and_then(Option::as_ref) else { return Ok(()) };
+            if !ready.concerns(watched.interest) {
+                return Ok(());
+            }
+            match &watched.target {
+                Target::Port(port) => Ok(port.bind(py).clone()),
+                Target::Callback(callback) => Err(callback.bind(py).clone()),
+            }
+        };
+        let result = match target {
+            Ok(port) => self.serve_port(&port, ready, index),
+            Err(callback) => invoke::call(&callback, []).map(drop),
+        };
+        let Err(error) = result else { return Ok(()) };
+        let event_loop = self.inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone());
+        match event_loop {
+            Some(event_loop) => invoke::report(&event_loop, error),
+            None => Err(error),
+        }
+    }
+
+    fn serve_port(&self, port: &Bound<'_, Port>, ready: Ready, index: usize) -> PyResult<()> {
+        let py = port.py();
+        let mut result = Ok(());
+        if ready.readiness.writable || ready.failed {
+            let watched = {
+                let inner = self.inner.lock(py);
+                inner.watched.get(index).and_then(Option::as_ref).is_some_and(|watched| watched.interest.writable)
+            };
+            if watched {
+                result = Port::writable(port);
+            }
+        }
+        if ready.readiness.readable || ready.failed {
+            result = result.and(Port::readable(port));
+        }
+        result
+    }
+}
+
+#[pymethods]
+impl Ports {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(inner) = self.inner.try_lock_for_gc() else { return Ok(()) };
+        visit.call(&inner.event_loop)?;
+        for watched in inner.watched.iter().flatten() {
+            match &watched.target {
+                Target::Port(port) => visit.call(port)?,
+                Target::Callback(callback) => visit.call(callback)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let taken = self.inner.try_lock_for_gc().map(|mut inner| {
+            inner.count = 0;
+            (std::mem::take(&mut inner.watched), inner.event_loop.take())
+        });
+        drop(taken);
+    }
+}
