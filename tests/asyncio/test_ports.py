@@ -1,4 +1,4 @@
-"""What watches sockets on a loop: connections that are ready, descriptors that are closed unasked, contexts, the timer."""
+"""What watches sockets on a loop: all that are ready, descriptors closed unasked, contexts, the timer."""
 
 from __future__ import annotations
 

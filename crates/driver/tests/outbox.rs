@@ -197,6 +197,22 @@ fn the_first_of_an_iteration_is_written_and_what_follows_leaves_together() {
 }
 
 #[test]
+fn what_a_large_write_takes_is_no_pause_of_the_sender() {
+    let mut flow = flow(None, Marks::at(1 << 20), true);
+    assert_eq!(flow.output(1), Output::Write);
+    assert_eq!(flow.output(1), Output::Cork);
+    queue(&mut flow, 64 * 1024 - 1);
+    while flow.output(1) == Output::Cork {} // the clock is not read each time
+    queue(&mut flow, 10);
+    assert_eq!(flow.output(1), Output::Write, "64 KiB are queued");
+    flow.drive.take_output();
+    std::thread::sleep(Duration::from_millis(2));
+    assert_eq!(flow.output(1), Output::Cork, "the first one behind it");
+    std::thread::sleep(Duration::from_millis(2));
+    assert!((0..20).any(|_| flow.output(1) == Output::Write), "a pause of its own");
+}
+
+#[test]
 fn a_loop_has_a_turn_after_so_many_messages_or_bytes() {
     let mut flow = flow(None, Marks::new(1000, 40), true);
     let due = |flow: &mut Flow<Numbers>, len, iteration| flow.outbox.is_turn_due(len, iteration);

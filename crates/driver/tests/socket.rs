@@ -1,0 +1,50 @@
+//! What a socket is set to when it is taken over.
+
+#![allow(clippy::unwrap_used)] // tests fail by panicking
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::socket::{Mode, Socket};
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (ours, listener.accept().unwrap().0)
+}
+
+/// A peer that does not read leaves its receive buffer and 256 KiB in the kernel, and not some megabytes.
+#[cfg(target_os = "linux")]
+#[test]
+fn little_that_cannot_be_sent_lies_in_the_kernel() {
+    let (ours, theirs) = pair();
+    socket2::SockRef::from(&theirs).set_recv_buffer_size(16 * 1024).unwrap();
+    let socket = Socket::new(OwnedFd::from(ours));
+    assert_eq!(socket.options().tcp_notsent_lowat().unwrap(), 256 * 1024);
+    let mut taken = 0;
+    loop {
+        match socket.send(&[0; 64 * 1024], Mode::NonBlocking) {
+            Ok(sent) => taken += sent,
+            Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    }
+    assert!((256 * 1024..1024 * 1024).contains(&taken), "{taken}");
+}
+
+/// Its previous owner's; and a socket that knows nothing of TCP is taken over as well.
+#[test]
+fn a_receive_timeout_that_was_set_is_known() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_secs(3600))).unwrap();
+    let socket = Socket::new(OwnedFd::from(ours));
+    assert!(socket.set_receive_wait(None).unwrap());
+    assert_eq!(socket.options().read_timeout().unwrap(), None);
+    assert!(socket.set_receive_wait(Some(Duration::from_millis(100))).unwrap());
+    let (begin, mut buffer) = (Instant::now(), Vec::with_capacity(10));
+    let error = socket.receive(&mut buffer, 10, Mode::Blocking).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
