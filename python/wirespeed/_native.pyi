@@ -161,6 +161,7 @@ class ClientPlan:
 
     def __new__(cls, options: ConnectOptions) -> Self: ...
 
+@final
 class ClientOpening:
     """From a connected stream to a WebSocket.
 
@@ -674,6 +675,7 @@ class LoopState:
     def _ignore(self, fd: int) -> None:
         """Watch a descriptor no longer."""
 
+@final
 class NativeSelector:
     """What :class:`wirespeed.asyncio.loop.Selector` is made of. Linux only."""
 

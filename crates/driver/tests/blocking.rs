@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -248,6 +250,31 @@ fn what_a_peer_said_before_it_went_is_read() {
     assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
     assert_eq!(client.closing(&host).received.unwrap().reason.as_str(), "bye");
     assert!(client.state(&host).1);
+}
+
+/// However the loss is found: by writing at once, before the wait for room, or in it.
+#[test]
+fn who_is_told_that_sending_failed_has_a_connection_that_is_over() {
+    let host = NativeHost::default();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for round in 0..200 {
+        let ours = Socket::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap().into());
+        let mut theirs = listener.accept().unwrap().0;
+        let connection = Blocking::<Vec<u8>, Vec<u8>>::new(peer(Side::Client, None), ours, Settings::default());
+        let end = thread::spawn(move || {
+            theirs.read_exact(&mut vec![0; 100_014]).unwrap();
+            // With bytes unread, this resets the connection.
+            socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
+        });
+        let error = loop {
+            if let Err(error) = connection.send(&host, MessageKind::Binary, &vec![0; 100_000][..], None) {
+                break error;
+            }
+        };
+        assert!(matches!(error, Error::Closed), "{error:?}");
+        assert!(connection.state(&host).1, "round {round}");
+        end.join().unwrap();
+    }
 }
 
 #[test]

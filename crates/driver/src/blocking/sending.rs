@@ -271,8 +271,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// After a wait for room that ended early: handles the signal and goes on, or gives up. Everything is
-    /// queued.
+    /// After writing that ended early: handles the signal and goes on, or gives up. Everything is queued.
     #[cold]
     fn resume<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -282,6 +281,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         loop {
             match stop {
                 Stop::Signal => host.check_interrupt().map_err(Error::Interrupted)?,
+                // However it was found: whoever is told has a connection that is over.
+                Stop::Error(Error::Closed) => {
+                    self.wait_for_end(host)?;
+                    return Err(Error::Closed);
+                }
                 Stop::Error(error) => return Err(error),
             }
             let state = self.take_turn(host)?;
@@ -308,11 +312,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         match flushed {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
-            Err(_) => {
-                drop(state);
-                self.wait_for_end(host)?;
-                Err(Error::Closed.into())
-            }
+            Err(_) => Err(Error::Closed.into()),
         }
     }
 
