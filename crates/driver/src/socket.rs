@@ -45,10 +45,11 @@ impl Mode {
     }
 }
 
-/// Bytes that the kernel takes beyond what it can send now (`TCP_NOTSENT_LOWAT`). By itself it takes up to
+/// Bytes that the kernel may take beyond what it can send now (`TCP_NOTSENT_LOWAT`). By itself it takes up to
 /// 4 MiB, which grow cold before anybody reads them, and which every later pong and close frame has to follow.
 /// What it has sent, and keeps until it is acknowledged, does not count, so distance costs no throughput. Less
 /// than this would, where an event loop comes back only every few milliseconds.
+#[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_MAX: u32 = 256 * 1024;
 
 /// The receive timeout has not been looked at.
@@ -66,10 +67,14 @@ impl Socket {
     /// used.
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
-        let inner = socket2::Socket::from(descriptor);
+        Self { inner: socket2::Socket::from(descriptor), receive_wait: AtomicU64::new(UNKNOWN) }
+    }
+
+    /// Has the kernel take no more than 256 KiB beyond what it can send now. For an end that reads while it
+    /// waits for room to send: it waits sooner.
+    pub fn limit_unsent(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = inner.set_tcp_notsent_lowat(UNSENT_MAX); // a Unix socket has none
-        Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }
+        let _ = self.inner.set_tcp_notsent_lowat(UNSENT_MAX); // a Unix socket has none
     }
 
     /// Lends `f` a socket that is somebody else's, who keeps it open meanwhile.

@@ -1,4 +1,4 @@
-//! What a socket is set to when it is taken over.
+//! What a socket is set to.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -23,6 +23,7 @@ fn little_that_cannot_be_sent_lies_in_the_kernel() {
     let (ours, theirs) = pair();
     socket2::SockRef::from(&theirs).set_recv_buffer_size(16 * 1024).unwrap();
     let socket = Socket::new(OwnedFd::from(ours));
+    socket.limit_unsent();
     assert_eq!(socket.options().tcp_notsent_lowat().unwrap(), 256 * 1024);
     let mut taken = 0;
     loop {

@@ -134,6 +134,7 @@ impl ClientOpening {
         check_open(fd)?;
         // SAFETY: the caller detached the descriptor from its socket object, so nobody else closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        socket.limit_unsent();
         let deadline = deadline(timeout)?;
         // Out of its lock: other threads run meanwhile, and signal handlers.
         let inner = self.lock().take();

@@ -51,7 +51,9 @@ impl Opened {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.as_mut().ok_or_else(|| PyRuntimeError::new_err("this connection was taken already"))?;
         // SAFETY: the caller detached the descriptor, so nobody else closes it.
-        parts.socket = Some(Socket::new(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        socket.limit_unsent();
+        parts.socket = Some(socket);
         Ok(())
     }
 
