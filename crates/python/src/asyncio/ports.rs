@@ -131,12 +131,14 @@ impl Ports {
         }
         let place = &mut inner.watched[index];
         let known = place.is_some();
-        let before = place.as_ref().map_or(Readiness::default(), |watched| watched.interest);
+        // Of somebody else's, the descriptor may have been closed unasked: then epoll has forgotten it, and
+        // what was watched is no business of whoever has its number now.
+        let mine = place.as_ref().filter(|watched| watched.target.is(&target));
+        let same = mine.is_some();
+        let before = mine.map_or(Readiness::default(), |watched| watched.interest);
         let interest =
             Readiness { readable: readable.unwrap_or(before.readable), writable: writable.unwrap_or(before.writable) };
         let token = OURS | index as u64;
-        // Of somebody else's, the descriptor may have been closed unasked: then epoll has forgotten it.
-        let same = place.as_ref().is_some_and(|watched| watched.target.is(&target));
         if !known {
             poller.add(fd, token, interest)?;
         } else if interest != before || !same {
