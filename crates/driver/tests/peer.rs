@@ -126,6 +126,38 @@ fn unread_pings_do_not_pile_up() {
 }
 
 #[test]
+fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    client.link.send_message(MessageKind::Binary, &[0; 200_000], None).unwrap();
+    server.link.send_ping(b"still due").unwrap();
+    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    let mut read = client.begin_read(usize::MAX);
+    let result = read.read(&client_socket, Mode::NonBlocking);
+    client.complete_read(read, result);
+    while client.poll_event().is_some() {}
+    client.link.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
+    let mut pongs = 0;
+    for _ in 0..100 {
+        let _ = client.link.flush(&client_socket, Mode::NonBlocking);
+        let mut read = server.begin_read(usize::MAX);
+        let result = read.read(&server_socket, Mode::NonBlocking);
+        server.complete_read(read, result);
+        while let Some(event) = server.poll_event() {
+            match event {
+                PeerEvent::Pong(payload) => pongs += usize::from(payload.as_slice() == b"still due"),
+                PeerEvent::Closing => {
+                    assert_eq!(pongs, 1);
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+    panic!("no close frame, {pongs} pongs");
+}
+
+#[test]
 fn a_message_before_a_reset_is_delivered_before_the_failure() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));

@@ -310,6 +310,10 @@ impl<B: PayloadBuffer> Link<B> {
     /// Queues a close frame.
     pub fn send_close(&mut self, code: Option<CloseCode>, reason: &str) -> Result<(), SendError> {
         self.check_frame()?;
+        // Whoever has sent a ping may take nothing for an answer that comes behind a close frame.
+        if let Some(pong) = self.deferred_pong.take() {
+            self.encode_pong(&pong);
+        }
         self.encode(|connection, out| connection.send_close(code, reason, draw_key, out))
     }
 
@@ -342,9 +346,13 @@ impl<B: PayloadBuffer> Link<B> {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
             self.deferred_pong = Some(Box::new(payload));
         } else {
-            // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
-            let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
+            self.encode_pong(&payload);
         }
+    }
+
+    fn encode_pong(&mut self, payload: &ControlPayload) {
+        // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
+        let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
     }
 
     /// Sees to it that what the connection keeps between messages is within the budget.
