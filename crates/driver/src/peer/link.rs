@@ -1,16 +1,17 @@
 //! Sending, and what a connection remembers: the half of a [`Peer`](super::Peer) that does not hold bytes
 //! that were read.
 
+mod control;
+
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::mask::{self, Key};
 use wirespeed_protocol::{
-    CloseCode, CloseFrame, Connection, ControlPayload, Delivery, Fault, MessageKind, PayloadBuffer, SendError, Side,
-    State,
+    CloseFrame, Connection, ControlPayload, Delivery, Fault, MessageKind, PayloadBuffer, SendError, Side, State,
 };
 
 use crate::buffers;
@@ -20,10 +21,6 @@ use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::{self, Layer};
 use crate::write_queue::{Flushed, WriteQueue};
-
-/// Above this many bytes that the peer does not take, only its last ping is answered (RFC 6455 5.5.3), so
-/// that pings cannot fill our memory.
-const PONG_BACKLOG: usize = 64 * 1024;
 
 /// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
 const SHARED_MIN: usize = 4 * 1024;
@@ -295,44 +292,6 @@ impl<B: PayloadBuffer> Link<B> {
         if self.connection.is_sending_fragments() { Err(SendError::MessageOpen) } else { Ok(()) }
     }
 
-    /// Queues a ping.
-    pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), SendError> {
-        self.check_frame()?;
-        self.encode(|connection, out| connection.send_ping(payload, draw_key, out))
-    }
-
-    /// Queues a pong that nobody asked for.
-    pub fn send_pong(&mut self, payload: &[u8]) -> Result<(), SendError> {
-        self.check_frame()?;
-        self.encode(|connection, out| connection.send_pong(payload, draw_key, out))
-    }
-
-    /// Queues a close frame.
-    pub fn send_close(&mut self, code: Option<CloseCode>, reason: &str) -> Result<(), SendError> {
-        self.check_frame()?;
-        // Whoever has sent a ping may take nothing for an answer that comes behind a close frame.
-        if let Some(pong) = self.deferred_pong.take() {
-            self.encode_pong(&pong);
-        }
-        self.encode(|connection, out| connection.send_close(code, reason, draw_key, out))
-    }
-
-    /// Queues a keepalive ping that is due at `now`; not now if the middle of a frame is being sent.
-    pub fn send_keepalive(&mut self, now: Instant) {
-        if self.keepalive.timeout().is_none() && self.queued() > PONG_BACKLOG {
-            self.keepalive.skip(now); // nobody ends the connection, and they would pile up
-            return;
-        }
-        let payload = draw_key();
-        if !self.mid_frame && self.send_ping(&payload).is_ok() {
-            self.keepalive.handle_ping_sent(&payload, true, now);
-        }
-    }
-
-    fn check_frame(&self) -> Result<(), SendError> {
-        if self.mid_frame { Err(SendError::MessageOpen) } else { Ok(()) }
-    }
-
     #[inline]
     fn count_sent(&mut self, len: usize, fin: bool) {
         self.stats.messages_sent += u64::from(fin);
@@ -340,19 +299,6 @@ impl<B: PayloadBuffer> Link<B> {
         if fin {
             self.limit_contexts();
         }
-    }
-
-    pub(super) fn queue_pong(&mut self, payload: ControlPayload) {
-        if self.mid_frame || self.queued() > PONG_BACKLOG {
-            self.deferred_pong = Some(Box::new(payload));
-        } else {
-            self.encode_pong(&payload);
-        }
-    }
-
-    fn encode_pong(&mut self, payload: &ControlPayload) {
-        // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
-        let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
     }
 
     /// Sees to it that what the connection keeps between messages is within the budget.
@@ -380,26 +326,6 @@ impl<B: PayloadBuffer> Link<B> {
             && let Some(contexts) = contexts::take()
         {
             self.connection.adopt_contexts(contexts);
-        }
-    }
-
-    pub(super) fn queue_close(&mut self) {
-        if self.mid_frame {
-            self.deferred_close = true;
-            return;
-        }
-        self.encode(|connection, out| {
-            connection.send_close_reply(draw_key, out);
-            connection.send_fault(draw_key, out);
-        });
-    }
-
-    fn send_deferred(&mut self) {
-        if let Some(pong) = self.deferred_pong.take() {
-            self.queue_pong(*pong);
-        }
-        if mem::take(&mut self.deferred_close) {
-            self.queue_close();
         }
     }
 
