@@ -153,7 +153,7 @@ UNSAFE = {
     "crates/python/src/asyncio/raw.rs": None,
     "crates/python/src/asyncio/waiter/mod.rs": None,
     "crates/python/src/asyncio/waiter/slots.rs": None,
-    "crates/python/src/opening/client.rs": None,
+    "crates/python/src/opening/connected.rs": None,
     "crates/python/src/opening/mod.rs": "from_raw_fd",
 }
 """Where unsafe code is, and the only function that it is for, if there is one."""

@@ -26,6 +26,7 @@ __all__ = [
     "ClientOpening",
     "ClientPlan",
     "ClientTLS",
+    "Connected",
     "Handshake",
     "LoopState",
     "NativeSelector",
@@ -149,6 +150,37 @@ class Opened:
     def _discard(self) -> None: ...
 
 @final
+class Connected:
+    """A stream socket that is connected, or is being. It is closed with this object, unless somebody takes it."""
+
+    @staticmethod
+    def begin(host: str, port: int, family: int) -> Connected | None:
+        """Begin to connect to a numeric address of a family, 0 for any; ``None`` if it is none."""
+
+    @staticmethod
+    def adopt(fd: int) -> Connected:
+        """Take over a descriptor that was detached."""
+
+    def is_connected(self) -> bool:
+        """Return whether it is; raise why it never will be."""
+
+    def wait(self, timeout: float | None) -> int | None:
+        """Wait until it is, and have it block.
+
+        Returns:
+            0, or the number of the error of an attempt that has failed; ``None`` if the time is over.
+        """
+
+    def fileno(self) -> int:
+        """Return the number of the descriptor."""
+
+    def detach(self) -> int:
+        """Give the descriptor to the caller."""
+
+    def close(self) -> None:
+        """Close it, unless somebody has taken it."""
+
+@final
 class ClientPlan:
     """What a client asks a server for, and how the connection is to behave, for any number of openings.
 
@@ -185,7 +217,7 @@ class ClientOpening:
     def is_tls_handshaking(self) -> bool:
         """Whether TLS is what is waited for."""
 
-    def proceed(self, fd: int) -> int:
+    def proceed(self, connected: Connected) -> int:
         """Move what can be moved over a non-blocking socket.
 
         Returns:
@@ -193,7 +225,7 @@ class ClientOpening:
             written to.
         """
 
-    def run(self, fd: int, timeout: float | None) -> Opened:
+    def run(self, connected: Connected, timeout: float | None) -> Opened:
         """Open the WebSocket over a blocking socket, which is taken over."""
 
     def feed(self, data: bytes) -> None:
@@ -202,8 +234,8 @@ class ClientOpening:
     def take_output(self) -> bytes:
         """Return what is to be sent now; after an exception too."""
 
-    def finish(self) -> Opened:
-        """Return the WebSocket that was opened."""
+    def finish(self, connected: Connected | None = None) -> Opened:
+        """Return the WebSocket that was opened; with its socket, which is taken over, if it is to have one."""
 
 @final
 class Ping:
@@ -236,7 +268,17 @@ class Ping:
 class BlockingConnection:
     """The native part of :class:`wirespeed.sync.ClientConnection`."""
 
-    def __new__(cls, opened: Opened, *_args: Any, **_kwargs: Any) -> Self: ...
+    def __new__(
+        cls, opened: Opened, *_args: Any, local_address: Any = None, remote_address: Any = None, **_kwargs: Any
+    ) -> Self: ...
+    @property
+    def local_address(self) -> Any:
+        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
+
+    @property
+    def remote_address(self) -> Any:
+        """Address of the other end, that of the proxy if there is one."""
+
     @overload
     def recv(self, timeout: float | None, decode: Literal[True], *, busy_poll: float = 0.0) -> str: ...
     @overload
@@ -442,11 +484,11 @@ class AsyncConnection:
         *,
         loop: asyncio.AbstractEventLoop,
         logger: LoggerLike,
-        local_address: Any,
-        remote_address: Any,
         queue: tuple[tuple[int, int], tuple[int, int]],
         write_limit: tuple[int, int],
         yield_after: int,
+        local_address: Any = None,
+        remote_address: Any = None,
         coalesce: bool = True,
         listener: object | None = None,
         zero_copy: bool = False,
@@ -674,6 +716,12 @@ class LoopState:
 
     def _ignore(self, fd: int) -> None:
         """Watch a descriptor no longer."""
+
+    def _ready(self, fd: int, to_read: bool, to_write: bool) -> Awaitable[None] | None:
+        """Return what waits until a descriptor is ready; ``None`` if the loop must be asked to watch it.
+
+        It stays watched, until it is ignored or a connection takes it over.
+        """
 
 @final
 class NativeSelector:

@@ -14,6 +14,7 @@
 pub mod blocking;
 pub mod buffers;
 pub mod contexts;
+pub mod dial;
 pub mod drive;
 pub mod entropy;
 pub mod keepalive;

@@ -7,6 +7,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -68,6 +69,46 @@ impl Socket {
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
         Self { inner: socket2::Socket::from(descriptor), receive_wait: AtomicU64::new(UNKNOWN) }
+    }
+
+    /// Begins to connect to an address, without waiting. Unless [`Self::remote_address`] has one then, the
+    /// socket becomes writable when the attempt has ended, and [`Self::take_error`] tells how. It does not
+    /// block, and sends small messages at once (`TCP_NODELAY`).
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let inner = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM,
+            Some(socket2::Protocol::TCP),
+        )?;
+        inner.set_nonblocking(true)?;
+        inner.set_tcp_nodelay(true)?;
+        match inner.connect(&address.into()) {
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(error),
+            _ => Ok(Self { inner, receive_wait: AtomicU64::new(0) }),
+        }
+    }
+
+    /// Whether calls may sleep that do not say otherwise.
+    pub fn set_blocking(&self, blocking: bool) -> io::Result<()> {
+        self.inner.set_nonblocking(!blocking)
+    }
+
+    /// The error that the socket has come to, once.
+    pub fn take_error(&self) -> io::Result<()> {
+        self.inner.take_error()?.map_or(Ok(()), Err)
+    }
+
+    /// The address of this end, if it is one of the internet.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.inner.local_addr().ok()?.as_socket()
+    }
+
+    /// The address of the other end, if there is one, of the internet. An address of this machine has
+    /// answered by the time that [`Self::connect`] returns, although the system says that the attempt goes on.
+    #[must_use]
+    pub fn remote_address(&self) -> Option<SocketAddr> {
+        self.inner.peer_addr().ok()?.as_socket()
     }
 
     /// Has the kernel take no more than 256 KiB beyond what it can send now. For an end that reads while it
@@ -191,6 +232,12 @@ impl Socket {
     /// Says that nothing more will be sent.
     pub fn shutdown_write(&self) {
         let _ = self.inner.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// The descriptor, whose owner is the caller from now on.
+    #[must_use]
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.inner.into()
     }
 
     /// The number of the descriptor, for `fileno()` and event loops.

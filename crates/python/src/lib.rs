@@ -3,6 +3,7 @@
 
 mod asyncio;
 mod blocking;
+mod ends;
 mod errors;
 mod handover;
 mod handshake;
@@ -37,6 +38,8 @@ mod _native {
     use crate::handshake::{Answer, Handshake};
     #[pymodule_export]
     use crate::opening::client::ClientOpening;
+    #[pymodule_export]
+    use crate::opening::connected::Connected;
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]

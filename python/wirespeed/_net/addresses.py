@@ -5,6 +5,7 @@ It resolves nothing and waits for nothing: each kind of client does, in its own 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -18,6 +19,7 @@ __all__ = [
     "UNIX_RETRY",
     "Address",
     "Failures",
+    "ends_of",
     "from_infos",
     "interleaved",
     "numeric",
@@ -181,6 +183,19 @@ def _bind(sock: socket.socket, address: Address, local_addresses: list[Address])
     raise error
 
 
+def ends_of(sock: socket.socket) -> dict[str, Any]:
+    """Return the addresses of a connected socket's ends, by the names of a connection's arguments.
+
+    Args:
+        sock: The socket.
+    """
+    remote = None
+    # The other end may be gone already: whoever goes on with the socket will learn it.
+    with contextlib.suppress(OSError):
+        remote = sock.getpeername()
+    return {"local_address": sock.getsockname(), "remote_address": remote}
+
+
 def system_error(number: int, *filename: str) -> OSError:
     """Return the exception for an error number, of the type that belongs to it.
 
@@ -210,6 +225,17 @@ class Failures:
             exc: Why it failed.
         """
         self._failures.append((address, exc))
+
+    def sole(self, host: str, port: int, exc: OSError) -> OSError:
+        """Return the exception for a target that is a numeric address, which could not be connected to.
+
+        Args:
+            host: The address.
+            port: Its port.
+            exc: Why.
+        """
+        self.add(Address(socket.AF_UNSPEC, socket.SOCK_STREAM, socket.IPPROTO_TCP, (host, port)), exc)
+        return self.error()
 
     def error(self) -> OSError:
         """Return the exception for a target none of whose addresses could be connected to."""

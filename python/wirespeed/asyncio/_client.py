@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import socket as socket_module
 import ssl as ssl_module
@@ -255,19 +254,8 @@ class connect:  # noqa: N801 - it is used as a function
                     await self._policy.call_refresh(attempt)
                     chain = network.chain(attempt.uri, check_headers(attempt.additional_headers))
                     request = check_chain(chain, options, network)
-                opened, sock = await open_websocket(chain, request, options, network, deadline)
-                try:
-                    connection = await establish(
-                        opened,
-                        sock,
-                        options,
-                        local_address=sock.getsockname(),
-                        remote_address=_remote_address(sock),
-                        create_connection=self._create_connection,
-                    )
-                except BaseException:
-                    sock.close()
-                    raise
+                opened = await open_websocket(chain, request, options, network, deadline)
+                connection = await establish(opened, options, create_connection=self._create_connection)
         finally:
             # Taken over, if it came so far; closed otherwise.
             if network.sock is not None:
@@ -354,9 +342,3 @@ def unix_connect(
 
 def _refresh_timeout() -> str:
     return "timed out in refresh; raise open_timeout to wait longer"
-
-
-def _remote_address(sock: socket_module.socket) -> Any:
-    # The server may be gone already: whoever receives will learn it.
-    with contextlib.suppress(OSError):
-        return sock.getpeername()

@@ -28,10 +28,11 @@ from .._connection.construction import construct
 from .._connection.state import State
 from .._connection.status import ConnectionStatus
 from .._native import AsyncConnection, Opened
+from .._net.addresses import ends_of
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError
 from ..typing import BytesLike, Data, DataLike
-from ._sockets import watches_descriptors
+from ._sockets import ignore, watches_descriptors
 from ._turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from .._options.client import AsyncClientOptions
     from .._options.common import AsyncOptions
+    from ._opening import Opening
 
 __all__ = ["ClientConnection", "Connection", "attach", "choose_port", "establish", "native_arguments"]
 
@@ -370,16 +372,16 @@ def choose_port(io_port: str | None, loop: asyncio.AbstractEventLoop) -> str:
     return io_port or ("fd" if watches_descriptors(loop) else "transport")
 
 
-async def attach(connection: Connection, sock: socket_module.socket, loop: asyncio.AbstractEventLoop) -> None:
+async def attach(connection: Connection, sock: socket_module.socket | None, loop: asyncio.AbstractEventLoop) -> None:
     """Let a connection begin: the loop watches its descriptor, or gives it a transport.
 
     Args:
-        connection: The connection. It has taken the descriptor out of the socket, if it uses that.
-        sock: Its socket, non-blocking.
+        connection: The connection.
+        sock: A socket for a transport, non-blocking; ``None``, or detached, if the connection has it.
         loop: The event loop.
     """
     try:
-        if sock.fileno() >= 0:
+        if sock is not None and sock.fileno() >= 0:
             await loop.create_connection(lambda: connection._port, sock=sock)
         connection._attach()
     except BaseException:
@@ -388,44 +390,50 @@ async def attach(connection: Connection, sock: socket_module.socket, loop: async
 
 
 async def establish(
-    opened: Opened,
-    sock: socket_module.socket,
+    opening: Opening,
     options: AsyncClientOptions,
     *,
-    local_address: Any,
-    remote_address: Any,
     create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
 ) -> ClientConnection:
     """Make a client's connection of what an opening handshake has opened.
 
     Args:
-        opened: What it has opened.
-        sock: Its socket, non-blocking. It is taken over.
+        opening: What it has opened. Its socket is taken over.
         options: The keyword arguments of ``connect``.
-        local_address: For the connection.
-        remote_address: For the connection.
         create_connection: As for ``connect``.
     """
     loop = asyncio.get_running_loop()
-    if choose_port(options.io_port, loop) == "fd":
-        opened._adopt(sock.detach())
+    connected, addresses = opening.connected, opening.addresses
+    descriptor = connected.fileno()
+    sock: socket_module.socket | None = None
+    if choose_port(options.io_port, loop) != "fd":
+        ignore(descriptor)
+        sock = socket_module.socket(fileno=connected.detach())
+        addresses = addresses or ends_of(sock)
     try:
-        connection = construct(
-            create_connection or ClientConnection,
-            ClientConnection,
-            opened,
-            loop=loop,
-            logger=options.effective_logger,
-            local_address=local_address,
-            remote_address=remote_address,
-            listener=options.listener,
-            **native_arguments(options),
-        )
+        opened = opening.handshake.finish(connected if sock is None else None)
+        try:
+            connection = construct(
+                create_connection or ClientConnection,
+                ClientConnection,
+                opened,
+                loop=loop,
+                logger=options.effective_logger,
+                listener=options.listener,
+                **addresses,
+                **native_arguments(options),
+            )
+        except BaseException:
+            if sock is None:
+                ignore(descriptor)
+            # A traceback in a log may keep it for long.
+            opened._discard()
+            raise
+        await attach(connection, sock, loop)
     except BaseException:
-        # A traceback in a log may keep it for long.
-        opened._discard()
+        if sock is not None:
+            sock.close()
         raise
-    await attach(connection, sock, loop)
     return connection
 
 

@@ -12,6 +12,7 @@ import errno
 import os
 import socket
 
+from .._native import Connected
 from .._net.addresses import (
     HAPPY_EYEBALLS_DELAY,
     UNIX_RETRY,
@@ -25,9 +26,38 @@ from .._net.addresses import (
     system_error,
     unresolved,
 )
-from ._sockets import watches_descriptors
+from ._sockets import abandon, until_ready, watches_descriptors
 
-__all__ = ["dial", "dial_unix"]
+__all__ = ["dial", "dial_address", "dial_unix"]
+
+
+async def dial_address(host: str, port: int, *, family: int = 0) -> Connected | None:
+    """Connect to a TCP server by a numeric address, which needs no resolver.
+
+    Args:
+        host: Host name or address.
+        port: Port.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such an address, 0 for both.
+
+    Returns:
+        A non-blocking socket, with ``TCP_NODELAY``, which the loop may still watch; ``None`` if the host is no such
+        address.
+
+    Raises:
+        OSError: The connection failed; its type tells why, such as ``ConnectionRefusedError``.
+    """
+    attempt = None
+    try:
+        attempt = Connected.begin(host, port, family)
+        while attempt is not None and not attempt.is_connected():
+            await until_ready(attempt.fileno(), to_read=False, to_write=True)
+    except BaseException as exc:
+        if attempt is not None:
+            abandon(attempt)
+        if isinstance(exc, OSError):
+            raise Failures(f"{host}:{port}").sole(host, port, exc) from None
+        raise
+    return attempt
 
 
 async def dial(

@@ -11,20 +11,21 @@ import contextlib
 import functools
 import os
 import socket as socket_module
+from typing import Any, NamedTuple
 
 from .._handshake.plan import OpeningPlan, opening_timeout, plan_opening
-from .._native import ClientOpening, ClientPlan, Opened
-from .._net.addresses import Failures
+from .._native import ClientOpening, ClientPlan, Connected
+from .._net.addresses import Failures, ends_of
 from .._net.proxy import socks_timeout
 from .._net.redirects import RedirectChain
 from .._options.client import ClientOptions, Network
 from ..exceptions import InvalidStatus
 from ._deadline import Deadline
-from ._dial import dial, dial_unix
-from ._sockets import ready
+from ._dial import dial, dial_address, dial_unix
+from ._sockets import abandon, until_ready, watches_descriptors
 from ._socks import connect_socks
 
-__all__ = ["check_chain", "open_websocket"]
+__all__ = ["Opening", "check_chain", "open_websocket"]
 
 # What the socket buffers of common systems hold of an answer; the rest comes with the next call.
 _READ_SIZE = 2**16
@@ -54,9 +55,23 @@ def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) 
     return request
 
 
+class Opening(NamedTuple):
+    """An opening handshake that is complete.
+
+    Attributes:
+        handshake: What the connection is made of.
+        connected: Its socket, non-blocking, which the loop may still watch.
+        addresses: Of its ends, where they cannot be read off the socket later.
+    """
+
+    handshake: ClientOpening
+    connected: Connected
+    addresses: dict[str, Any]
+
+
 async def open_websocket(
     chain: RedirectChain, request: ClientPlan, options: ClientOptions, network: Network, deadline: Deadline
-) -> tuple[Opened, socket_module.socket]:
+) -> Opening:
     """Open a WebSocket, wherever redirects lead.
 
     Args:
@@ -65,39 +80,60 @@ async def open_websocket(
         options: What does not depend on the URI.
         network: How to reach the server. Its socket, if there is one, is taken over.
         deadline: What runs out meanwhile: it is told what goes on.
-
-    Returns:
-        The argument of a connection's constructor, and its socket, non-blocking.
     """
     while True:
         plan = plan_opening(chain.parsed, network, network.proxy)
-        sock = await _connect(chain, network, plan, deadline)
+        connected, addresses = await _connect(chain, network, plan, deadline)
         try:
             opening = plan.begin(request, chain.parsed, options.user_agent_header)
             deadline.text = functools.partial(opening_timeout, opening)
-            return await _open(sock, opening), sock
+            while needs := opening.proceed(connected):
+                try:
+                    await until_ready(connected.fileno(), to_write=needs != _TO_READ)
+                except NotImplementedError:
+                    connected = await _move(connected, opening, needs)
+            return Opening(opening, connected, addresses)
         except InvalidStatus as exc:
-            sock.close()
+            abandon(connected)
             chain.follow(exc)
             options.effective_logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
         except BaseException:
-            sock.close()
+            abandon(connected)
             raise
         request = options.request(chain.parsed, chain.headers)
 
 
+async def _move(connected: Connected, opening: ClientOpening, needs: int) -> Connected:
+    """Move bytes by a loop that watches no descriptors."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket_module.socket(fileno=connected.detach()))
+        if needs != _TO_READ:
+            await loop.sock_sendall(sock, opening.take_output())
+        # The end of the stream is found once more, by the core.
+        opening.feed(await loop.sock_recv(sock, _READ_SIZE))
+        stack.pop_all()
+    return Connected.adopt(sock.detach())
+
+
 async def _connect(
     chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: Deadline
-) -> socket_module.socket:
+) -> tuple[Connected, dict[str, Any]]:
+    """Return a connected socket, and the addresses of its ends, if they cannot be read off it later."""
     if network.sock is not None:
         return _take_over(network.sock)
     if network.path is not None:
         deadline.text = Failures(os.fsdecode(network.path)).timeout_text
-        return await dial_unix(network.path)
+        return _take_over(await dial_unix(network.path))
     host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
     via = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     failures = Failures(f"{via[0]}:{via[1]}")
     deadline.text = failures.timeout_text
+    by_socks = plan.proxy is not None and plan.proxy.is_socks
+    if network.local_addr is None and not by_socks and watches_descriptors(asyncio.get_running_loop()):
+        connected = await dial_address(*via, family=network.family)
+        if connected is not None:
+            return connected, {}
     sock = await dial(
         *via,
         failures=failures,
@@ -105,37 +141,21 @@ async def _connect(
         family=network.family,
         happy_eyeballs_delay=network.happy_eyeballs_delay,
     )
-    if plan.proxy is not None and plan.proxy.is_socks:
+    if plan.proxy is not None and by_socks:
         with contextlib.ExitStack() as stack:
             stack.enter_context(sock)
             proxy = plan.proxy
             deadline.text = lambda: socks_timeout(proxy, host, port)
             await connect_socks(sock, proxy, host, port)
             stack.pop_all()
-    return sock
+    return Connected.adopt(sock.detach()), {}
 
 
-def _take_over(sock: socket_module.socket) -> socket_module.socket:
-    family, kind, proto = sock.family, sock.type, sock.proto
-    # The caller's object cannot close it from here on.
-    mine = socket_module.socket(family, kind, proto, fileno=sock.detach())
-    mine.setblocking(False)
+def _take_over(sock: socket_module.socket) -> tuple[Connected, dict[str, Any]]:
+    sock.setblocking(False)
     with contextlib.suppress(OSError):
         # As on a socket of our own; a Unix socket does not know it.
-        mine.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
-    return mine
-
-
-async def _open(sock: socket_module.socket, opening: ClientOpening) -> Opened:
-    """Move bytes between the core and a non-blocking socket until the WebSocket is open."""
-    while needs := opening.proceed(sock.fileno()):
-        try:
-            await ready(sock, to_write=needs != _TO_READ)
-        except NotImplementedError:
-            # A loop that watches no descriptors moves bytes itself.
-            loop = asyncio.get_running_loop()
-            if needs != _TO_READ:
-                await loop.sock_sendall(sock, opening.take_output())
-            # The end of the stream is found once more, by the core.
-            opening.feed(await loop.sock_recv(sock, _READ_SIZE))
-    return opening.finish()
+        sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
+    addresses = ends_of(sock)
+    # The caller's object cannot close it from here on.
+    return Connected.adopt(sock.detach()), addresses

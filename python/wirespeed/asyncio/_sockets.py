@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
 from typing import Any
 
-from .._native import LoopState
+from .._native import Connected, LoopState
 
-__all__ = ["ready", "receive", "send_all", "watches_descriptors"]
+__all__ = ["abandon", "ignore", "ready", "receive", "send_all", "until_ready", "watches_descriptors"]
 
 # Only Windows has it.
 _Proactor: type | tuple[()] = getattr(asyncio, "ProactorEventLoop", ())
@@ -76,7 +75,7 @@ async def send_all(sock: socket.socket, data: bytes) -> None:
 
 
 async def ready(sock: socket.socket, *, to_read: bool = True, to_write: bool = False) -> None:
-    """Return when a socket can be read from or, if this is asked for, written to.
+    """Return when a socket can be read from or, if this is asked for, written to. It is watched no longer then.
 
     Args:
         sock: A connected non-blocking socket.
@@ -86,31 +85,65 @@ async def ready(sock: socket.socket, *, to_read: bool = True, to_write: bool = F
     Raises:
         NotImplementedError: The loop watches no descriptors.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
     descriptor = sock.fileno()
-    if not to_write:
-        state = LoopState.of(loop)
-        try:
-            state._watch(descriptor, functools.partial(_set, future))
-            await future
-        finally:
-            if sock.fileno() >= 0:
-                with contextlib.suppress(NotImplementedError):
-                    state._ignore(descriptor)
-        return
     try:
-        if to_read:
-            loop.add_reader(descriptor, _set, future)
-        loop.add_writer(descriptor, _set, future)
-        await future
+        await until_ready(descriptor, to_read=to_read, to_write=to_write)
     finally:
         # Closed by somebody else, its number may be another socket's already.
         if sock.fileno() >= 0:
-            with contextlib.suppress(NotImplementedError):
-                if to_read:
-                    loop.remove_reader(descriptor)
+            ignore(descriptor)
+
+
+async def until_ready(descriptor: int, *, to_read: bool = True, to_write: bool = False) -> None:
+    """Return when a descriptor can be read from or written to. It may be watched on, until it is ignored.
+
+    Args:
+        descriptor: Its number. It is open, and is not closed meanwhile, unless it is ignored first.
+        to_read: Whether to wait until it can be read from.
+        to_write: Whether to wait until it can be written to.
+
+    Raises:
+        NotImplementedError: The loop watches no descriptors.
+    """
+    loop = asyncio.get_running_loop()
+    waiting = LoopState.of(loop)._ready(descriptor, to_read, to_write)
+    if waiting is not None:
+        return await waiting
+    future: asyncio.Future[None] = loop.create_future()
+    try:
+        if to_read:
+            loop.add_reader(descriptor, _set, future)
+        if to_write:
+            loop.add_writer(descriptor, _set, future)
+        await future
+    finally:
+        with contextlib.suppress(NotImplementedError):
+            if to_read:
+                loop.remove_reader(descriptor)
+            if to_write:
                 loop.remove_writer(descriptor)
+    return None
+
+
+def ignore(descriptor: int) -> None:
+    """Have the loop watch a descriptor no longer.
+
+    Args:
+        descriptor: Its number.
+    """
+    with contextlib.suppress(NotImplementedError):
+        LoopState.of(asyncio.get_running_loop())._ignore(descriptor)
+
+
+def abandon(connected: Connected) -> None:
+    """Close a socket that the loop may watch.
+
+    Args:
+        connected: The socket. Nothing happens if somebody has taken it.
+    """
+    with contextlib.suppress(OSError):
+        ignore(connected.fileno())
+    connected.close()
 
 
 def _set(ready: asyncio.Future[Any]) -> None:

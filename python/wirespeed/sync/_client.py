@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket as socket_module
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,8 @@ from .._connection.construction import construct
 from .._connection.status import Heads
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
-from .._net.addresses import HAPPY_EYEBALLS_DELAY
+from .._native import Connected
+from .._net.addresses import HAPPY_EYEBALLS_DELAY, ends_of
 from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain
 from .._options.client import ClientOptions, Network, check_headers, checked_network, checked_options
@@ -24,7 +24,7 @@ from ..exceptions import InvalidStatus
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ._connection import ClientConnection
-from ._dial import dial, dial_unix
+from ._dial import dial, dial_address, dial_unix
 
 __all__ = ["connect", "unix_connect"]
 
@@ -217,17 +217,16 @@ def _open(
     while True:
         plan = plan_opening(chain.parsed, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
-        sock = _reach(chain, network, plan, deadline)
+        connected, addresses = _reach(chain, network, plan, deadline)
         try:
-            addresses = _addresses(sock)
             opening = plan.begin(request, chain.parsed, options.user_agent_header)
-            opened = opening.run(sock.detach(), _remaining(deadline))
+            opened = opening.run(connected, _remaining(deadline))
         except InvalidStatus as exc:
             chain.follow(exc)
             logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
             continue
         finally:
-            sock.close()
+            connected.close()
         try:
             connection = construct(
                 create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
@@ -240,31 +239,37 @@ def _open(
         return connection
 
 
-def _reach(chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None) -> socket_module.socket:
+def _reach(
+    chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None
+) -> tuple[Connected, dict[str, Any]]:
+    """Return a connected socket, and the addresses of its ends, if they cannot be read off it later."""
     if network.sock is not None:
         network.sock.setblocking(True)
-        return network.sock
+        return _take_over(network.sock)
     if network.path is not None:
-        return dial_unix(network.path, deadline=deadline)
+        return _take_over(dial_unix(network.path, deadline=deadline))
     host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
+    to = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
+    by_socks = plan.proxy is not None and plan.proxy.is_socks
+    if network.local_addr is None and not by_socks:
+        connected = dial_address(*to, deadline=deadline, family=network.family)
+        if connected is not None:
+            return connected, {}
     sock = dial(
-        *((host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)),
+        *to,
         deadline=deadline,
         local_addr=network.local_addr,
         family=network.family,
         happy_eyeballs_delay=network.happy_eyeballs_delay,
     )
-    if plan.proxy is not None and plan.proxy.is_socks:
-        return connect_socks(sock, plan.proxy, host, port, deadline=deadline)
-    return sock
+    if plan.proxy is not None and by_socks:
+        sock = connect_socks(sock, plan.proxy, host, port, deadline=deadline)
+    return Connected.adopt(sock.detach()), {}
 
 
-def _addresses(sock: socket_module.socket) -> dict[str, Any]:
-    remote = None
-    # The server may be gone already: the opening handshake will tell.
-    with contextlib.suppress(OSError):
-        remote = sock.getpeername()
-    return {"local_address": sock.getsockname(), "remote_address": remote}
+def _take_over(sock: socket_module.socket) -> tuple[Connected, dict[str, Any]]:
+    addresses = ends_of(sock)
+    return Connected.adopt(sock.detach()), addresses
 
 
 def _remaining(deadline: float | None) -> float | None:

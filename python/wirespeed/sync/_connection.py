@@ -41,12 +41,14 @@ class Connection(ConnectionStatus, BlockingConnection):
 
     Attributes:
         logger: The logger given to ``connect`` or ``serve``.
+        local_address: Address of this end, as ``socket.getsockname()`` returned it when the connection was opened.
+        remote_address: Address of the other end, that of the proxy if there is one.
     """
 
-    def __init__(self, opened: Opened, *, logger: LoggerLike, local_address: Any, remote_address: Any) -> None:
+    def __init__(
+        self, opened: Opened, *, logger: LoggerLike, local_address: Any = None, remote_address: Any = None
+    ) -> None:
         self.logger = logger
-        self._local_address = local_address
-        self._remote_address = remote_address
         self._streaming = threading.Lock()
         self._pid = os.getpid()
 
@@ -77,16 +79,6 @@ class Connection(ConnectionStatus, BlockingConnection):
         # Made when somebody asks. Of two threads that ask at once, both get the one that came first.
         made: uuid.UUID = vars(self).setdefault("id", uuid.uuid4())
         return made
-
-    @property
-    def local_address(self) -> Any:
-        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
-        return self._local_address
-
-    @property
-    def remote_address(self) -> Any:
-        """Address of the other end, that of the proxy if there is one."""
-        return self._remote_address
 
     # Receiving in pieces.
 

@@ -11,6 +11,7 @@ import selectors
 import socket
 import time
 
+from .._native import Connected
 from .._net.addresses import (
     HAPPY_EYEBALLS_DELAY,
     UNIX_RETRY,
@@ -25,7 +26,37 @@ from .._net.addresses import (
     unresolved,
 )
 
-__all__ = ["dial", "dial_unix"]
+__all__ = ["dial", "dial_address", "dial_unix"]
+
+
+def dial_address(host: str, port: int, *, deadline: float | None, family: int = 0) -> Connected | None:
+    """Connect to a TCP server by a numeric address, which needs no resolver.
+
+    Args:
+        host: Host name or address.
+        port: Port.
+        deadline: Time of ``time.monotonic`` by which the connection must be open, ``None`` for no limit.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such an address, 0 for both.
+
+    Returns:
+        A socket in blocking mode, with ``TCP_NODELAY``; ``None`` if the host is no such address.
+
+    Raises:
+        OSError: The connection failed; its type tells why, such as ``ConnectionRefusedError``.
+        TimeoutError: The deadline passed.
+    """
+    try:
+        attempt = Connected.begin(host, port, family)
+    except OSError as exc:
+        raise Failures(f"{host}:{port}").sole(host, port, exc) from None
+    if attempt is None:
+        return None
+    error = attempt.wait(None if deadline is None else deadline - time.monotonic())
+    if error is None:
+        raise TimeoutError(Failures(f"{host}:{port}").timeout_text())
+    if error:
+        raise Failures(f"{host}:{port}").sole(host, port, system_error(error))
+    return attempt
 
 
 def dial(

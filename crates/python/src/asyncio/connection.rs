@@ -25,6 +25,7 @@ use super::operation::{Kind, Operation};
 use super::port::Port;
 use super::raw::{adopt, is_filled};
 use super::state::State;
+use crate::ends::Ends;
 use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::{errors, source, view};
@@ -67,8 +68,7 @@ pub(crate) struct AsyncConnection {
 /// What the connection only carries along.
 struct About {
     logger: Py<PyAny>,
-    local_address: Py<PyAny>,
-    remote_address: Py<PyAny>,
+    ends: Ends,
     /// Made when it is asked for.
     id: OnceLock<Py<PyAny>>,
     /// Of a server's connection.
@@ -83,18 +83,18 @@ fn marks(pair: (usize, usize)) -> Marks {
 #[pymethods]
 impl AsyncConnection {
     #[new]
-    #[pyo3(signature = (opened, *, r#loop, logger, local_address, remote_address, queue, write_limit, yield_after, coalesce = true, listener = None, zero_copy = false, server = None, **_kwargs))]
+    #[pyo3(signature = (opened, *, r#loop, logger, queue, write_limit, yield_after, local_address = None, remote_address = None, coalesce = true, listener = None, zero_copy = false, server = None, **_kwargs))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn new(
         py: Python<'_>,
         opened: &Opened,
         r#loop: &Bound<'_, PyAny>,
         logger: Bound<'_, PyAny>,
-        local_address: Bound<'_, PyAny>,
-        remote_address: Bound<'_, PyAny>,
         queue: ((usize, usize), (usize, usize)),
         write_limit: (usize, usize),
         yield_after: usize,
+        local_address: Option<Bound<'_, PyAny>>,
+        remote_address: Option<Bound<'_, PyAny>>,
         coalesce: bool,
         listener: Option<Bound<'_, PyAny>>,
         zero_copy: bool,
@@ -131,8 +131,7 @@ impl AsyncConnection {
             handshake: Py::new(py, parts.handshake)?,
             about: About {
                 logger: logger.unbind(),
-                local_address: local_address.unbind(),
-                remote_address: remote_address.unbind(),
+                ends: parts.ends.given(local_address, remote_address),
                 id: OnceLock::new(),
                 server: server.map(Bound::unbind),
             },
@@ -450,14 +449,14 @@ impl AsyncConnection {
 
     /// Address of this end, as it was when the connection was opened.
     #[getter]
-    fn local_address(&self, py: Python<'_>) -> Py<PyAny> {
-        self.about.local_address.clone_ref(py)
+    fn local_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.about.ends.local.to_python(py)
     }
 
     /// Address of the other end.
     #[getter]
-    fn remote_address(&self, py: Python<'_>) -> Py<PyAny> {
-        self.about.remote_address.clone_ref(py)
+    fn remote_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.about.ends.remote.to_python(py)
     }
 
     /// Whether this is a copy in a child process: the connection is the parent's.
@@ -532,8 +531,7 @@ impl AsyncConnection {
         visit.call(&self.handshake)?;
         visit.call(&self.about.logger)?;
         visit.call(&self.about.server)?;
-        visit.call(&self.about.local_address)?;
-        visit.call(&self.about.remote_address)?;
+        self.about.ends.traverse(&visit)?;
         if let Some(port) = self.port.get() {
             visit.call(port)?;
         }

@@ -2,7 +2,6 @@
 //! their sockets, and one timer for all.
 
 use std::collections::BTreeMap;
-#[cfg(target_os = "linux")]
 use std::ffi::c_int;
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
@@ -20,12 +19,12 @@ use super::invoke::{self, Steps};
 use super::port::Port;
 #[cfg(target_os = "linux")]
 use super::ports::Ports;
+use super::ready::Ready;
 #[cfg(target_os = "linux")]
 use super::selector::NativeSelector;
 use crate::handover::{self, Handover};
 #[cfg(target_os = "linux")]
 use wirespeed_driver::readiness::{Poller, Timer};
-#[cfg(target_os = "linux")]
 use wirespeed_driver::socket::Readiness;
 
 /// The attribute of the loop that keeps it.
@@ -218,7 +217,7 @@ impl LoopState {
         Ok(key)
     }
 
-    fn event_loop<'py>(slf: &Bound<'py, Self>) -> Option<Bound<'py, PyAny>> {
+    pub(super) fn event_loop<'py>(slf: &Bound<'py, Self>) -> Option<Bound<'py, PyAny>> {
         let py = slf.py();
         slf.get().inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone())
     }
@@ -439,6 +438,12 @@ impl LoopState {
             Some(event_loop) => event_loop.call_method1(intern!(slf.py(), "remove_reader"), (fd,)).map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Waits until a descriptor is ready. It stays watched, until [`Self::_ignore`], or until a connection
+    /// takes its place. `None`: this loop must be asked to watch it.
+    fn _ready(slf: &Bound<'_, Self>, fd: c_int, to_read: bool, to_write: bool) -> PyResult<Option<Ready>> {
+        Ready::begin(slf, fd, Readiness { readable: to_read, writable: to_write })
     }
 
     /// Sees to the connections whose time has come.

@@ -26,6 +26,7 @@ pub(crate) mod port;
 #[cfg(target_os = "linux")]
 pub(crate) mod ports;
 mod raw;
+mod ready;
 mod receiving;
 #[cfg(target_os = "linux")]
 pub(crate) mod selector;

@@ -18,6 +18,7 @@ use wirespeed_driver::socket::Readiness;
 use super::guarded::Guarded;
 use super::invoke;
 use super::port::Port;
+use super::waiter::{Stage, WaiterRef};
 
 /// Marks descriptors that are ours in what epoll returns.
 pub(super) const OURS: u64 = 1 << 63;
@@ -30,6 +31,8 @@ enum Target {
     Port(Py<Port>),
     /// A function without arguments, for reading.
     Callback(Py<PyAny>),
+    /// A task that waits for the descriptor once, and whether it goes on here and now.
+    Waiter(WaiterRef, bool),
 }
 
 impl Target {
@@ -113,6 +116,20 @@ impl Ports {
     /// Calls a function whenever a descriptor can be read from.
     pub(super) fn watch_callback(&self, fd: c_int, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         self.put(callback.py(), fd, Target::Callback(callback.clone().unbind()), Some(true), Some(false))
+    }
+
+    /// Wakes a task once a descriptor is ready. It is watched until [`Self::forget`], or until a connection
+    /// takes its place.
+    pub(super) fn watch_once(
+        &self,
+        py: Python<'_>,
+        fd: c_int,
+        waiter: WaiterRef,
+        direct: bool,
+        interest: Readiness,
+    ) -> PyResult<()> {
+        let Readiness { readable, writable } = interest;
+        self.put(py, fd, Target::Waiter(waiter, direct), Some(readable), Some(writable))
     }
 
     fn put(
@@ -217,20 +234,32 @@ impl Ports {
     /// go.
     pub(super) fn serve(&self, py: Python<'_>, ready: Ready) -> PyResult<()> {
         let index = (ready.token & !OURS) as usize;
-        let target = {
+        enum Found<'py> {
+            Port(Bound<'py, Port>),
+            Callback(Bound<'py, PyAny>),
+            Waiter(WaiterRef, bool),
+        }
+        let found = {
             let inner = self.inner.lock(py);
             let Some(watched) = inner.watched.get(index).and_then(Option::as_ref) else { return Ok(()) };
             if !ready.concerns(watched.interest) {
                 return Ok(());
             }
             match &watched.target {
-                Target::Port(port) => Ok(port.bind(py).clone()),
-                Target::Callback(callback) => Err(callback.bind(py).clone()),
+                Target::Port(port) => Found::Port(port.bind(py).clone()),
+                Target::Callback(callback) => Found::Callback(callback.bind(py).clone()),
+                Target::Waiter(waiter, direct) => Found::Waiter(waiter.clone(), *direct),
             }
         };
-        let result = match target {
-            Ok(port) => self.serve_port(&port, ready, index),
-            Err(callback) => invoke::call(&callback, []).map(drop),
+        let result = match found {
+            Found::Port(port) => self.serve_port(&port, ready, index),
+            Found::Callback(callback) => invoke::call(&callback, []).map(drop),
+            Found::Waiter(waiter, direct) if waiter.stage(py) == Stage::Waiting => waiter.wake(py, direct),
+            Found::Waiter(..) => {
+                // Nobody has looked at the descriptor since: it would be ready in every iteration.
+                self.forget(py, index as c_int);
+                Ok(())
+            }
         };
         let Err(error) = result else { return Ok(()) };
         let event_loop = self.inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone());
@@ -268,6 +297,7 @@ impl Ports {
             match &watched.target {
                 Target::Port(port) => visit.call(port)?,
                 Target::Callback(callback) => visit.call(callback)?,
+                Target::Waiter(waiter, _) => waiter.visit(&visit)?,
             }
         }
         Ok(())

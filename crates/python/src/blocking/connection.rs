@@ -13,6 +13,7 @@ use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 use super::deadline;
 use super::host::PythonHost;
 use super::ping::Ping;
+use crate::ends::Ends;
 use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::payload::PyPayload;
@@ -25,6 +26,8 @@ pub(crate) struct BlockingConnection {
     handshake: Py<Handshake>,
     /// A server has yet to answer it.
     connecting: AtomicBool,
+    /// Not visited by the collector: addresses refer to nothing.
+    ends: Ends,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
 }
@@ -133,11 +136,13 @@ fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Patience> {
 #[pymethods]
 impl BlockingConnection {
     #[new]
-    #[pyo3(signature = (opened, *_args, **_kwargs))]
+    #[pyo3(signature = (opened, *_args, local_address = None, remote_address = None, **_kwargs))]
     fn new(
         py: Python<'_>,
         opened: &Opened,
         _args: &Bound<'_, PyTuple>,
+        local_address: Option<Bound<'_, PyAny>>,
+        remote_address: Option<Bound<'_, PyAny>>,
         _kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let parts = opened.take()?;
@@ -146,8 +151,21 @@ impl BlockingConnection {
             inner: Blocking::new(parts.peer, socket, parts.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),
             handshake: Py::new(py, parts.handshake)?,
+            ends: parts.ends.given(local_address, remote_address),
             interrupt_told: AtomicBool::new(false),
         })
+    }
+
+    /// Address of this end, as `socket.getsockname()` returned it when the connection was opened.
+    #[getter]
+    fn local_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.ends.local.to_python(py)
+    }
+
+    /// Address of the other end, that of the proxy if there is one.
+    #[getter]
+    fn remote_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.ends.remote.to_python(py)
     }
 
     /// Receives the next message.

@@ -1,21 +1,20 @@
 //! The opening of a client.
 
-#![allow(unsafe_code)] // descriptors, taken over and lent
-
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTimeoutError};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::opening::{self, Carrier, Client, Moved, Opening, Stage, Stop};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::{Keepalive, entropy};
 
+use super::connected::Connected;
 use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
+use crate::ends::Ends;
 use crate::errors;
 use crate::handshake::Handshake;
 
@@ -55,7 +54,8 @@ impl ClientOpening {
             .finish(self.plan.limits, keepalive)
             .ok_or_else(|| PyRuntimeError::new_err("the opening handshake is not complete"))?;
         let handshake = Handshake::client(handshake.request(), accepted);
-        Ok(Opened::new(Parts { peer, socket, settings: self.plan.settings, handshake }))
+        let ends = socket.as_ref().map(Ends::of).unwrap_or_default();
+        Ok(Opened::new(Parts { peer, socket, ends, settings: self.plan.settings, handshake }))
     }
 }
 
@@ -101,15 +101,17 @@ impl ClientOpening {
 
     /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is
     /// done; 1 to be read, 3 to be read or written.
-    fn proceed(&self, py: Python<'_>, fd: RawFd) -> PyResult<u8> {
-        check_open(fd)?;
-        // SAFETY: the caller has the socket open during this call.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        self.with(|Inner { client, carrier }| match Socket::lent(fd, |socket| carrier.proceed(client, socket)) {
-            Ok(Moved::Done | Moved::Over) => Ok(0),
-            Ok(Moved::Waits(interest)) => Ok(1 + 2 * u8::from(interest.writable)),
-            Err(error) => Err(errors::opening(py, error)),
-        })
+    fn proceed(&self, py: Python<'_>, connected: &Connected) -> PyResult<u8> {
+        // Not lent: under an `ssl.SSLContext` this runs Python, which may do anything, with the socket too.
+        let socket = connected.take()?;
+        let moved = self.with(|Inner { client, carrier }| {
+            carrier.proceed(client, &socket).map_err(|error| errors::opening(py, error))
+        });
+        connected.put_back(socket);
+        match moved? {
+            Moved::Done | Moved::Over => Ok(0),
+            Moved::Waits(interest) => Ok(1 + 2 * u8::from(interest.writable)),
+        }
     }
 
     /// Takes bytes that were received.
@@ -122,18 +124,21 @@ impl ClientOpening {
         self.with(|inner| Ok(PyBytes::new(py, &inner.client.output().take())))
     }
 
-    /// The WebSocket that was opened.
-    fn finish(&self) -> PyResult<Opened> {
-        self.with(|inner| self.opened(&mut inner.client, None))
+    /// The WebSocket that was opened: on this socket, which is taken over, or on what somebody else reads and
+    /// writes.
+    #[pyo3(signature = (connected = None))]
+    fn finish(&self, connected: Option<&Connected>) -> PyResult<Opened> {
+        let socket = connected.map(Connected::take).transpose()?;
+        if let Some(socket) = &socket {
+            socket.limit_unsent();
+        }
+        self.with(|inner| self.opened(&mut inner.client, socket))
     }
 
-    /// Opens the WebSocket over the connected, blocking stream socket `fd`, which is taken over: if this
-    /// raises, it is closed.
-    #[pyo3(signature = (fd, timeout))]
-    fn run(&self, py: Python<'_>, fd: RawFd, timeout: Option<f64>) -> PyResult<Opened> {
-        check_open(fd)?;
-        // SAFETY: the caller detached the descriptor from its socket object, so nobody else closes it.
-        let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
+    /// Opens the WebSocket over this blocking socket, which is taken over: if this raises, it is closed.
+    #[pyo3(signature = (connected, timeout))]
+    fn run(&self, py: Python<'_>, connected: &Connected, timeout: Option<f64>) -> PyResult<Opened> {
+        let socket = connected.take()?;
         socket.limit_unsent();
         let deadline = deadline(timeout)?;
         // Out of its lock: other threads run meanwhile, and signal handlers.
@@ -147,11 +152,6 @@ impl ClientOpening {
             Err(Stop::Failed(error)) => Err(errors::opening(py, error)),
         }
     }
-}
-
-/// A socket object that is closed has the number -1.
-fn check_open(fd: RawFd) -> PyResult<()> {
-    if fd >= 0 { Ok(()) } else { Err(PyOSError::new_err("the socket is closed")) }
 }
 
 fn is_tls(stage: Stage) -> bool {

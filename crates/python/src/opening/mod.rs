@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // taking over a file descriptor
 
 pub(crate) mod client;
+pub(crate) mod connected;
 pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -23,6 +24,7 @@ use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::client::server_name;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
+use crate::ends::Ends;
 use crate::handshake::Handshake;
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
@@ -39,6 +41,7 @@ pub(crate) struct Parts {
     pub(crate) peer: Peer<PyPayload>,
     /// None if it came without I/O.
     pub(crate) socket: Option<Socket>,
+    pub(crate) ends: Ends,
     pub(crate) settings: Settings,
     pub(crate) handshake: Handshake,
 }

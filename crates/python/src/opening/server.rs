@@ -15,6 +15,7 @@ use wirespeed_driver::protocol::handshake::{self, ServerConfig};
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use super::{DeflateOptions, Opened, Parts, duration};
+use crate::ends::Ends;
 use crate::handshake::{Handshake, reject};
 use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
@@ -149,7 +150,7 @@ impl ServerOpening {
         let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
         let (peer, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
         let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
-        Ok(Opened::new(Parts { peer, socket: None, settings: plan.settings, handshake }))
+        Ok(Opened::new(Parts { peer, socket: None, ends: Ends::default(), settings: plan.settings, handshake }))
     }
 }
 

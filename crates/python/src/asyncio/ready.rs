@@ -1,0 +1,60 @@
+//! To wait for a descriptor once, from a coroutine.
+
+use std::ffi::c_int;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use wirespeed_driver::protocol::Delivery;
+use wirespeed_driver::socket::Readiness;
+
+use super::invoke;
+use super::loop_state::LoopState;
+use super::raw::adopt;
+use super::waiter::{Stage, WaiterRef};
+
+/// What a coroutine awaits; `None` comes back. Whoever gives up has the descriptor ignored.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Ready {
+    waiter: WaiterRef,
+}
+
+impl Ready {
+    /// Begins; `None`: this loop must be asked to watch the descriptor.
+    #[cfg(target_os = "linux")]
+    pub(super) fn begin(state: &Bound<'_, LoopState>, fd: c_int, interest: Readiness) -> PyResult<Option<Self>> {
+        let py = state.py();
+        let (Some(ports), Some(event_loop)) = (LoopState::ports(state), LoopState::event_loop(state)) else {
+            return Ok(None);
+        };
+        let waiter = WaiterRef::new(&event_loop, None, Delivery::default())?;
+        // In debug mode the loop itself resumes tasks, so that it sees how long their steps take.
+        let direct = !invoke::method(&event_loop, intern!(py, "get_debug"), [])?.is_truthy()?;
+        ports.get().watch_once(py, fd, waiter.clone(), direct, interest)?;
+        Ok(Some(Self { waiter }))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn begin(_: &Bound<'_, LoopState>, _: c_int, _: Readiness) -> PyResult<Option<Self>> {
+        Ok(None)
+    }
+}
+
+#[pymethods]
+impl Ready {
+    fn __await__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.waiter.stage(py) {
+            Stage::Waiting => adopt(py, self.waiter.yield_again(py)).map(Some),
+            // Of a wait that was cancelled, the error is thrown in.
+            Stage::Woken | Stage::Cancelled => Ok(None),
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.waiter.visit(&visit)
+    }
+}

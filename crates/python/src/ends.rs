@@ -1,0 +1,70 @@
+//! The addresses of a connection's ends, in the form of Python's `socket` once somebody asks.
+
+use std::net::SocketAddr;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use wirespeed_driver::socket::Socket;
+
+/// One end.
+#[derive(Default)]
+pub(crate) enum End {
+    /// Nobody knows: the other end has gone, perhaps.
+    #[default]
+    Unknown,
+    /// Of the internet.
+    Internet(SocketAddr),
+    /// As Python has given it.
+    Given(Py<PyAny>),
+}
+
+impl End {
+    /// What `socket.getsockname()` would return.
+    pub(crate) fn to_python(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(match self {
+            Self::Unknown => py.None(),
+            Self::Internet(SocketAddr::V4(address)) => {
+                (address.ip().to_string(), address.port()).into_pyobject(py)?.into_any().unbind()
+            }
+            Self::Internet(SocketAddr::V6(address)) => {
+                (address.ip().to_string(), address.port(), address.flowinfo(), address.scope_id())
+                    .into_pyobject(py)?
+                    .into_any()
+                    .unbind()
+            }
+            Self::Given(address) => address.clone_ref(py),
+        })
+    }
+
+    /// For objects whose `__traverse__` is PyO3's.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if let Self::Given(address) = self { visit.call(address) } else { Ok(()) }
+    }
+}
+
+/// Both.
+#[derive(Default)]
+pub(crate) struct Ends {
+    pub(crate) local: End,
+    pub(crate) remote: End,
+}
+
+impl Ends {
+    /// Those of a socket.
+    pub(crate) fn of(socket: &Socket) -> Self {
+        let end = |address: Option<SocketAddr>| address.map_or(End::Unknown, End::Internet);
+        Self { local: end(socket.local_address()), remote: end(socket.remote_address()) }
+    }
+
+    /// The same, but for what Python has given.
+    pub(crate) fn given(self, local: Option<Bound<'_, PyAny>>, remote: Option<Bound<'_, PyAny>>) -> Self {
+        let end = |given: Option<Bound<'_, PyAny>>, known| given.map_or(known, |given| End::Given(given.unbind()));
+        Self { local: end(local, self.local), remote: end(remote, self.remote) }
+    }
+
+    /// For objects whose `__traverse__` is PyO3's.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.local.traverse(visit)?;
+        self.remote.traverse(visit)
+    }
+}
