@@ -165,7 +165,7 @@ class Connected:
         """Return whether it is; raise why it never will be."""
 
     def wait(self, timeout: float | None) -> int | None:
-        """Wait until it is, and have it block.
+        """Wait until it is.
 
         Returns:
             0, or the number of the error of an attempt that has failed; ``None`` if the time is over.
@@ -226,7 +226,7 @@ class ClientOpening:
         """
 
     def run(self, connected: Connected, timeout: float | None) -> Opened:
-        """Open the WebSocket over a blocking socket, which is taken over."""
+        """Open the WebSocket over a socket, which is taken over, and blocks from then on."""
 
     def feed(self, data: bytes) -> None:
         """Take bytes that were received."""

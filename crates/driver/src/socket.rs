@@ -73,7 +73,7 @@ impl Socket {
 
     /// Begins to connect to an address, without waiting. Unless [`Self::remote_address`] has one then, the
     /// socket becomes writable when the attempt has ended, and [`Self::take_error`] tells how. It does not
-    /// block, and sends small messages at once (`TCP_NODELAY`).
+    /// block, sends small messages at once (`TCP_NODELAY`), and limits what is unsent.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let inner = socket2::Socket::new(
             socket2::Domain::for_address(address),
@@ -82,9 +82,11 @@ impl Socket {
         )?;
         inner.set_nonblocking(true)?;
         inner.set_tcp_nodelay(true)?;
-        match inner.connect(&address.into()) {
+        let socket = Self { inner, receive_wait: AtomicU64::new(0) };
+        socket.limit_unsent();
+        match socket.inner.connect(&address.into()) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(error),
-            _ => Ok(Self { inner, receive_wait: AtomicU64::new(0) }),
+            _ => Ok(socket),
         }
     }
 

@@ -83,9 +83,10 @@ async def open_websocket(
     """
     while True:
         plan = plan_opening(chain.parsed, network, network.proxy)
+        # Before a server waits for it.
+        opening = plan.begin(request, chain.parsed, options.user_agent_header)
         connected, addresses = await _connect(chain, network, plan, deadline)
         try:
-            opening = plan.begin(request, chain.parsed, options.user_agent_header)
             deadline.text = functools.partial(opening_timeout, opening)
             while needs := opening.proceed(connected):
                 try:

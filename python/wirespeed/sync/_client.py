@@ -217,9 +217,10 @@ def _open(
     while True:
         plan = plan_opening(chain.parsed, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
+        # Before a server waits for it.
+        opening = plan.begin(request, chain.parsed, options.user_agent_header)
         connected, addresses = _reach(chain, network, plan, deadline)
         try:
-            opening = plan.begin(request, chain.parsed, options.user_agent_header)
             opened = opening.run(connected, _remaining(deadline))
         except InvalidStatus as exc:
             chain.follow(exc)

@@ -67,23 +67,43 @@ impl Carrier {
                 }
             }
             let mut buffer = buffers::take_read();
-            match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
-                Ok(0) if stage == Stage::Failed => return Ok(Moved::Over),
-                Ok(0) => return Err(opening.receive_end(self.unsent.take())),
-                Ok(received) => {
-                    self.received = received;
-                    if let Err(error) = opening.receive(&buffer) {
-                        let _ = self.write(opening, socket); // an alert, as far as it goes
-                        return Err(error);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let result = socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking);
+            match self.take(opening, socket, &buffer, result)? {
+                Some(Moved::Waits(_)) => {
                     return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if stage == Stage::Failed => return Ok(Moved::Over),
-                Err(error) => return Err(opening.receive_end(Some(self.unsent.take().unwrap_or(error)))),
+                Some(moved) => return Ok(moved),
+                None => {}
             }
+        }
+    }
+
+    /// Takes what a read has come to; `None`: it goes on.
+    fn take<O: Opening>(
+        &mut self,
+        opening: &mut O,
+        socket: &Socket,
+        bytes: &[u8],
+        result: io::Result<usize>,
+    ) -> Result<Option<Moved>, Error> {
+        let failed = opening.stage() == Stage::Failed;
+        match result {
+            Ok(0) if failed => Ok(Some(Moved::Over)),
+            Ok(0) => Err(opening.receive_end(self.unsent.take())),
+            Ok(received) => {
+                self.received = received;
+                if let Err(error) = opening.receive(bytes) {
+                    let _ = self.write(opening, socket); // an alert, as far as it goes
+                    return Err(error);
+                }
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Ok(Some(Moved::Waits(Readiness { readable: true, writable: false })))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(_) if failed => Ok(Some(Moved::Over)),
+            Err(error) => Err(opening.receive_end(Some(self.unsent.take().unwrap_or(error)))),
         }
     }
 
@@ -118,7 +138,8 @@ pub enum Stop<I> {
     Failed(Error),
 }
 
-/// Moves the bytes of an opening over a socket until it is done, waiting until `deadline` at most.
+/// Moves the bytes of an opening over a socket until it is done, waiting until `deadline` at most. The socket
+/// blocks from then on.
 ///
 /// # Errors
 /// It is not done; nothing can be done with it any more.
@@ -129,24 +150,43 @@ pub fn complete<H: Host, O: Opening>(
     deadline: Option<Instant>,
 ) -> Result<(), Stop<H::Interrupt>> {
     let mut carrier = Carrier::default();
+    let mut moved = carrier.proceed(opening, socket).map_err(Stop::Failed)?;
+    // Not before the other end has something to do.
+    socket.set_blocking(true).map_err(|error| Stop::Failed(Error::Io(error)))?;
     loop {
-        let interest = match carrier.proceed(opening, socket).map_err(Stop::Failed)? {
+        let interest = match moved {
             Moved::Done => return Ok(()),
             Moved::Over => return Err(Stop::Failed(Error::Io(io::ErrorKind::UnexpectedEof.into()))),
             Moved::Waits(interest) => interest,
         };
-        match host.wait(|| socket.wait(interest, deadline)) {
-            Ok(Readiness { readable: false, writable: false }) => {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A receive that may sleep costs one system call, and no timer of the processor's, where waiting and
+        // then receiving costs two.
+        let taken = if !interest.writable && socket.set_receive_wait(left).unwrap_or(false) {
+            let mut buffer = buffers::take_read();
+            match host.wait(|| socket.receive(&mut buffer, usize::MAX, Mode::Blocking)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+                result => Ok(carrier.take(opening, socket, &buffer, result).map_err(Stop::Failed)?),
+            }
+        } else {
+            host.wait(|| socket.wait(interest, deadline)).map(|ready| (ready == Readiness::default()).then_some(moved))
+        };
+        moved = match taken {
+            Ok(None) => carrier.proceed(opening, socket).map_err(Stop::Failed)?,
+            // It has slept for nothing.
+            Ok(Some(waits @ Moved::Waits(_))) => {
                 if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     let stage = opening.stage();
                     return Err(opening.give_up().map_or(Stop::TimedOut(stage), Stop::Failed));
                 }
+                waits
             }
-            Ok(_) => {}
+            Ok(Some(moved)) => moved,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 host.check_interrupt().map_err(Stop::Interrupted)?;
+                moved
             }
             Err(error) => return Err(Stop::Failed(opening.receive_end(Some(error)))),
-        }
+        };
     }
 }

@@ -129,17 +129,14 @@ impl ClientOpening {
     #[pyo3(signature = (connected = None))]
     fn finish(&self, connected: Option<&Connected>) -> PyResult<Opened> {
         let socket = connected.map(Connected::take).transpose()?;
-        if let Some(socket) = &socket {
-            socket.limit_unsent();
-        }
         self.with(|inner| self.opened(&mut inner.client, socket))
     }
 
-    /// Opens the WebSocket over this blocking socket, which is taken over: if this raises, it is closed.
+    /// Opens the WebSocket over this socket, which is taken over, and blocks from then on: if this raises, it
+    /// is closed.
     #[pyo3(signature = (connected, timeout))]
     fn run(&self, py: Python<'_>, connected: &Connected, timeout: Option<f64>) -> PyResult<Opened> {
         let socket = connected.take()?;
-        socket.limit_unsent();
         let deadline = deadline(timeout)?;
         // Out of its lock: other threads run meanwhile, and signal handlers.
         let inner = self.lock().take();

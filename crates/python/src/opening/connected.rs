@@ -64,6 +64,7 @@ impl Connected {
         }
         // SAFETY: the caller has detached the descriptor, so nobody else closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        socket.limit_unsent();
         Ok(Self { socket: Mutex::new(Some(socket)) })
     }
 
@@ -77,8 +78,8 @@ impl Connected {
         })
     }
 
-    /// Waits until it is connected, for `timeout` seconds at most, and has it block from then on: 0, or the
-    /// number of the error with which the attempt has failed, or `None`: the time is over.
+    /// Waits until it is connected, for `timeout` seconds at most: 0, or the number of the error with which
+    /// the attempt has failed, or `None`: the time is over.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<i32>> {
         let deadline = deadline(timeout)?;
         // Out of its lock: other threads run meanwhile, and signal handlers.
@@ -92,7 +93,6 @@ impl Connected {
                 Err(Err(error)) => return Err(error),
             }
         }
-        socket.set_blocking(true).map_err(|error| errors::io_error(&error))?;
         self.put_back(socket);
         Ok(Some(0))
     }
