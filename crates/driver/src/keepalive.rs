@@ -26,14 +26,32 @@ pub enum Due {
 
 /// The pings of one connection.
 pub struct Keepalive {
-    interval: Option<Duration>,
-    timeout: Option<Duration>,
+    interval: Span,
+    timeout: Span,
     /// When the next ping of our own is due.
     next: Option<Instant>,
-    /// In the order of sending.
-    outstanding: Vec<Outstanding>,
+    /// In the order of sending. Most of the time there is none.
+    #[allow(clippy::box_collection)] // room for one pointer, not three words, in each connection
+    outstanding: Option<Box<Vec<Outstanding>>>,
     last_id: u64,
-    latency: Option<Duration>,
+    latency: Span,
+}
+
+/// A duration, or none, in half the room, for as many connections as there are: in nanoseconds. What would
+/// take centuries is for ever, which is none.
+#[derive(Clone, Copy)]
+struct Span(u64);
+
+impl From<Option<Duration>> for Span {
+    fn from(span: Option<Duration>) -> Self {
+        Self(span.and_then(|span| u64::try_from(span.as_nanos()).ok()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Span {
+    fn get(self) -> Option<Duration> {
+        (self.0 != u64::MAX).then(|| Duration::from_nanos(self.0))
+    }
 }
 
 impl Keepalive {
@@ -43,20 +61,24 @@ impl Keepalive {
     #[must_use]
     pub fn new(interval: Option<Duration>, timeout: Option<Duration>, now: Instant) -> Self {
         Self {
-            interval,
-            timeout,
+            interval: interval.into(),
+            timeout: timeout.into(),
             next: interval.and_then(|interval| now.checked_add(interval)),
-            outstanding: Vec::new(),
+            outstanding: None,
             last_id: 0,
-            latency: None,
+            latency: None.into(),
         }
+    }
+
+    fn outstanding(&self) -> &[Outstanding] {
+        self.outstanding.as_ref().map_or(&[], |pings| pings)
     }
 
     /// What is due at `now`.
     #[must_use]
     #[inline]
     pub fn poll(&self, now: Instant) -> Due {
-        if self.outstanding.is_empty() {
+        if self.outstanding().is_empty() {
             return match self.next {
                 Some(next) if next <= now => Due::Ping,
                 next => Due::Nothing(next),
@@ -66,15 +88,15 @@ impl Keepalive {
     }
 
     fn poll_outstanding(&self, now: Instant) -> Due {
-        let deadline = self.timeout.and_then(|timeout| {
-            self.outstanding.iter().find(|ping| ping.own).and_then(|ping| ping.sent.checked_add(timeout))
+        let deadline = self.timeout.get().and_then(|timeout| {
+            self.outstanding().iter().find(|ping| ping.own).and_then(|ping| ping.sent.checked_add(timeout))
         });
         if deadline.is_some_and(|deadline| deadline <= now) {
             return Due::TimedOut;
         }
         // With a timeout one of our own at a time: the next interval starts when the last was sent, but waits
         // for its pong.
-        let waits = self.timeout.is_some() && self.outstanding.iter().any(|ping| ping.own);
+        let waits = self.timeout.get().is_some() && self.outstanding().iter().any(|ping| ping.own);
         match self.next {
             _ if waits => Due::Nothing(deadline),
             Some(next) if next <= now => Due::Ping,
@@ -84,25 +106,20 @@ impl Keepalive {
 
     /// The ping that is due at `now` is left out: the next one is due an interval later.
     pub fn skip(&mut self, now: Instant) {
-        self.next = self.interval.and_then(|interval| now.checked_add(interval));
+        self.next = self.interval.get().and_then(|interval| now.checked_add(interval));
     }
 
     /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its
     /// number.
     pub fn handle_ping_sent(&mut self, payload: &[u8], own: bool, now: Instant) -> u64 {
         self.last_id += 1;
+        let outstanding = self.outstanding.get_or_insert_default();
         if own {
             // Without a timeout nobody waits for the pong of the one before, and a peer that answers none
             // must not make them pile up.
-            self.outstanding.retain(|ping| !ping.own);
+            outstanding.retain(|ping| !ping.own);
         }
-        self.outstanding.push(Outstanding {
-            id: self.last_id,
-            payload: payload.into(),
-            sent: now,
-            own,
-            resumed: false,
-        });
+        outstanding.push(Outstanding { id: self.last_id, payload: payload.into(), sent: now, own, resumed: false });
         if own {
             self.skip(now);
         }
@@ -112,16 +129,21 @@ impl Keepalive {
     /// A pong arrived. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3): their numbers,
     /// oldest first, and the latency of the one that it names.
     pub fn handle_pong(&mut self, payload: &[u8], now: Instant) -> Option<(Vec<u64>, Duration)> {
-        let index = self.outstanding.iter().position(|ping| *ping.payload == *payload)?;
-        let latency = now.saturating_duration_since(self.outstanding[index].sent);
-        self.latency = Some(latency);
-        Some((self.outstanding.drain(..=index).map(|ping| ping.id).collect(), latency))
+        let index = self.outstanding().iter().position(|ping| *ping.payload == *payload)?;
+        let outstanding = self.outstanding.as_mut()?;
+        let latency = now.saturating_duration_since(outstanding[index].sent);
+        self.latency = Some(latency).into();
+        let answered = outstanding.drain(..=index).map(|ping| ping.id).collect();
+        if outstanding.is_empty() {
+            self.outstanding = None;
+        }
+        Some((answered, latency))
     }
 
     /// The connection could not be read for a while, by the application's choice: a pong may be waiting in
     /// the kernel, so the deadline starts again at `now`. Once per ping; false: it did so before.
     pub fn handle_resumed(&mut self, now: Instant) -> bool {
-        match self.outstanding.iter_mut().find(|ping| ping.own) {
+        match self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
             Some(ping) if !ping.resumed => {
                 ping.resumed = true;
                 ping.sent = now;
@@ -134,7 +156,7 @@ impl Keepalive {
     /// The deadline for the pong starts again at `now`, as often as the caller says: nothing was read
     /// meanwhile.
     pub fn restart(&mut self, now: Instant) {
-        if let Some(ping) = self.outstanding.iter_mut().find(|ping| ping.own) {
+        if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
             ping.sent = now;
         }
     }
@@ -148,25 +170,25 @@ impl Keepalive {
     /// How long a peer may be silent at most before it is given up; `None`: for ever.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
-        self.interval?.checked_add(self.timeout?)
+        self.interval.get()?.checked_add(self.timeout.get()?)
     }
 
     /// Whether an unanswered ping with this payload is on its way: a second one could not be told apart.
     #[must_use]
     pub fn is_outstanding(&self, payload: &[u8]) -> bool {
-        self.outstanding.iter().any(|ping| *ping.payload == *payload)
+        self.outstanding().iter().any(|ping| *ping.payload == *payload)
     }
 
     /// The latency that the last pong showed.
     #[must_use]
     pub fn latency(&self) -> Option<Duration> {
-        self.latency
+        self.latency.get()
     }
 
     /// The deadline for a pong, if pings are sent at all.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
-        self.timeout
+        self.timeout.get()
     }
 }
 
@@ -213,7 +235,7 @@ mod tests {
             assert_eq!(keepalive.poll(now), Due::Ping);
             keepalive.handle_ping_sent(&turn.to_be_bytes(), true, now);
         }
-        assert_eq!(keepalive.outstanding.len(), 1, "those that nobody answers are forgotten");
+        assert_eq!(keepalive.outstanding().len(), 1, "those that nobody answers are forgotten");
         let now = start + 100 * S;
         assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
     }

@@ -470,3 +470,9 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
         assert_eq!(answer.len(), if side == Side::Server { 7 } else { 11 }, "close 4000 with its reason: {answer:?}");
     }
 }
+
+#[test]
+fn an_idle_connection_is_small() {
+    let size = size_of::<Drive<Vec<u8>>>();
+    assert!(size <= 512, "{size} bytes");
+}

@@ -18,3 +18,21 @@ impl Default for Limits {
         Self { message_size: Some(1 << 20), fragment_size: None, fragments: Some(4096) }
     }
 }
+
+/// The same in half the room, for as many connections as there are: what has no bound has the largest.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) message_size: usize,
+    pub(crate) fragment_size: usize,
+    pub(crate) fragments: u32,
+}
+
+impl From<Limits> for Bounds {
+    fn from(limits: Limits) -> Self {
+        Self {
+            message_size: limits.message_size.unwrap_or(usize::MAX),
+            fragment_size: limits.fragment_size.unwrap_or(usize::MAX),
+            fragments: limits.fragments.unwrap_or(u32::MAX),
+        }
+    }
+}

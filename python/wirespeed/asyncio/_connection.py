@@ -84,18 +84,22 @@ class Connection(ConnectionStatus, AsyncConnection):
         await self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
 
     def __del__(self) -> None:
-        # A constructor that raised leaves an object without a native part.
-        with contextlib.suppress(AttributeError):
-            try:
-                # One that is closing has told so by an exception: no second word. After a fork, the parent
-                # closes.
-                if self._state == State.OPEN and not self._is_forked:
-                    with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
-                        warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
-            finally:
-                # Of a loop that is closed, which has nothing to be told.
-                with contextlib.suppress(RuntimeError):
-                    self.abort()
+        try:
+            # Most are; one whose constructor raised has no native part.
+            over = self._is_over
+        except AttributeError:
+            return
+        if over:
+            return
+        try:
+            # One that is closing has told so by an exception: no second word. After a fork, the parent closes.
+            if self._state == State.OPEN and not self._is_forked:
+                with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
+                    warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
+        finally:
+            # Of a loop that is closed, which has nothing to be told.
+            with contextlib.suppress(RuntimeError):
+                self.abort()
 
     # What it is.
 

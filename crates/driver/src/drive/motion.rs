@@ -20,6 +20,8 @@ enum Stream<S> {
     Socket(S),
     /// Somebody else's: a transport.
     Elsewhere,
+    /// TCP is over; the socket is there until whoever watches its number has forgotten it.
+    Ended(S),
     /// TCP is over.
     Over,
 }
@@ -71,8 +73,6 @@ pub struct Drive<B, S = Socket> {
     /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault
     /// of the peer.
     was_paused: bool,
-    /// The socket of a connection that is over, until whoever watches its number has forgotten it.
-    ended: Option<S>,
 }
 
 impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
@@ -90,7 +90,6 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             shut: false,
             shut_due: false,
             was_paused: false,
-            ended: None,
         }
     }
 
@@ -116,7 +115,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     #[must_use]
     #[inline]
     pub fn is_over(&self) -> bool {
-        matches!(self.stream, Stream::Over)
+        matches!(self.stream, Stream::Over | Stream::Ended(_))
     }
 
     // ---- receiving ----
@@ -307,7 +306,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             match &self.stream {
                 Stream::Socket(socket) => socket.borrow().shutdown_write(),
                 Stream::Elsewhere => self.shut_due = true,
-                Stream::Over => {}
+                Stream::Over | Stream::Ended(_) => {}
             }
         }
     }
@@ -336,7 +335,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         }
         if !self.is_over() {
             if let Stream::Socket(socket) = std::mem::replace(&mut self.stream, Stream::Over) {
-                self.ended = Some(socket);
+                self.stream = Stream::Ended(socket);
             }
             if self.peer.link.state() != State::Closed {
                 self.peer.fail(failure);
@@ -349,7 +348,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// The socket of a connection that is over: to be dropped once nobody watches it any more.
     #[must_use]
     pub fn take_ended(&mut self) -> Option<S> {
-        self.ended.take()
+        if !matches!(self.stream, Stream::Ended(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.stream, Stream::Over) {
+            Stream::Ended(socket) => Some(socket),
+            _ => None,
+        }
     }
 
     // ---- time ----

@@ -14,7 +14,7 @@ use crate::deflate::codec::{Contexts, Deflater, Inflater};
 use crate::error::Fault;
 use crate::event::{ControlPayload, MessageKind};
 use crate::frame::Header;
-use crate::limits::Limits;
+use crate::limits::{Bounds, Limits};
 use crate::payload::PayloadBuffer;
 use crate::state::State;
 use crate::utf8;
@@ -52,7 +52,9 @@ pub enum Delivery {
 ///
 /// `B` is what messages are assembled in that do not lie whole in one input.
 pub struct Connection<B = Vec<u8>> {
-    config: Config,
+    side: Side,
+    bounds: Bounds,
+    deflate: Option<deflate::Params>,
     state: State,
     delivery: Delivery,
     /// What is assembled of the open message is to be handed out as a fragment.
@@ -75,8 +77,6 @@ pub struct Connection<B = Vec<u8>> {
     // Sending.
     outgoing: Option<Outgoing>,
     deflater: Option<Box<Deflater>>,
-    /// Compressed bytes on their way into a frame; kept for its capacity, released by [`Self::release_idle`].
-    compressed: Vec<u8>,
     close_sent: Option<Box<CloseFrame>>,
 }
 
@@ -135,7 +135,9 @@ impl<B: PayloadBuffer> Connection<B> {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
-            config,
+            side: config.side,
+            bounds: config.limits.into(),
+            deflate: config.deflate,
             state: State::Open,
             delivery: Delivery::Messages,
             pending_fragment: false,
@@ -149,7 +151,6 @@ impl<B: PayloadBuffer> Connection<B> {
             close_received: None,
             outgoing: None,
             deflater: None,
-            compressed: Vec::new(),
             close_sent: None,
         }
     }
@@ -164,7 +165,7 @@ impl<B: PayloadBuffer> Connection<B> {
     /// Which end this is.
     #[must_use]
     pub fn side(&self) -> Side {
-        self.config.side
+        self.side
     }
 
     /// What the peer did wrong, if it did.
@@ -188,12 +189,12 @@ impl<B: PayloadBuffer> Connection<B> {
     /// How permessage-deflate was negotiated, if it was.
     #[must_use]
     pub fn deflate(&self) -> Option<&deflate::Params> {
-        self.config.deflate.as_ref()
+        self.deflate.as_ref()
     }
 
     /// Goes on without permessage-deflate, which was not granted after all. Before the first message.
     pub fn forgo_deflate(&mut self) {
-        self.config.deflate = None;
+        self.deflate = None;
     }
 
     /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's
@@ -236,7 +237,7 @@ impl<B: PayloadBuffer> Connection<B> {
     #[must_use]
     #[inline]
     pub fn contexts_size(&self) -> usize {
-        match &self.config.deflate {
+        match &self.deflate {
             Some(params) if self.deflater.is_some() || self.inflater.is_some() => {
                 self.deflater.as_ref().map_or(0, |_| Deflater::size(params))
                     + self.inflater.as_ref().map_or(0, |inflater| inflater.size())
@@ -263,7 +264,7 @@ impl<B: PayloadBuffer> Connection<B> {
     /// Takes what another connection has released, where it would otherwise allocate the same when it next
     /// needs it.
     pub fn adopt_contexts(&mut self, contexts: Contexts) {
-        let Some(params) = self.config.deflate else { return };
+        let Some(params) = self.deflate else { return };
         if self.deflater.is_none() && self.outgoing.is_none() {
             self.deflater = contexts.deflater.and_then(|mut deflater| deflater.renew(&params).then_some(deflater));
         }
@@ -281,13 +282,12 @@ impl<B: PayloadBuffer> Connection<B> {
     #[must_use]
     #[inline]
     pub fn lacks_contexts(&self) -> bool {
-        self.config.deflate.is_some() && self.contexts_size() == 0
+        self.deflate.is_some() && self.contexts_size() == 0
     }
 
     /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been
     /// idle for a while.
     pub fn release_idle(&mut self) {
-        self.compressed = Vec::new();
         drop(self.release_contexts());
     }
 }

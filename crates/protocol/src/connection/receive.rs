@@ -113,13 +113,13 @@ impl<B: PayloadBuffer> Connection<B> {
     #[inline]
     fn check_header(&self, header: &Header) -> Result<(), Fault> {
         // RFC 6455 5.1: "a client MUST mask all frames that it sends", "A server MUST NOT mask any frames".
-        match (self.config.side, header.mask) {
+        match (self.side, header.mask) {
             (Side::Client, None) | (Side::Server, Some(_)) => {}
             (Side::Client, Some(_)) => return Err(Fault::MaskUnexpected),
             (Side::Server, None) => return Err(Fault::MaskMissing),
         }
         // RFC 7692 6: RSV1 is the "Per-Message Compressed" bit, set on the first frame of a message only.
-        if header.rsv1 && (self.config.deflate.is_none() || !matches!(header.opcode, Opcode::Text | Opcode::Binary)) {
+        if header.rsv1 && (self.deflate.is_none() || !matches!(header.opcode, Opcode::Text | Opcode::Binary)) {
             return Err(Fault::ReservedBits(4));
         }
         if header.opcode.is_control() {
@@ -131,27 +131,25 @@ impl<B: PayloadBuffer> Connection<B> {
             (Opcode::Text | Opcode::Binary, Some(_)) => return Err(Fault::ContinuationExpected),
             _ => {}
         }
-        let limits = &self.config.limits;
+        let bounds = self.bounds;
         let (compressed, before) = match &self.incoming {
             Some(incoming) => {
-                if limits.fragments.is_some_and(|limit| incoming.fragments >= limit) {
-                    return Err(Fault::TooManyFragments { limit: limits.fragments.unwrap_or(u32::MAX) });
+                if incoming.fragments >= bounds.fragments {
+                    return Err(Fault::TooManyFragments { limit: bounds.fragments });
                 }
                 (incoming.compressed, incoming.delivered + self.buffered())
             }
             None => (header.rsv1, 0),
         };
         // The size of a compressed message shows while it is inflated.
-        if !compressed && let Some(limit) = limits.message_size {
+        if !compressed {
             let size = (before as u64).saturating_add(header.length);
-            if size > limit as u64 {
-                return Err(Fault::MessageTooBig { size: Some(size), limit });
+            if size > bounds.message_size as u64 {
+                return Err(Fault::MessageTooBig { size: Some(size), limit: bounds.message_size });
             }
         }
-        if let Some(limit) = limits.fragment_size
-            && header.length > limit as u64
-        {
-            return Err(Fault::FragmentTooBig { size: Some(header.length), limit });
+        if header.length > bounds.fragment_size as u64 {
+            return Err(Fault::FragmentTooBig { size: Some(header.length), limit: bounds.fragment_size });
         }
         // On a 32-bit machine a longer payload could not be held.
         if usize::try_from(header.length).is_err() {
@@ -302,12 +300,12 @@ impl<B: PayloadBuffer> Connection<B> {
 
     /// Inflates `chunk`, or the end of the message, within the limits.
     fn inflate(&mut self, buffer: &mut B, incoming: &Incoming, chunk: Option<&[u8]>) -> Result<(), Fault> {
-        let Some(params) = self.config.deflate else { return Err(Fault::ReservedBits(4)) };
-        let limits = self.config.limits;
-        let message_limit = limits.message_size.unwrap_or(usize::MAX).saturating_sub(incoming.delivered);
-        let fragment_limit = match (limits.fragment_size, self.delivery) {
-            (Some(limit), Delivery::Fragments) => limit,
-            _ => usize::MAX,
+        let Some(params) = self.deflate else { return Err(Fault::ReservedBits(4)) };
+        let bounds = self.bounds;
+        let message_limit = bounds.message_size.saturating_sub(incoming.delivered);
+        let fragment_limit = match self.delivery {
+            Delivery::Fragments => bounds.fragment_size,
+            Delivery::Messages => usize::MAX,
         };
         let limit = message_limit.min(fragment_limit);
         let inflater = self.inflater.get_or_insert_with(|| Box::new(Inflater::new(&params)));
@@ -317,7 +315,7 @@ impl<B: PayloadBuffer> Connection<B> {
         }
         if buffer.as_slice().len() > limit {
             return Err(if message_limit <= fragment_limit {
-                Fault::MessageTooBig { size: None, limit: limits.message_size.unwrap_or(usize::MAX) }
+                Fault::MessageTooBig { size: None, limit: bounds.message_size }
             } else {
                 Fault::FragmentTooBig { size: None, limit: fragment_limit }
             });

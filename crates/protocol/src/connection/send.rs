@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::mem;
 
 use super::{Connection, Outgoing};
 use crate::Side;
@@ -47,7 +46,7 @@ impl<B: PayloadBuffer> Connection<B> {
     #[must_use]
     #[inline]
     pub fn wants_compression(&self, len: usize, compress: Option<bool>) -> bool {
-        match &self.config.deflate {
+        match &self.deflate {
             // An empty payload would grow.
             Some(params) => len > 0 && compress.unwrap_or(len >= params.threshold),
             None => false,
@@ -78,7 +77,7 @@ impl<B: PayloadBuffer> Connection<B> {
     ) -> Result<(), SendError> {
         self.check_message()?;
         // The whole size is unknown: a fragmented message is taken for a large one.
-        let compressed = self.config.deflate.is_some() && compress.unwrap_or(true);
+        let compressed = self.deflate.is_some() && compress.unwrap_or(true);
         self.outgoing = Some(Outgoing { compressed });
         self.send_fragment_frame(kind.opcode(), payload, false, compressed, key, out);
         Ok(())
@@ -255,14 +254,15 @@ impl<B: PayloadBuffer> Connection<B> {
     }
 
     fn send_compressed(&mut self, opcode: Opcode, payload: &[u8], fin: bool, key: impl DrawKey, out: &mut Vec<u8>) {
-        let Some(params) = self.config.deflate else { return };
+        let Some(params) = self.deflate else { return };
         let deflater = self.deflater.get_or_insert_with(|| Box::new(Deflater::new(&params)));
-        let mut compressed = mem::take(&mut self.compressed);
-        compressed.clear();
+        let mut compressed = deflater.take_spare();
         deflater.compress(payload, fin, &mut compressed);
         // RFC 7692 6.1: RSV1 is set on the first frame of the message only.
         self.append_frame(opcode, &compressed, fin, opcode != Opcode::Continuation, key, out);
-        self.compressed = compressed;
+        if let Some(deflater) = &mut self.deflater {
+            deflater.keep_spare(compressed);
+        }
     }
 
     #[inline]
@@ -275,7 +275,7 @@ impl<B: PayloadBuffer> Connection<B> {
         key: impl DrawKey,
         out: &mut Vec<u8>,
     ) {
-        let mask = match self.config.side {
+        let mask = match self.side {
             Side::Client => Some(key()),
             Side::Server => None,
         };

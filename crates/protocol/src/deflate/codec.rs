@@ -38,9 +38,22 @@ pub(crate) struct Deflater {
     /// It has a past.
     used: bool,
     reset_after_message: bool,
+    /// For bytes on their way into a frame: kept for its capacity, while the connection is busy.
+    spare: Vec<u8>,
 }
 
 impl Deflater {
+    /// An empty vector for bytes on their way into a frame.
+    pub(crate) fn take_spare(&mut self) -> Vec<u8> {
+        mem::take(&mut self.spare)
+    }
+
+    /// Takes it back.
+    pub(crate) fn keep_spare(&mut self, mut spare: Vec<u8>) {
+        spare.clear();
+        self.spare = spare;
+    }
+
     pub(crate) fn new(params: &Params) -> Self {
         let config = DeflateConfig {
             level: i32::from(params.level),
@@ -53,11 +66,18 @@ impl Deflater {
             ..DeflateConfig::default()
         };
         let reset_after_message = params.local_no_context_takeover;
-        Self { stream: Deflate::new_with_config(config), params: *params, used: false, reset_after_message }
+        Self {
+            stream: Deflate::new_with_config(config),
+            params: *params,
+            used: false,
+            reset_after_message,
+            spare: Vec::new(),
+        }
     }
 
     /// The same as a new one, if it can serve for these parameters.
     pub(crate) fn renew(&mut self, params: &Params) -> bool {
+        self.spare = Vec::new();
         if mem::take(&mut self.used) {
             self.stream.reset();
         }

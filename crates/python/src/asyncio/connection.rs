@@ -465,6 +465,12 @@ impl AsyncConnection {
         Ok(self.lock(py)?.drive.peer.link.is_forked())
     }
 
+    /// Whether TCP is over: nothing is left to be done with it.
+    #[getter]
+    fn _is_over(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.lock(py)?.drive.is_over())
+    }
+
     /// Whether `recv_streaming` is running.
     #[getter]
     fn _streaming_receiver(&self, py: Python<'_>) -> PyResult<bool> {
