@@ -100,7 +100,7 @@ fn nothing_is_sent_beside_a_large_message_or_fragments() {
     assert!(!flow.must_wait(false) && !flow.must_wait(true));
     let send = flow.drive.peer.link.begin_large(MessageKind::Binary, 1 << 20).unwrap();
     let _ = flow.drive.peer.link.take_output();
-    flow.outbox.large = Some(Large { send, source: Vec::new(), offset: 0 });
+    flow.outbox.large = Some(Box::new(Large { send, source: Vec::new(), offset: 0 }));
     assert!(!flow.has_room() && flow.is_crowded() && flow.must_wait(true) && !flow.is_written());
     flow.outbox.large = None;
     for hold in [Hold::Opening, Hold::Fragments(7)] {

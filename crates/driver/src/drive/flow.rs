@@ -347,7 +347,7 @@ impl<E: Environment> Flow<E> {
             return Ok(());
         }
         if self.outbox.large.is_some() && !self.drive.is_closing() {
-            self.outbox.pending_close.get_or_insert((code, reason.to_owned()));
+            self.outbox.pending_close.get_or_insert_with(|| Box::new((code, reason.to_owned())));
             self.drive.limit_closing(now);
             return Ok(());
         }

@@ -96,11 +96,11 @@ pub struct Outbox<E: Environment> {
     /// What was queued leaves at the end of this iteration of the loop.
     pub corked: bool,
     /// The large message that is on its way.
-    pub large: Option<Large<E::Source>>,
+    pub large: Option<Box<Large<E::Source>>>,
     /// What keeps everybody from sending.
     pub hold: Hold,
     /// A close that waits for the end of a large message.
-    pub pending_close: Option<(Option<CloseCode>, String)>,
+    pub pending_close: Option<Box<(Option<CloseCode>, String)>>,
     /// The iteration of the loop in which something was last written through.
     wrote_in: u64,
     looked: Looked,

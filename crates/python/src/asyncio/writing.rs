@@ -36,7 +36,7 @@ impl AsyncConnection {
         let mut state = this.get().lock(py)?;
         let send = state.drive.peer.link.begin_large(kind, bytes.len());
         let send = send.map_err(|error| errors::refused(py, error))?;
-        state.outbox.large = Some(Large { send, source: source.unbind(), offset: 0 });
+        state.outbox.large = Some(Box::new(Large { send, source: source.unbind(), offset: 0 }));
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl AsyncConnection {
         let pending = state.outbox.pending_close.take();
         drop(state);
         drop(large);
-        if let Some((code, reason)) = pending {
+        if let Some((code, reason)) = pending.map(|pending| *pending) {
             let mut state = self.lock(py)?;
             let _ = state.drive.begin_close(code, &reason, std::time::Instant::now()); // it was checked
         }
