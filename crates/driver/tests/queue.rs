@@ -7,9 +7,11 @@ mod support;
 use std::sync::Arc;
 
 use support::{layers, peer, shake_hands, sockets};
-use wirespeed_driver::protocol::{MessageKind, Side};
+use wirespeed_driver::peer::{Failure, PeerEvent};
+use wirespeed_driver::protocol::{MessageKind, Payload, Side};
 use wirespeed_driver::socket::Mode;
 use wirespeed_driver::write_queue::{Flushed, WriteQueue};
+use wirespeed_driver::{Drive, Peer};
 
 #[test]
 fn parts_leave_in_their_order() {
@@ -82,4 +84,86 @@ fn frames_share_records() {
     client.receive(&wire, 1000);
     assert_eq!(client.plain.len(), 6_400);
     assert_eq!(secure.held_capacity(), 0);
+}
+
+/// Of a server, and in the middle of everything else that is queued.
+#[test]
+fn a_large_message_is_written_from_where_it_lies() {
+    let (ours, theirs) = sockets(Some(8 * 1024));
+    let mut conn = Drive::new(peer(Side::Server, None), Some(ours), None);
+    let mut client = peer(Side::Client, None);
+    let shared: Arc<[u8]> = vec![9; 5_000].into();
+    let (mut sent, mut got, mut pongs, mut partial) = (Vec::new(), Vec::new(), 0, 0);
+    let mut pump = |conn: &mut Drive<Vec<u8>>, client: &mut Peer, got: &mut Vec<Vec<u8>>| {
+        let _ = client.link.flush(&theirs, Mode::NonBlocking);
+        let mut read = client.begin_read(30_000);
+        let result = read.read(&theirs, Mode::NonBlocking);
+        client.complete_read(read, result);
+        while let Some(event) = client.poll_event() {
+            match event {
+                PeerEvent::Message { payload: Payload::Slice(bytes), .. } => got.push(bytes.to_vec()),
+                PeerEvent::Message { payload: Payload::Buffer(bytes), .. } => got.push(bytes),
+                PeerEvent::Pong(_) => pongs += 1,
+                _ => {}
+            }
+        }
+        conn.read(true, usize::MAX);
+        while conn.poll_event().is_some() {}
+    };
+    for turn in 0..40usize {
+        let message: Vec<u8> = (0..turn * 4_000 + 65_536).map(|at| (at * 7 + turn) as u8).collect();
+        conn.peer.link.send_message(MessageKind::Binary, &message[..turn], None).unwrap();
+        sent.push(message[..turn].to_vec());
+        for _ in 0..turn % 20 {
+            let mut frame = vec![0x82, 126, 0x13, 0x88];
+            frame.extend_from_slice(&shared);
+            conn.peer.link.send_shared(&frame.into(), 5_000, false).unwrap();
+            sent.push(shared.to_vec());
+        }
+        assert!(conn.peer.link.is_large(message.len(), None));
+        let mut large = conn.peer.link.begin_large(MessageKind::Binary, message.len()).unwrap();
+        client.link.send_ping(b"in the middle").unwrap();
+        let mut start = 0;
+        while conn.peer.link.is_mid_frame() {
+            let written = conn.write_large(&mut large, &message[start..]).unwrap();
+            start += written;
+            partial += usize::from(start < message.len());
+            pump(&mut conn, &mut client, &mut got);
+        }
+        assert_eq!(start, message.len());
+        sent.push(message);
+    }
+    while conn.flush() == Flushed::Blocked || got.len() < sent.len() {
+        pump(&mut conn, &mut client, &mut got);
+    }
+    assert!(partial > 100, "the kernel never had too little room");
+    assert!(got == sent, "messages came in another order");
+    assert!(pongs > 0 && client.link.failure().is_none());
+    assert_eq!((conn.peer.link.queued(), conn.peer.held_capacity()), (0, 0));
+}
+
+#[test]
+fn what_is_masked_or_encrypted_is_not_written_from_where_it_lies() {
+    let (ours, _theirs) = sockets(None);
+    let mut masked = Drive::new(peer(Side::Client, None), Some(ours), None);
+    let mut large = masked.peer.link.begin_large(MessageKind::Binary, 200_000).unwrap();
+    assert!(masked.write_large(&mut large, &[0; 200_000]).is_none());
+    let (_, layer) = layers(&[]);
+    let (ours, _theirs) = sockets(None);
+    let mut secure = Drive::new(peer(Side::Server, Some(layer)), Some(ours), None);
+    assert!(!secure.peer.link.is_large(100_000, None));
+    let mut large = secure.peer.link.begin_large(MessageKind::Binary, 200_000).unwrap();
+    assert!(secure.write_large(&mut large, &[0; 200_000]).is_none());
+}
+
+/// Nothing is kept for a socket that takes nothing any more.
+#[test]
+fn a_large_message_to_nobody_fails() {
+    let (ours, theirs) = sockets(None);
+    drop(theirs);
+    let mut conn = Drive::new(peer(Side::Server, None), Some(ours), None);
+    let mut large = conn.peer.link.begin_large(MessageKind::Binary, 200_000).unwrap();
+    assert_eq!(conn.write_large(&mut large, &[0; 200_000]), Some(0));
+    assert!(matches!(conn.peer.link.failure(), Some(Failure::Io(_))));
+    assert_eq!(conn.peer.link.queued(), 0);
 }

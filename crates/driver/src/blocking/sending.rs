@@ -87,10 +87,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut large = state.drive.peer.link.begin_large(kind, source.len()).map_err(refused)?;
         let mut start = 0;
         loop {
+            if state.drive.peer.link.is_bare() {
+                host.moving_much(|| ()); // what is written below may change while others run
+                start += state.drive.write_large(&mut large, source.piece(start..source.len())).unwrap_or(0);
+            }
             let end = (start + buffers::WRITE_SIZE).min(source.len());
-            let last = state.drive.peer.link.append_large(&mut large, source.piece(start..end));
-            start = end;
-            if last {
+            if end > start {
+                state.drive.peer.link.append_large(&mut large, source.piece(start..end));
+                start = end;
+            }
+            if !state.drive.peer.link.is_mid_frame() {
                 return self.drain_all(state, host);
             }
             state = match self.drain(state, host) {

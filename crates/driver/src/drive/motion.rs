@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
 use crate::keepalive::Due;
-use crate::peer::{Failure, Peer, PeerEvent, ReadOperation};
+use crate::peer::{Failure, LargeSend, Peer, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
 
@@ -177,6 +177,16 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     pub fn try_flush(&mut self) -> io::Result<Flushed> {
         let Stream::Socket(socket) = &self.stream else { return Ok(Flushed::All) };
         self.peer.link.flush(socket.borrow(), Mode::NonBlocking)
+    }
+
+    /// Hands the kernel what is queued, and then the rest of a large message from where it lies, as far as it
+    /// has room; how much of that it took. `None`: its pieces must be queued ([`Link::append_large`]), as they
+    /// are masked or encrypted, or somebody else writes.
+    ///
+    /// [`Link::append_large`]: crate::peer::Link::append_large
+    pub fn write_large(&mut self, send: &mut LargeSend, rest: &[u8]) -> Option<usize> {
+        let Stream::Socket(socket) = &self.stream else { return None };
+        self.peer.link.is_bare().then(|| self.peer.link.write_large(send, rest, socket.borrow()))
     }
 
     /// What is queued, for somebody else to write.

@@ -281,7 +281,7 @@ impl<E: Environment> Outbox<E> {
         if self.blocked {
             return Output::Wait;
         }
-        if !self.coalesce {
+        if !self.coalesce || self.large.is_some() {
             return Output::Write;
         }
         if self.wrote_in != iteration {

@@ -25,6 +25,10 @@ use crate::write_queue::{Flushed, WriteQueue};
 /// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
 const SHARED_MIN: usize = 4 * 1024;
 
+/// What leaves as it is is written from where it lies if it is at least this much: below, the copy costs less
+/// than to keep track of it.
+const BARE_MIN: usize = 64 * 1024;
+
 /// Why a connection ended otherwise than by two close frames.
 #[derive(Clone, Debug)]
 pub enum Failure {
@@ -196,7 +200,15 @@ impl<B: PayloadBuffer> Link<B> {
     #[must_use]
     #[inline]
     pub fn is_large(&self, len: usize, compress: Option<bool>) -> bool {
-        len > buffers::WRITE_SIZE && !self.connection.wants_compression(len, compress)
+        let least = if self.is_bare() { BARE_MIN } else { buffers::WRITE_SIZE + 1 };
+        len >= least && !self.connection.wants_compression(len, compress)
+    }
+
+    /// Whether payloads leave as they are: neither masked nor encrypted.
+    #[must_use]
+    #[inline]
+    pub fn is_bare(&self) -> bool {
+        self.connection.side() == Side::Server && self.secure.is_none()
     }
 
     /// Queues the header of a large message; its payload follows by [`Self::append_large`]. Until all of it
@@ -227,6 +239,30 @@ impl<B: PayloadBuffer> Link<B> {
         self.mid_frame = false;
         self.send_deferred();
         true
+    }
+
+    /// Writes what is queued, and then the rest of a large message from where it lies, as far as the kernel
+    /// takes it; how much that was. Only if the link [is bare](Self::is_bare). An error is kept.
+    pub(crate) fn write_large(&mut self, send: &mut LargeSend, rest: &[u8], socket: &Socket) -> usize {
+        debug_assert!(self.is_bare() && rest.len() == send.remaining);
+        if self.is_forked() {
+            self.clear_output();
+            return 0;
+        }
+        let written = match self.output.flush_with(rest, socket) {
+            Ok(written) => written,
+            Err(error) => {
+                self.fail_sending(error);
+                return 0;
+            }
+        };
+        send.offset += written;
+        send.remaining -= written;
+        if send.remaining == 0 {
+            self.mid_frame = false;
+            self.send_deferred();
+        }
+        written
     }
 
     /// Forgets the rest of a large message: the connection has failed, nothing can be sent any more.

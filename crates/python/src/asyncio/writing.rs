@@ -16,7 +16,7 @@ use super::driving::limit_transport;
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation, Step, none};
 use super::waiter::{Stage, WaiterRef};
-use crate::{errors, source};
+use crate::{errors, handover, source};
 
 /// The next piece of a large message is queued when less than this is: it fits the buffer with it.
 const LARGE_FOLLOWS: usize = 4096;
@@ -40,27 +40,35 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Queues the next piece of the large message that is on its way, if there is one.
-    fn append_large(&self, py: Python<'_>) -> PyResult<()> {
+    /// Goes on with the large message that is on its way, if there is one: writes from where it lies, or
+    /// queues the next piece. True: there is no more room.
+    fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
         let mut state = self.lock(py)?;
-        let Some(mut large) = state.outbox.large.take() else { return Ok(()) };
+        let Some(mut large) = state.outbox.large.take() else { return Ok(false) };
         if state.drive.is_over() || state.drive.peer.link.failure().is_some() {
             state.drive.peer.link.abandon_large();
             drop(state);
             drop(large);
-            return Ok(());
+            return Ok(false);
         }
         let source = large.source.bind(py);
         let bytes = match source.cast::<PyBytes>() {
             Ok(bytes) => bytes.as_bytes(),
             Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
         };
-        let end = (large.offset + buffers::WRITE_SIZE).min(bytes.len());
-        let complete = state.drive.peer.link.append_large(&mut large.send, &bytes[large.offset..end]);
-        large.offset = end;
-        if !complete {
+        let (drive, send) = (&mut state.drive, &mut large.send);
+        let rest = &bytes[large.offset..];
+        // It cannot change while others run: see `begin_large`.
+        let written = self.loop_state.get().moving(py, rest.len() >= handover::MUCH, || drive.write_large(send, rest));
+        large.offset += written.unwrap_or_else(|| {
+            let piece = &rest[..rest.len().min(buffers::WRITE_SIZE)];
+            drive.peer.link.append_large(send, piece);
+            piece.len()
+        });
+        if drive.peer.link.is_mid_frame() {
+            let blocked = written.is_some() && drive.peer.link.failure().is_none();
             state.outbox.large = Some(large);
-            return Ok(());
+            return Ok(blocked);
         }
         let pending = state.outbox.pending_close.take();
         drop(state);
@@ -69,7 +77,7 @@ impl AsyncConnection {
             let mut state = self.lock(py)?;
             let _ = state.drive.begin_close(code, &reason, std::time::Instant::now()); // it was checked
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Writes what is queued, as far as there is room, sees to it that the rest follows, and tells everybody
@@ -88,13 +96,19 @@ impl AsyncConnection {
         let conn = this.get();
         loop {
             // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
-            if conn.lock(py)?.drive.peer.link.queued() < LARGE_FOLLOWS {
-                conn.append_large(py)?;
+            if conn.lock(py)?.drive.peer.link.queued() < LARGE_FOLLOWS && conn.append_large(py)? {
+                return conn.set_blocked(py, true);
             }
             if Self::flush_once(this)? || conn.lock(py)?.is_written() {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the socket has no room: then the loop says when it has.
+    fn set_blocked(&self, py: Python<'_>, blocked: bool) -> PyResult<()> {
+        let before = std::mem::replace(&mut self.lock(py)?.outbox.blocked, blocked);
+        if blocked == before { Ok(()) } else { self.watch_writable(py, blocked) }
     }
 
     /// Writes once; true: there is no more room.
@@ -104,13 +118,9 @@ impl AsyncConnection {
         let output = {
             let mut state = conn.lock(py)?;
             if state.drive.socket().is_some() {
-                let was_blocked = state.outbox.blocked;
-                state.outbox.blocked = state.flush(py, conn.loop_state.get()) == Flushed::Blocked;
-                let blocked = state.outbox.blocked;
+                let blocked = state.flush(py, conn.loop_state.get()) == Flushed::Blocked;
                 drop(state);
-                if blocked != was_blocked {
-                    conn.watch_writable(py, blocked)?;
-                }
+                conn.set_blocked(py, blocked)?;
                 return Ok(blocked);
             }
             if state.drive.is_over() {
