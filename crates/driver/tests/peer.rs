@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::peer::{Failure, PeerEvent};
-use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, Side, State};
+use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side, State};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::{Keepalive, Peer, buffers};
 
@@ -196,6 +196,27 @@ fn idle_peers_hold_no_buffers() {
             pump(&mut server, &server_socket);
         }
         assert_eq!(client.held_capacity() + server.held_capacity(), 0, "after {len} bytes");
+    }
+}
+
+#[test]
+fn what_is_refused_holds_no_buffer() {
+    for tls in [false, true] {
+        let layer = tls.then(|| {
+            let (client, server) = layers(&[]);
+            let (mut client, mut server) = (End::new(client), End::new(server));
+            shake_hands(&mut client, &mut server, 1000);
+            client.layer
+        });
+        let mut client = peer(Side::Client, layer);
+        client.link.send_first_fragment(MessageKind::Text, b"begun", None).unwrap();
+        drop(client.link.take_output());
+        let held = client.held_capacity();
+        assert_eq!(client.link.send_message(MessageKind::Text, b"between", None), Err(SendError::MessageOpen));
+        assert_eq!(client.held_capacity(), held);
+        client.fail(Failure::Aborted);
+        assert_eq!(client.link.send_message(MessageKind::Text, b"behind", None), Err(SendError::NotOpen));
+        assert_eq!(client.held_capacity(), held);
     }
 }
 
