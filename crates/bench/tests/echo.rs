@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -116,6 +116,91 @@ fn duplex_receives_while_it_sends() {
     assert_eq!(report, json!({"messages": 500, "bytes": 50_000_000}));
     assert!(number > 0);
     assert!(matches!(client.receive(), Received::Binary(_)), "it goes on");
+}
+
+#[test]
+fn blast_goes_on() {
+    let echo = Echo::start();
+    for size in [8, 2048, 100_000, 1 << 20] {
+        let mut client = Client::connect(&echo.url, &format!("/blast?size={size}"));
+        for number in 0..50_000_000 / (size as u64 + 1000) {
+            let Received::Binary(message) = client.receive() else { panic!("no binary message") };
+            assert_eq!((message.len(), &message[..8]), (size, &number.to_le_bytes()[..]));
+        }
+    }
+}
+
+#[test]
+fn duplex_receives_behind_a_message_that_nobody_reads() {
+    let echo = Echo::start();
+    // One message is more than is kept of answers.
+    let mut client = Client::connect(&echo.url, "/duplex?size=16777216");
+    client.stream.set_write_timeout(Some(Duration::from_secs(10))).expect("an option");
+    for _ in 0..500 {
+        client.binary(&[1; 100_000]);
+    }
+}
+
+#[test]
+fn an_echo_that_nobody_reads_is_bounded_and_goes_on_when_it_is_read() {
+    let echo = Echo::start();
+    let mut client = Client::connect(&echo.url, "/");
+    // More than the buffers of both sockets may hold, however the system is set.
+    let (size, count) = (1 << 20, 512_u64);
+    let mut writer = client.stream.try_clone().expect("a descriptor");
+    let (blocked, is_blocked) = std::sync::mpsc::channel();
+    let writing = std::thread::spawn(move || {
+        writer.set_write_timeout(Some(Duration::from_millis(300))).expect("an option");
+        let mut waits = 0;
+        for number in 0..count {
+            let mut frame = vec![0x82, 0x80 | 127]; // a key of zeros masks nothing
+            frame.extend_from_slice(&(size as u64).to_be_bytes());
+            frame.extend_from_slice(&[0; 4]);
+            frame.extend_from_slice(&number.to_le_bytes());
+            frame.resize(2 + 8 + 4 + size, 7);
+            let mut left = &frame[..];
+            while !left.is_empty() {
+                match writer.write(left) {
+                    Ok(written) => left = &left[written..],
+                    Err(error) => {
+                        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                        waits += 1;
+                        let _ = blocked.send(()); // once is heard
+                    }
+                }
+            }
+        }
+        waits
+    });
+    is_blocked.recv().expect("it keeps all that it is sent");
+    for number in 0..count {
+        let Received::Binary(message) = client.receive() else { panic!("no binary message") };
+        assert_eq!((message.len(), &message[..8]), (size, &number.to_le_bytes()[..]));
+    }
+    assert!(writing.join().expect("all was sent") > 0);
+}
+
+#[test]
+fn who_breaks_the_protocol_reads_why() {
+    let echo = Echo::start();
+    let mut client = Client::connect(&echo.url, "/");
+    // A frame without a mask, and more than is read at once behind it: a reset would lose the close frame.
+    let mut bytes = vec![0x82, 1, 0];
+    bytes.resize(1 << 20, 0);
+    client.stream.write_all(&bytes).expect("it is sent");
+    assert_eq!(client.receive(), Received::Close(1002));
+    assert_eq!(client.stream.read(&mut [0]).expect("no reset"), 0);
+}
+
+#[test]
+fn who_ends_its_direction_gets_the_rest() {
+    let echo = Echo::start();
+    let mut client = Client::connect(&echo.url, "/");
+    let message = vec![5; 8 << 20]; // more than the sockets hold
+    client.binary(&message);
+    client.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+    assert_eq!(client.receive(), Received::Binary(message));
+    assert_eq!(client.stream.read(&mut [0]).expect("no reset"), 0);
 }
 
 #[test]

@@ -476,3 +476,86 @@ fn an_idle_connection_is_small() {
     let size = size_of::<Drive<Vec<u8>>>();
     assert!(size <= 512, "{size} bytes");
 }
+
+#[test]
+fn an_edge_is_read_to_its_end() {
+    let (ours, theirs) = sockets(None);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(ours), TIMEOUT);
+    assert!(conn.read_edge(false), "nothing was there");
+    theirs.send(b"\x81\x01a", Mode::NonBlocking).unwrap();
+    assert!(conn.read_edge(false), "less than there was room for");
+    while conn.poll_event().is_some() {}
+    theirs.send(b"\x81\x01b", Mode::NonBlocking).unwrap();
+    drop(theirs);
+    assert!(!conn.read_edge(true), "no other edge tells of the end");
+    assert!(conn.poll_event().is_some() && !conn.peer.link.is_eof());
+    assert!(conn.read_edge(true));
+    assert!(conn.peer.link.is_eof());
+    assert!(conn.read_edge(false), "at the end, and after it");
+    conn.end(Failure::Aborted);
+    assert!(conn.read_edge(false));
+}
+
+#[test]
+fn what_is_answered_lies_where_it_was_read() {
+    let (ours, theirs) = sockets(Some(4096));
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(ours), TIMEOUT);
+    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(theirs), TIMEOUT);
+    let sizes = [1, 125, 70_000, buffers::WRITE_SIZE, buffers::WRITE_SIZE + 1, 3_000_000];
+    for size in sizes {
+        other.sender().send_message(MessageKind::Binary, &vec![b'x'; size], None).unwrap();
+    }
+    let (mut echoed, mut left) = (Vec::new(), false);
+    while echoed.len() < sizes.len() {
+        other.flush();
+        conn.read(false, usize::MAX);
+        while let (Some(PeerEvent::Message { kind, payload }), mut sender) = conn.poll_event_and_sender() {
+            let bytes: &[u8] = match &payload {
+                Payload::Slice(slice) => slice,
+                Payload::Buffer(buffer) => buffer,
+            };
+            sender.send_message(kind, bytes, None).unwrap();
+            // Of a large one a part has left already, although nobody has flushed.
+            left |= sender.link.written() > 0 && bytes.len() == 3_000_000;
+        }
+        conn.flush();
+        other.read(false, usize::MAX);
+        while let Some(event) = other.poll_event() {
+            if let PeerEvent::Message { payload, .. } = event {
+                echoed.push(payload_len(&payload));
+            }
+        }
+    }
+    assert_eq!(echoed, sizes);
+    assert!(left);
+}
+
+#[test]
+fn the_steps_of_an_ending_may_have_something_to_say() {
+    let (client, server) = layers(&[]);
+    let (mut client, mut server) = (End::new(client), End::new(server));
+    shake_hands(&mut client, &mut server, 1000);
+    let (ours, theirs) = sockets(None);
+    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, Some(server.layer)), Some(ours), TIMEOUT);
+    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), Some(theirs), TIMEOUT);
+    assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Open));
+    other.begin_close(None, "", Instant::now()).unwrap();
+    assert_eq!(other.flush_and_advance(Instant::now), (Flushed::All, Progress::Closing));
+    while conn.peer.link.close_received().is_none() {
+        conn.read(false, usize::MAX);
+        while conn.poll_event().is_some() {}
+    }
+    // The close frame, then the notice of TLS, then the end of TCP.
+    assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Over));
+    while !other.peer.link.is_eof() {
+        other.read(false, usize::MAX);
+        while other.poll_event().is_some() {}
+    }
+    assert_eq!(other.flush_and_advance(Instant::now).1, Progress::Over);
+    assert!(other.peer.link.failure().is_none() && other.peer.link.close_received().is_some());
+    // Where somebody else writes, it stays queued.
+    let mut elsewhere: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), None, TIMEOUT);
+    elsewhere.begin_close(None, "", Instant::now()).unwrap();
+    assert_eq!(elsewhere.flush_and_advance(Instant::now).1, Progress::Closing);
+    assert!(!elsewhere.take_output().is_empty());
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::peer::{Failure, PeerEvent};
-use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, Side, State};
+use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side, State};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::{Keepalive, Peer, buffers};
 
@@ -158,6 +158,46 @@ fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
 }
 
 #[test]
+fn a_pong_that_waits_does_not_come_behind_a_later_one() {
+    let (server_socket, client_socket) = sockets(Some(4096));
+    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    server.link.send_message(MessageKind::Binary, &[0; 100_000], None).unwrap();
+    let mut ping = |server: &mut Peer, payload: &[u8]| {
+        client.link.send_ping(payload).unwrap();
+        server.receive_slice(&client.link.take_output());
+        assert!(matches!(server.poll_event(), Some(PeerEvent::Ping(_))));
+        assert!(server.poll_event().is_none());
+    };
+    // The first finds more than is kept behind pongs, the second a little, which has yet to leave.
+    ping(&mut server, b"first");
+    let mut bytes = Vec::new();
+    while server.link.queued() > 0 {
+        if server.link.queued() < 30_000 && !bytes.is_empty() {
+            ping(&mut server, b"second");
+            break;
+        }
+        let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+        bytes.reserve(4096);
+        let _ = client_socket.receive(&mut bytes, 4096, Mode::NonBlocking);
+    }
+    let mut pongs = Vec::new();
+    while server.link.queued() > 0 || !bytes.is_empty() {
+        if !bytes.is_empty() {
+            client.receive_slice(&std::mem::take(&mut bytes));
+        }
+        while let Some(event) = client.poll_event() {
+            if let PeerEvent::Pong(payload) = event {
+                pongs.push(payload.as_slice().to_vec());
+            }
+        }
+        let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+        bytes.reserve(4096);
+        let _ = client_socket.receive(&mut bytes, 4096, Mode::NonBlocking);
+    }
+    assert_eq!(pongs, [b"second"]);
+}
+
+#[test]
 fn a_message_before_a_reset_is_delivered_before_the_failure() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
@@ -195,6 +235,27 @@ fn idle_peers_hold_no_buffers() {
             pump(&mut server, &server_socket);
         }
         assert_eq!(client.held_capacity() + server.held_capacity(), 0, "after {len} bytes");
+    }
+}
+
+#[test]
+fn what_is_refused_holds_no_buffer() {
+    for tls in [false, true] {
+        let layer = tls.then(|| {
+            let (client, server) = layers(&[]);
+            let (mut client, mut server) = (End::new(client), End::new(server));
+            shake_hands(&mut client, &mut server, 1000);
+            client.layer
+        });
+        let mut client = peer(Side::Client, layer);
+        client.link.send_first_fragment(MessageKind::Text, b"begun", None).unwrap();
+        drop(client.link.take_output());
+        let held = client.held_capacity();
+        assert_eq!(client.link.send_message(MessageKind::Text, b"between", None), Err(SendError::MessageOpen));
+        assert_eq!(client.held_capacity(), held);
+        client.fail(Failure::Aborted);
+        assert_eq!(client.link.send_message(MessageKind::Text, b"behind", None), Err(SendError::NotOpen));
+        assert_eq!(client.held_capacity(), held);
     }
 }
 

@@ -2,123 +2,115 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use wirespeed_driver::Peer;
-use wirespeed_driver::peer::PeerEvent;
-use wirespeed_driver::protocol::State;
-use wirespeed_driver::socket::{Mode, Socket};
+use mio::event::Event;
+use wirespeed_driver::Drive;
+use wirespeed_driver::drive::Progress;
+use wirespeed_driver::peer::{Failure, PeerEvent};
+use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::Layer;
+use wirespeed_driver::write_queue::Flushed;
 
 use super::Settings;
 use super::opening::{Opened, Opening};
-use super::role::Role;
+use super::role::{HIGH_WATER, Role};
 
 /// How many blocks a stream produces while the client reads as fast, before what it sends is looked for.
 const LOOK_EVERY: u32 = 16;
 
-/// Whether a connection goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Waiting,
-    Over,
-}
+/// How long a client may take to do its part of the closing, and to read why it is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 enum Phase {
     Opening(Box<Opening>),
-    Open(Box<Peer>, Role),
+    Open(Box<Drive<Vec<u8>>>, Role),
 }
 
 /// A client.
 pub(crate) struct Connection {
-    socket: Socket,
+    /// Until the connection is open.
+    socket: Option<Socket>,
     settings: Arc<Settings>,
     phase: Phase,
+    /// Nothing is received, because the client does not read.
+    paused: bool,
 }
 
 impl Connection {
     pub(crate) fn new(socket: Socket, layer: Option<Box<dyn Layer>>, settings: Arc<Settings>) -> io::Result<Self> {
         let phase = Phase::Opening(Box::new(Opening::new(layer, &settings).map_err(io::Error::other)?));
-        Ok(Self { socket, settings, phase })
+        Ok(Self { socket: Some(socket), settings, phase, paused: false })
     }
 
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Does what can be done without waiting. `closed`: the client has ended its direction, so the end is
-    /// there to be read; `gone`: both directions have ended.
-    pub(crate) fn proceed(&mut self, closed: bool, gone: bool) -> Outcome {
-        if let Phase::Opening(opening) = &mut self.phase {
-            match opening.proceed(&self.socket, &self.settings) {
-                Opened::NotYet => return Outcome::Waiting,
-                Opened::Over => return Outcome::Over,
-                Opened::Open(mut peer, role) => {
+    /// Does what can be done without waiting, of what an edge (epoll(7)) tells. What is
+    /// [closing](Progress::Closing) has to be called again when its time is over.
+    pub(crate) fn proceed(&mut self, edge: Option<&Event>) -> Progress {
+        let mut readable = edge.is_some_and(Event::is_readable);
+        if let (Phase::Opening(opening), Some(socket)) = (&mut self.phase, &self.socket) {
+            match opening.proceed(socket, &self.settings) {
+                Opened::NotYet => return Progress::Open,
+                Opened::Over => return Progress::Over,
+                Opened::Open(peer, role) => {
+                    let mut drive = Box::new(Drive::new(*peer, self.socket.take(), Some(CLOSE_TIMEOUT)));
                     if let Role::Close(code) = &role {
-                        let _ = peer.link.send_close(Some(*code), ""); // it is open, and the code was checked
+                        let _ = drive.begin_close(Some(*code), "", Instant::now()); // the code was checked
                     }
-                    let _ = peer.link.flush(&self.socket, Mode::NonBlocking); // a failure is found when it is read
-                    self.phase = Phase::Open(peer, role);
+                    self.phase = Phase::Open(drive, role);
+                    readable = true; // there may be more than was read
                 }
             }
         }
-        let Phase::Open(peer, role) = &mut self.phase else { return Outcome::Waiting };
-        if let Role::Deaf = role {
-            return if gone { Outcome::Over } else { Outcome::Waiting };
+        match &mut self.phase {
+            Phase::Opening(_) => Progress::Over,
+            // Both directions have ended.
+            Phase::Open(drive, Role::Deaf) if edge.is_some_and(|edge| edge.is_write_closed() || edge.is_error()) => {
+                drive.end(Failure::Aborted)
+            }
+            Phase::Open(drive, Role::Deaf) => drive.flush_and_advance(Instant::now).1,
+            Phase::Open(drive, role) => {
+                serve(drive, role, &mut self.paused, readable, edge.is_some_and(Event::is_read_closed))
+            }
         }
-        serve(peer, role, &self.socket, closed)
     }
 }
 
-fn serve(peer: &mut Peer, role: &mut Role, socket: &Socket, closed: bool) -> Outcome {
+/// `closed`: the client has ended its direction, so the end is there to be read.
+fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readable: bool, closed: bool) -> Progress {
     let most = role.most_queued();
-    let mut drained = false;
-    let mut turns = 0_u32;
+    let (mut blocked, mut drained, mut turns) = (false, !readable, 0_u32);
     loop {
-        while peer.link.queued() < most {
-            let (event, link) = peer.poll_event_and_link();
+        if !drained && !*paused && !drive.peer.has_input() {
+            drained = drive.read_edge(closed);
+        }
+        // While the kernel has room, what is queued leaves before it is out of the cache.
+        let limit = if blocked { most } else { HIGH_WATER };
+        while !*paused && drive.peer.link.queued() < limit {
+            let (event, mut sender) = drive.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
-                    let _ = role.receive(link, socket, kind, &payload); // refused only while closing
+                    let _ = role.receive(&mut sender, kind, &payload); // refused only while closing
                 }
                 Some(_) => {}
                 None => break,
             }
         }
-        let produced = role.produce(&mut peer.link, socket);
-        let flushed = peer.link.flush(socket, Mode::NonBlocking);
-        if peer.link.failure().is_some() && peer.link.queued() == 0 || flushed.is_err() {
-            return Outcome::Over;
+        let more = role.produce(&mut drive.sender());
+        let (flushed, progress) = drive.flush_and_advance(Instant::now);
+        blocked = flushed == Flushed::Blocked;
+        let queued = drive.peer.link.queued();
+        *paused = queued >= if *paused { most / 4 } else { most };
+        if progress == Progress::Over || *paused {
+            return progress;
         }
-        match peer.link.state() {
-            // RFC 6455 7.1.1: the server ends TCP first.
-            State::Closed if peer.link.queued() == 0 => return Outcome::Over,
-            State::Failed if peer.link.queued() == 0 => return Outcome::Over,
-            _ => {}
-        }
-        if peer.link.queued() >= most {
-            return Outcome::Waiting; // until the client has read
-        }
-        if peer.has_input() {
-            continue;
-        }
-        if drained {
-            if !produced || peer.link.queued() > 0 {
-                return Outcome::Waiting;
+        if drained && !drive.peer.has_input() {
+            if !more || blocked {
+                return progress;
             }
             // The client reads as fast as this produces: what it sends has to be looked for in between,
             // although a stream is only to be ended by it.
             turns = turns.wrapping_add(1);
-            if !matches!(role, Role::Duplex(..)) && !turns.is_multiple_of(LOOK_EVERY) {
-                continue;
-            }
-        }
-        let mut operation = peer.begin_read(usize::MAX);
-        let result = operation.read(socket, Mode::NonBlocking);
-        // With the end there to be read, there is no other edge.
-        drained = operation.is_drained(&result) && !(closed && result.is_ok());
-        peer.complete_read(operation, result);
-        if peer.poll_eof() {
-            return Outcome::Over;
+            drained = !matches!(role, Role::Duplex(..)) && !turns.is_multiple_of(LOOK_EVERY);
         }
     }
 }

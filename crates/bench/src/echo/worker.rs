@@ -1,29 +1,30 @@
 //! One thread: its listeners, its connections, its loop.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use wirespeed_driver::drive::Progress;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::server::ServerConfig;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use super::Settings;
-use super::connection::{Connection, Outcome};
+use super::connection::Connection;
 use crate::warn;
 
 const PLAIN: Token = Token(0);
 const SECURE: Token = Token(1);
 
-/// How long a signal may take to be noticed by threads that it does not interrupt.
+/// How long a signal may take to be noticed by threads that it does not interrupt, and the end of a closing.
 const TICK: Duration = Duration::from_millis(200);
 
 /// What a thread has.
@@ -31,6 +32,9 @@ struct Worker {
     poll: Poll,
     settings: Arc<Settings>,
     connections: HashMap<Token, Connection>,
+    /// Those whose closing takes time, and when it was last looked whether it is over.
+    closing: HashSet<Token>,
+    looked: Instant,
     /// The token of the next connection.
     next: usize,
     /// That a connection could not be accepted was told.
@@ -43,7 +47,15 @@ pub(crate) fn serve(
     settings: Arc<Settings>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    let mut worker = Worker { poll: Poll::new()?, settings, connections: HashMap::new(), next: 2, warned: false };
+    let mut worker = Worker {
+        poll: Poll::new()?,
+        settings,
+        connections: HashMap::new(),
+        closing: HashSet::new(),
+        looked: Instant::now(),
+        next: 2,
+        warned: false,
+    };
     let mut plain = mio::net::TcpListener::from_std(plain);
     worker.poll.registry().register(&mut plain, PLAIN, Interest::READABLE)?;
     let (mut secure, config) = match secure {
@@ -63,22 +75,36 @@ pub(crate) fn serve(
             match (event.token(), &secure) {
                 (PLAIN, _) => worker.accept(&plain, None)?,
                 (SECURE, Some(listener)) => worker.accept(listener, config.as_ref())?,
-                _ => worker.proceed(event),
+                (token, _) => worker.proceed(token, Some(event)),
             }
         }
+        worker.end_late();
     }
     Ok(())
 }
 
 impl Worker {
-    fn proceed(&mut self, event: &Event) {
-        let token = event.token();
+    fn proceed(&mut self, token: Token, edge: Option<&Event>) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let gone = event.is_write_closed() || event.is_error();
-        if connection.proceed(event.is_read_closed(), gone) == Outcome::Over
-            && let Some(connection) = self.connections.remove(&token)
-        {
-            let _ = self.poll.registry().deregister(&mut SourceFd(&connection.socket().raw()));
+        match connection.proceed(edge) {
+            Progress::Open => {}
+            Progress::Closing => {
+                self.closing.insert(token);
+            }
+            Progress::Over => {
+                self.closing.remove(&token);
+                self.connections.remove(&token); // what is closed is watched no longer
+            }
+        }
+    }
+
+    /// Ends those that take longer to close than they may.
+    fn end_late(&mut self) {
+        if !self.closing.is_empty() && self.looked.elapsed() >= TICK {
+            self.looked = Instant::now();
+            for token in mem::take(&mut self.closing) {
+                self.proceed(token, None);
+            }
         }
     }
 

@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::time::Instant;
 
+use wirespeed_driver::drive::{Progress, Sender};
 use wirespeed_driver::opening::{self, Carrier, Moved, Opening};
 use wirespeed_driver::peer::{Failure, Link, PeerEvent};
 use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
 use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind, Payload};
 use wirespeed_driver::socket::{Mode, Socket};
-use wirespeed_driver::{Keepalive, Peer, buffers, entropy};
+use wirespeed_driver::{Drive, Keepalive, entropy};
 
 use super::content::Content;
 use super::text;
@@ -30,9 +32,12 @@ const WSE_PONG: &[u8] = br#"{"t":"pong"}"#;
 /// Why a connection could not be opened, if there is no server.
 pub(crate) const REFUSED: &str = "cannot connect: nobody listens there";
 
+const NOT_OPEN: &str = "a connection is not open yet";
+
 /// A client.
 pub(crate) struct Client {
-    socket: Socket,
+    /// Until the connection is open.
+    socket: Option<Socket>,
     phase: Phase,
     exchange: Exchange,
     /// The connection is ready only when the server has greeted: WSE's handshake.
@@ -42,7 +47,7 @@ pub(crate) struct Client {
 enum Phase {
     /// The request is on its way, or the response.
     Opening(Box<(opening::Client, Carrier)>),
-    Open(Box<Peer>),
+    Open(Box<Drive<Vec<u8>>>),
 }
 
 /// What is under way on a connection.
@@ -61,8 +66,7 @@ pub(crate) struct Exchange {
 /// An open connection, to send on; while a message is looked at, too.
 pub(crate) struct Line<'a> {
     pub(crate) exchange: &'a mut Exchange,
-    pub(crate) link: &'a mut Link,
-    socket: &'a Socket,
+    pub(crate) sender: Sender<'a, Vec<u8>>,
     /// When what is looked at was read.
     pub(crate) now: Instant,
 }
@@ -78,14 +82,15 @@ pub(crate) enum Found {
 }
 
 impl Client {
-    /// Begins to connect. Clients come from many addresses, so that there are ports for all of them.
+    /// Begins to connect; the descriptor too. Clients come from many addresses, so that there are ports for
+    /// all of them.
     pub(crate) fn connect(
         address: SocketAddr,
         request: &ClientRequest,
         greeting_due: bool,
         number: usize,
         send_buffer: Option<usize>,
-    ) -> Result<Self, String> {
+    ) -> Result<(Self, RawFd), String> {
         let make = || -> io::Result<socket2::Socket> {
             let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
             socket.set_nonblocking(true)?;
@@ -110,12 +115,8 @@ impl Client {
         // On loopback it mostly is connected already.
         opening.output().flush(&socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
         let phase = Phase::Opening(Box::new((opening, Carrier::default())));
-        Ok(Self { socket, phase, exchange: Exchange::default(), greeting_due })
-    }
-
-    /// Its descriptor.
-    pub(crate) fn raw(&self) -> std::os::fd::RawFd {
-        self.socket.raw()
+        let raw = socket.raw();
+        Ok((Self { socket: Some(socket), phase, exchange: Exchange::default(), greeting_due }, raw))
     }
 
     /// What is under way.
@@ -127,7 +128,7 @@ impl Client {
     pub(crate) fn queued(&self) -> usize {
         match &self.phase {
             Phase::Opening(..) => 0,
-            Phase::Open(peer) => peer.link.queued(),
+            Phase::Open(drive) => drive.peer.link.queued(),
         }
     }
 
@@ -138,13 +139,13 @@ impl Client {
 
     /// Whether compression was agreed on.
     pub(crate) fn has_deflate(&self) -> bool {
-        matches!(&self.phase, Phase::Open(peer) if peer.link.deflate().is_some())
+        matches!(&self.phase, Phase::Open(drive) if drive.peer.link.deflate().is_some())
     }
 
     /// The open connection.
     pub(crate) fn line(&mut self, now: Instant) -> Result<Line<'_>, String> {
-        let Phase::Open(peer) = &mut self.phase else { return Err("a connection is not open yet".into()) };
-        Ok(Line { exchange: &mut self.exchange, link: &mut peer.link, socket: &self.socket, now })
+        let Phase::Open(drive) = &mut self.phase else { return Err(NOT_OPEN.into()) };
+        Ok(Line { exchange: &mut self.exchange, sender: drive.sender(), now })
     }
 
     /// Does what can be done without waiting; what `on_message` sends leaves together, after what was read.
@@ -155,36 +156,35 @@ impl Client {
         on_message: &mut impl FnMut(&mut Line<'_>, MessageKind, &[u8]) -> Result<(), String>,
     ) -> Result<Found, String> {
         let mut found = Found::Nothing;
-        let mut drained;
-        if matches!(self.phase, Phase::Opening(..)) {
+        let mut drained = if let Phase::Open(drive) = &mut self.phase {
+            drive.read_edge(closed)
+        } else {
             let Some(received) = self.open()? else { return Ok(found) };
-            drained = received < FULL_READ && !closed;
             if !self.greeting_due {
                 found = Found::Opened;
             }
-        } else {
-            drained = self.read(closed)?;
-        }
+            received < FULL_READ && !closed
+        };
         loop {
             found = self.deliver(found, on_message)?;
-            let Phase::Open(peer) = &mut self.phase else { return Ok(found) };
-            let _ = peer.link.flush(&self.socket, Mode::NonBlocking); // a failure is found when it is read
-            if peer.poll_eof() {
-                let link = &peer.link;
+            let Phase::Open(drive) = &mut self.phase else { return Ok(found) };
+            let (_, progress) = drive.flush_and_advance(Instant::now);
+            let link = &drive.peer.link;
+            if progress == Progress::Over || link.is_eof() {
                 return if link.received_then_sent() == Some(false) { Ok(Found::Closed) } else { Err(end(link)) };
             }
             if drained {
                 return Ok(found);
             }
-            drained = self.read(closed)?;
+            drained = drive.read_edge(closed);
         }
     }
 
     /// Goes on with the opening handshake; how many bytes were read last if it is over.
     fn open(&mut self) -> Result<Option<usize>, String> {
-        let Phase::Opening(opening) = &mut self.phase else { return Ok(None) };
+        let (Phase::Opening(opening), Some(socket)) = (&mut self.phase, &self.socket) else { return Ok(None) };
         let (opening, carrier) = &mut **opening;
-        match carrier.proceed(opening, &self.socket) {
+        match carrier.proceed(opening, socket) {
             Ok(Moved::Done) => {}
             Ok(_) => return Ok(None),
             Err(opening::Error::Io(error)) if carrier.received() == 0 => return Err(cannot_connect(&error)),
@@ -194,19 +194,9 @@ impl Client {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let opened = opening.finish(limits, Keepalive::new(None, None, Instant::now()));
         let (peer, ..) = opened.ok_or("the opening handshake is not complete")?;
-        self.phase = Phase::Open(Box::new(peer));
+        // How long the end may take is the workload's affair.
+        self.phase = Phase::Open(Box::new(Drive::new(peer, self.socket.take(), None)));
         Ok(Some(received))
-    }
-
-    /// Reads once; true: nothing more is there, and the poll will tell of what comes.
-    fn read(&mut self, closed: bool) -> Result<bool, String> {
-        let Phase::Open(peer) = &mut self.phase else { return Ok(true) };
-        let mut operation = peer.begin_read(usize::MAX);
-        let result = operation.read(&self.socket, Mode::NonBlocking);
-        // With the end there to be read, there is no other edge.
-        let drained = operation.is_drained(&result) && !(closed && result.is_ok());
-        peer.complete_read(operation, result);
-        Ok(drained)
     }
 
     /// Hands out what was read.
@@ -215,18 +205,18 @@ impl Client {
         mut found: Found,
         on_message: &mut impl FnMut(&mut Line<'_>, MessageKind, &[u8]) -> Result<(), String>,
     ) -> Result<Found, String> {
-        let Self { socket, phase, exchange, greeting_due } = self;
-        let Phase::Open(peer) = phase else { return Ok(found) };
+        let Self { phase, exchange, greeting_due, .. } = self;
+        let Phase::Open(drive) = phase else { return Ok(found) };
         let mut now = None;
         loop {
-            let (event, link) = peer.poll_event_and_link();
+            let (event, sender) = drive.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
                     let bytes: &[u8] = match &payload {
                         Payload::Slice(slice) => slice,
                         Payload::Buffer(buffer) => buffer,
                     };
-                    let mut line = Line { exchange, link, socket, now: *now.get_or_insert_with(Instant::now) };
+                    let mut line = Line { exchange, sender, now: *now.get_or_insert_with(Instant::now) };
                     if kind != MessageKind::Text || !bytes.starts_with(WSE) {
                         on_message(&mut line, kind, bytes)?;
                     } else if line.receive_wse(bytes)? && std::mem::take(greeting_due) {
@@ -242,9 +232,9 @@ impl Client {
 
     /// Begins the closing handshake.
     pub(crate) fn close(&mut self) -> Result<(), String> {
-        let mut line = self.line(Instant::now())?;
-        line.link.send_close(Some(CloseCode::NORMAL_CLOSURE), "").map_err(text)?;
-        line.flush();
+        let Phase::Open(drive) = &mut self.phase else { return Err(NOT_OPEN.into()) };
+        drive.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).map_err(text)?;
+        drive.flush(); // a failure is found when it is read
         Ok(())
     }
 }
@@ -253,21 +243,11 @@ impl Line<'_> {
     /// Queues the next message, which was due at that moment. Compressed, if that was agreed on.
     #[inline]
     pub(crate) fn send(&mut self, content: &mut Content, due: Instant) -> Result<(), String> {
-        if !self.link.state().can_send() {
-            return Err(end(self.link));
+        if !self.sender.link.state().can_send() {
+            return Err(end(self.sender.link));
         }
         let (kind, number) = (content.kind(), self.exchange.next);
-        let message = content.message(number);
-        if self.link.is_large(message.len(), Some(true)) {
-            // Piece by piece: each leaves while it is in the cache.
-            let mut large = self.link.begin_large(kind, message.len()).map_err(text)?;
-            for piece in message.chunks(buffers::WRITE_SIZE) {
-                self.link.append_large(&mut large, piece);
-                let _ = self.link.flush(self.socket, Mode::NonBlocking); // a failure is found when it is read
-            }
-        } else {
-            self.link.send_message(kind, message, Some(true)).map_err(text)?;
-        }
+        self.sender.send_message(kind, content.message(number), Some(true)).map_err(text)?;
         self.exchange.next += 1;
         self.exchange.due.push_back(due);
         Ok(())
@@ -288,7 +268,7 @@ impl Line<'_> {
     /// Writes what is queued, as far as the socket takes it.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        let _ = self.link.flush(self.socket, Mode::NonBlocking); // a failure is found when it is read
+        self.sender.flush(); // a failure is found when it is read
     }
 
     /// Takes a message of WSE's own protocol; true: the connection is ready.
@@ -296,7 +276,7 @@ impl Line<'_> {
         let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
         if has(WSE_PING) {
             self.exchange.pings += 1;
-            self.link.send_message(MessageKind::Text, WSE_PONG, None).map_err(text)?;
+            self.sender.link.send_message(MessageKind::Text, WSE_PONG, None).map_err(text)?;
             return Ok(false);
         }
         if has(WSE_ERROR) {

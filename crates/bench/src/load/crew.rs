@@ -111,9 +111,11 @@ impl<'a> Crew<'a> {
     /// Begins to open a connection, under a number that is free.
     pub(crate) fn connect(&mut self, number: usize) -> Result<(), String> {
         let greeting_due = self.options.token.is_some();
-        let client = Client::connect(self.options.address, &self.request, greeting_due, self.serial, self.send_buffer)?;
+        let (client, fd) =
+            Client::connect(self.options.address, &self.request, greeting_due, self.serial, self.send_buffer)?;
         self.serial += 1;
-        self.watch(client.raw(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut SourceFd(&fd), Token(number), interest).map_err(text)?;
         if number >= self.clients.len() {
             self.clients.resize_with(number + 1, || None);
         }
@@ -123,8 +125,8 @@ impl<'a> Crew<'a> {
 
     /// Forgets a client; whatever it had under way is lost.
     pub(crate) fn forget(&mut self, number: usize) {
-        if let Some(client) = self.clients.get_mut(number).and_then(Option::take) {
-            let _ = self.poll.registry().deregister(&mut SourceFd(&client.raw())); // closing it does as much
+        if let Some(client) = self.clients.get_mut(number) {
+            *client = None; // what is closed is watched no longer
         }
     }
 
@@ -136,10 +138,6 @@ impl<'a> Crew<'a> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
             result => result.map(|()| true).map_err(text),
         }
-    }
-
-    fn watch(&mut self, fd: std::os::fd::RawFd, token: Token, interest: Interest) -> Result<(), String> {
-        self.poll.registry().register(&mut SourceFd(&fd), token, interest).map_err(text)
     }
 
     /// Whether compression was agreed on, if it was offered.

@@ -27,7 +27,7 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
             let Some(client) = &mut crew.clients[number] else { continue };
             let mut line = client.line(now)?;
             // One that has not answered the last gets no other: it is asked in the end.
-            if line.exchange.due.is_empty() && line.link.state().can_send() {
+            if line.exchange.due.is_empty() && line.sender.link.state().can_send() {
                 line.send(&mut crew.content, due)?;
                 line.flush();
             }
@@ -78,7 +78,7 @@ fn ask_all(crew: &mut Crew<'_>, lost: &mut Lost) -> Result<(), String> {
     let now = Instant::now();
     for client in crew.clients.iter_mut().flatten() {
         let mut line = client.line(now)?;
-        if line.link.state().can_send() {
+        if line.sender.link.state().can_send() {
             line.send(&mut crew.content, now)?;
             line.flush();
         }

@@ -97,7 +97,7 @@ fn echo(crew: &mut Crew<'_>) -> Result<(u64, Option<String>), String> {
     let (mut left, mut reason) = (0_usize, None);
     for client in crew.clients.iter_mut().flatten() {
         let mut line = client.line(now)?;
-        if line.link.state().can_send() {
+        if line.sender.link.state().can_send() {
             line.send(&mut crew.content, now)?;
             line.flush();
             left += 1;

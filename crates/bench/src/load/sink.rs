@@ -139,8 +139,8 @@ impl Load {
             return Ok(false);
         };
         let mut line = client.line(now)?;
-        if line.link.queued() < QUEUED {
-            if line.link.deflate().is_some() {
+        if line.sender.link.queued() < QUEUED {
+            if line.sender.link.deflate().is_some() {
                 // Compressed with what came before in mind, so not to be made beforehand.
                 for _ in 0..block.messages {
                     line.send(&mut crew.content, now)?;
@@ -148,7 +148,7 @@ impl Load {
                 }
             } else {
                 let bytes = block.messages * block.size as u64;
-                line.link.send_encoded(&block.frames, block.messages, bytes).map_err(text)?;
+                line.sender.link.send_encoded(&block.frames, block.messages, bytes).map_err(text)?;
             }
             sink.sent += block.messages;
             if now >= sink.ask {
@@ -157,7 +157,7 @@ impl Load {
             }
         }
         line.flush();
-        Ok(line.link.queued() == 0)
+        Ok(line.sender.link.queued() == 0)
     }
 
     /// Takes what comes.
@@ -202,7 +202,7 @@ impl Load {
 
 impl Sink {
     fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
-        line.link.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
+        line.sender.link.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
         self.asked.push_back(self.sent);
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
+use super::Sender;
 use crate::keepalive::Due;
 use crate::peer::{Failure, LargeSend, Peer, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
@@ -24,6 +25,16 @@ enum Stream<S> {
     Ended(S),
     /// TCP is over.
     Over,
+}
+
+impl<S: Borrow<Socket>> Stream<S> {
+    #[inline]
+    fn socket(&self) -> Option<&Socket> {
+        match self {
+            Self::Socket(socket) => Some(socket.borrow()),
+            _ => None,
+        }
+    }
 }
 
 /// How far a connection is.
@@ -142,6 +153,19 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         came
     }
 
+    /// Reads once, for whoever is told of edges (epoll(7)); true: there is nothing more to be read before the
+    /// next. `closed`: an edge has told that the peer has ended its direction; it was the last.
+    #[inline]
+    pub fn read_edge(&mut self, closed: bool) -> bool {
+        let mut drained = true;
+        self.read_by(false, usize::MAX, |operation, socket| {
+            let result = operation.read(socket, Mode::NonBlocking);
+            drained = operation.is_drained(&result) && !(closed && result.is_ok());
+            result
+        });
+        drained || self.peer.link.is_eof()
+    }
+
     /// Takes bytes that somebody else has read.
     pub fn receive(&mut self, bytes: &[u8]) {
         // In pieces of the read buffer's size: what is larger would not fit the buffers lent.
@@ -164,19 +188,32 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         self.peer.poll_event()
     }
 
+    /// The same, with what answers it while its payload still lies where it was read.
+    #[inline]
+    pub fn poll_event_and_sender(&mut self) -> (Option<PeerEvent<'_, B>>, Sender<'_, B>) {
+        let socket = self.stream.socket();
+        let (event, link) = self.peer.poll_event_and_link();
+        (event, Sender { link, socket })
+    }
+
     // ---- sending ----
+
+    /// What sends.
+    #[inline]
+    pub fn sender(&mut self) -> Sender<'_, B> {
+        Sender { link: &mut self.peer.link, socket: self.stream.socket() }
+    }
 
     /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
     #[inline]
     pub fn flush(&mut self) -> Flushed {
-        self.try_flush().unwrap_or(Flushed::All)
+        self.sender().flush()
     }
 
     /// The same, with the error.
     #[inline]
     pub fn try_flush(&mut self) -> io::Result<Flushed> {
-        let Stream::Socket(socket) = &self.stream else { return Ok(Flushed::All) };
-        self.peer.link.flush(socket.borrow(), Mode::NonBlocking)
+        self.sender().try_flush()
     }
 
     /// Hands the kernel what is queued, and then the rest of a large message from where it lies, as far as it
@@ -265,6 +302,19 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             return Progress::Open;
         }
         self.advance_closing(now())
+    }
+
+    /// Flushes, and makes the steps of the ending that this allows: each may have something to say.
+    #[inline]
+    pub fn flush_and_advance(&mut self, now: impl Fn() -> Instant) -> (Flushed, Progress) {
+        loop {
+            let flushed = self.flush();
+            let left = self.peer.link.queued();
+            let progress = self.advance(&now);
+            if progress == Progress::Open || self.peer.link.queued() == left {
+                return (flushed, progress);
+            }
+        }
     }
 
     fn advance_closing(&mut self, now: Instant) -> Progress {

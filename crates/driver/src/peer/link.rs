@@ -371,11 +371,21 @@ impl<B: PayloadBuffer> Link<B> {
         if self.is_forked() {
             return encoder(&mut self.connection, &mut Vec::new());
         }
-        let Some(secure) = &mut self.secure else { return encoder(&mut self.connection, self.output.tail()) };
+        let Some(secure) = &mut self.secure else {
+            let encoded = encoder(&mut self.connection, self.output.tail());
+            if self.output.is_empty() {
+                self.output.clear(); // it was refused, and nobody may ever flush again
+            }
+            return encoded;
+        };
         if secure.plain.capacity() == 0 {
             secure.plain = buffers::take_write();
         }
-        encoder(&mut self.connection, &mut secure.plain)
+        let encoded = encoder(&mut self.connection, &mut secure.plain);
+        if secure.plain.is_empty() {
+            buffers::give_write(mem::take(&mut secure.plain));
+        }
+        encoded
     }
 
     /// Encrypts what is to be: all frames that wait share the records, of up to 16 KiB each.

@@ -10,7 +10,7 @@ const BLOCK: usize = 64 * 1024;
 
 /// A block of frames that is sent again and again, renumbered.
 pub(crate) struct Blast {
-    block: Vec<u8>,
+    pub(super) block: Vec<u8>,
     /// Where each frame's payload starts in the block.
     payloads: Vec<usize>,
     size: usize,

@@ -1,12 +1,10 @@
 //! `/file`: so many bytes in messages of one size, and what they hash to; again whenever the client asks.
 
 use sha2::{Digest as _, Sha256};
-use wirespeed_driver::peer::Link;
 use wirespeed_driver::protocol::{MessageKind, SendError};
-use wirespeed_driver::socket::Socket;
 
 use super::super::hex;
-use super::{parse_size, pattern, write_number};
+use super::{Sender, parse_size, pattern, write_number};
 
 /// The text message that asks for another transfer.
 const AGAIN: &[u8] = b"again";
@@ -14,7 +12,7 @@ const AGAIN: &[u8] = b"again";
 /// Transfers of the same bytes.
 pub(crate) struct File {
     /// A whole message; its number is that of the last that was sent.
-    message: Vec<u8>,
+    pub(super) message: Vec<u8>,
     /// Bytes of a transfer.
     bytes: u64,
     /// Those of this one that were not sent yet.
@@ -43,15 +41,15 @@ impl File {
     }
 
     /// Queues the next message, hashed as it leaves; false: everything was sent.
-    pub(crate) fn send(&mut self, link: &mut Link, socket: &Socket) -> Result<bool, SendError> {
+    pub(crate) fn send(&mut self, sender: &mut Sender<'_>) -> Result<bool, SendError> {
         if self.transfers == 0 {
             return Ok(false);
         }
         if self.left == 0 {
-            link.send_message(MessageKind::Text, self.end().as_bytes(), Some(false))?;
+            sender.send_message(MessageKind::Text, self.end().as_bytes(), Some(false))?;
             return Ok(true);
         }
-        super::send(link, socket, MessageKind::Binary, self.advance())?;
+        sender.send_message(MessageKind::Binary, self.advance(), None)?;
         Ok(true)
     }
 

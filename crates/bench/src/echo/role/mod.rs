@@ -6,17 +6,22 @@ mod count;
 mod file;
 mod stamp;
 
-use wirespeed_driver::buffers;
-use wirespeed_driver::peer::Link;
+use wirespeed_driver::drive;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError};
-use wirespeed_driver::socket::{Mode, Socket};
 
 use blast::Blast;
 use count::Count;
 use file::File;
 
-/// Bytes queued above which nothing more is produced, or read, until the client has read.
-const HIGH_WATER: usize = 256 * 1024;
+/// Bytes queued above which nothing more is produced until the client has read.
+pub(crate) const HIGH_WATER: usize = 256 * 1024;
+
+/// Bytes of answers queued above which nothing more is received until the client has read. A client that
+/// sends everything before it reads anything is served as long as no more has to be kept for it.
+const MOST_QUEUED: usize = 1024 * 1024;
+
+/// What sends.
+type Sender<'a> = drive::Sender<'a, Vec<u8>>;
 
 /// What a connection is for.
 pub(crate) enum Role {
@@ -65,38 +70,35 @@ impl Role {
         }
     }
 
-    /// Bytes queued above which nothing more is received until the client has read. Of the two directions of
-    /// a duplex, neither waits for the other: what it produces itself never stops it from receiving, only a
-    /// client that asks for reports and does not read them.
+    /// Bytes queued above which nothing more is received, until no more than a quarter is left. What is sent
+    /// unasked is less than that by [`MOST_QUEUED`]: of two directions neither waits for the other, and what
+    /// is only counted is always received.
     pub(crate) fn most_queued(&self) -> usize {
-        match self {
-            Self::Duplex(..) => 4 * HIGH_WATER,
-            _ => HIGH_WATER,
-        }
+        MOST_QUEUED
+            + match self {
+                Self::Blast(blast) | Self::Duplex(blast, _) => HIGH_WATER + blast.block.len(),
+                Self::File(file) => HIGH_WATER + file.message.len(),
+                _ => 0,
+            }
     }
 
-    /// Queues what is to be sent unasked, as far as the client reads. False: there is nothing.
-    pub(crate) fn produce(&mut self, link: &mut Link, socket: &Socket) -> bool {
-        let mut produced = false;
-        while link.state().can_send() && link.queued() < HIGH_WATER {
-            let more = match self {
-                Self::Blast(blast) | Self::Duplex(blast, _) => blast.send(link).is_ok(),
-                Self::File(file) => file.send(link, socket).unwrap_or(false),
+    /// Queues what is to be sent unasked, as far as the client reads. False: there is nothing more.
+    pub(crate) fn produce(&mut self, sender: &mut Sender<'_>) -> bool {
+        let mut more = sender.link.state().can_send();
+        while more && sender.link.queued() < HIGH_WATER {
+            more = match self {
+                Self::Blast(blast) | Self::Duplex(blast, _) => blast.send(sender.link).is_ok(),
+                Self::File(file) => file.send(sender).unwrap_or(false),
                 _ => false,
             };
-            if !more {
-                break;
-            }
-            produced = true;
         }
-        produced
+        more
     }
 
     /// Answers a message.
     pub(crate) fn receive(
         &mut self,
-        link: &mut Link,
-        socket: &Socket,
+        sender: &mut Sender<'_>,
         kind: MessageKind,
         payload: &Payload<'_, Vec<u8>>,
     ) -> Result<(), SendError> {
@@ -105,9 +107,9 @@ impl Role {
             Payload::Buffer(buffer) => buffer,
         };
         match self {
-            Self::Echo => send(link, socket, kind, bytes),
-            Self::Stamp(reply) => stamp::answer(link, socket, kind, bytes, reply),
-            Self::Sink(count) | Self::Duplex(_, count) => count.receive(link, kind, bytes),
+            Self::Echo => sender.send_message(kind, bytes, None),
+            Self::Stamp(reply) => stamp::answer(sender, kind, bytes, reply),
+            Self::Sink(count) | Self::Duplex(_, count) => count.receive(sender.link, kind, bytes),
             Self::File(file) => {
                 file.receive(kind, bytes);
                 Ok(())
@@ -115,20 +117,6 @@ impl Role {
             Self::Blast(_) | Self::Close(_) | Self::Deaf => Ok(()),
         }
     }
-}
-
-/// Queues a message, and writes as much of it as the client reads now if it is large.
-fn send(link: &mut Link, socket: &Socket, kind: MessageKind, bytes: &[u8]) -> Result<(), SendError> {
-    if !link.is_large(bytes.len(), None) {
-        return link.send_message(kind, bytes, None);
-    }
-    // Piece by piece: each leaves while it is in the cache.
-    let mut large = link.begin_large(kind, bytes.len())?;
-    for piece in bytes.chunks(buffers::WRITE_SIZE) {
-        link.append_large(&mut large, piece);
-        let _ = link.flush(socket, Mode::NonBlocking); // a failure is kept by the link
-    }
-    Ok(())
 }
 
 /// A size of messages that are numbered by the server.

@@ -1,9 +1,9 @@
 //! `/stamp`: an echo that carries the times at which the server took the message and sent the reply.
 
 use rustix::time::{ClockId, clock_gettime};
-use wirespeed_driver::peer::Link;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
-use wirespeed_driver::socket::{Mode, Socket};
+
+use super::Sender;
 
 /// Where the times lie in the payload, each 8 bytes little-endian. The first 8 are the client's.
 const TAKEN: std::ops::Range<usize> = 8..16;
@@ -12,8 +12,7 @@ const SENT: std::ops::Range<usize> = 16..24;
 /// Sends a message back with the times in it, at once: what waited for others would carry a time at which it
 /// was not sent.
 pub(crate) fn answer(
-    link: &mut Link,
-    socket: &Socket,
+    sender: &mut Sender<'_>,
     kind: MessageKind,
     bytes: &[u8],
     reply: &mut Vec<u8>,
@@ -21,14 +20,14 @@ pub(crate) fn answer(
     let taken = now();
     if kind != MessageKind::Binary || bytes.len() < SENT.end {
         let reason = "a binary message of 24 bytes or more was due";
-        return link.send_close(Some(CloseCode::POLICY_VIOLATION), reason);
+        return sender.link.send_close(Some(CloseCode::POLICY_VIOLATION), reason);
     }
     reply.clear();
     reply.extend_from_slice(bytes);
     reply[TAKEN].copy_from_slice(&taken.to_le_bytes());
     reply[SENT].copy_from_slice(&now().to_le_bytes());
-    link.send_message(MessageKind::Binary, reply, None)?;
-    let _ = link.flush(socket, Mode::NonBlocking); // a failure is kept by the link
+    sender.link.send_message(MessageKind::Binary, reply, None)?;
+    sender.flush();
     Ok(())
 }
 

@@ -55,6 +55,8 @@ impl<B: PayloadBuffer> Link<B> {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
             self.deferred_pong = Some(Box::new(payload));
         } else {
+            // One that still waits is for an earlier ping, which this answers too: it must not come behind.
+            self.deferred_pong = None;
             self.encode_pong(&payload);
         }
     }

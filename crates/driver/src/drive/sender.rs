@@ -1,0 +1,63 @@
+//! Sending while a received payload is still looked at, where it was read.
+
+use std::io;
+
+use wirespeed_protocol::{MessageKind, PayloadBuffer, SendError};
+
+use crate::buffers;
+use crate::peer::Link;
+use crate::socket::{Mode, Socket};
+use crate::write_queue::Flushed;
+
+/// The sending side of a [`Drive`](super::Drive), lent.
+pub struct Sender<'a, B> {
+    /// What encodes, and has what is queued.
+    pub link: &'a mut Link<B>,
+    /// None: somebody else writes, or nobody any more.
+    pub(super) socket: Option<&'a Socket>,
+}
+
+impl<B: PayloadBuffer> Sender<'_, B> {
+    /// Queues a message, `compress` as for [`Link::send_message`]. What the kernel takes of a large one leaves
+    /// meanwhile: from where it lies or, if it is to be masked or encrypted, piece by piece, each while it is
+    /// in the cache.
+    #[inline]
+    pub fn send_message(&mut self, kind: MessageKind, payload: &[u8], compress: Option<bool>) -> Result<(), SendError> {
+        if self.link.is_large(payload.len(), compress) {
+            return self.send_large(kind, payload);
+        }
+        self.link.send_message(kind, payload, compress)
+    }
+
+    fn send_large(&mut self, kind: MessageKind, payload: &[u8]) -> Result<(), SendError> {
+        let mut large = self.link.begin_large(kind, payload.len())?;
+        let mut flushed = Flushed::All;
+        let mut rest = payload;
+        if let Some(socket) = self.socket
+            && self.link.is_bare()
+        {
+            rest = &payload[self.link.write_large(&mut large, payload, socket)..];
+            flushed = Flushed::Blocked;
+        }
+        for piece in rest.chunks(buffers::WRITE_SIZE) {
+            self.link.append_large(&mut large, piece);
+            if flushed == Flushed::All {
+                flushed = self.flush();
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
+    #[inline]
+    pub fn flush(&mut self) -> Flushed {
+        self.try_flush().unwrap_or(Flushed::All)
+    }
+
+    /// The same, with the error.
+    #[inline]
+    pub fn try_flush(&mut self) -> io::Result<Flushed> {
+        let Some(socket) = self.socket else { return Ok(Flushed::All) };
+        self.link.flush(socket, Mode::NonBlocking)
+    }
+}

@@ -1,0 +1,352 @@
+//! Two drives that send, receive and close in any order, each step when the input says so: messages arrive
+//! whole and in order, what is sent before a close frame arrives before it, and all ends in its time.
+
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::Drive;
+use wirespeed_driver::buffers::WRITE_SIZE;
+use wirespeed_driver::drive::{Progress, Reading};
+use wirespeed_driver::peer::{LargeSend, PeerEvent};
+use wirespeed_driver::tls::client::Version;
+use wirespeed_protocol::{CloseCode, MessageKind, SendError, State};
+
+use crate::input::Input;
+use crate::opened::{Choices, early, open};
+use crate::pipe::Pipe;
+use crate::support::{Rng, owned};
+
+type Message = (MessageKind, Vec<u8>);
+
+/// One drive, and what its application does.
+struct End {
+    drive: Drive<Vec<u8>>,
+    /// Messages of which everything was queued.
+    sent: Vec<Message>,
+    received: Vec<Message>,
+    /// A message whose rest has yet to be queued, and where that begins.
+    large: Option<(LargeSend, Message, usize)>,
+    fragments: Option<Message>,
+    pings: Vec<Vec<u8>>,
+    pongs: Vec<Vec<u8>>,
+    /// Something was read, and not all events were taken.
+    unpolled: bool,
+}
+
+struct World {
+    ends: [End; 2],
+    pipe: Pipe,
+    now: Instant,
+    /// The stream was cut, or somebody was slower than a timeout: not everything has to arrive.
+    cut: bool,
+    /// Drives ping by themselves, and who answers such a ping need not answer one before it.
+    pings: bool,
+}
+
+/// Without TLS.
+pub fn run(data: &[u8]) {
+    World::run(data, false);
+}
+
+/// With TLS at both ends, whose records are cut and joined anywhere.
+pub fn run_tls(data: &[u8]) {
+    World::run(data, true);
+}
+
+impl World {
+    /// The first bytes choose what the openings agree on, the others the steps.
+    fn run(data: &[u8], tls: bool) {
+        let mut input = Input::new(data);
+        let choice = input.byte();
+        let version = if choice & 1 == 0 { Version::Tls13 } else { Version::Tls12 };
+        let choices = Choices {
+            tls: tls.then_some(version),
+            deflate: choice & 2 != 0,
+            keepalive: choice & 4 != 0,
+            early: usize::from(choice >> 3 & 3),
+        };
+        let (mut rng, now) = (Rng::new(u64::from(input.byte())), Instant::now());
+        let (drives, pipe) = open(&choices, now, &mut rng);
+        let mut world = Self { ends: drives.map(End::new), pipe, now, cut: false, pings: choices.keepalive };
+        world.ends[1].sent = (0..choices.early).map(|number| (MessageKind::Binary, early(number))).collect();
+        for _ in 0..300 {
+            if input.is_empty() {
+                break;
+            }
+            world.step(&mut input);
+            world.check();
+        }
+        world.finish(usize::from(choice >> 5 & 1));
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let step = input.byte();
+        let (at, now) = (usize::from(step & 1), self.now);
+        let end = &mut self.ends[at];
+        match step >> 1 & 15 {
+            0 | 1 => end.send(step, input.payload()),
+            2 => end.send_large(step, input.number()),
+            3 => drop(end.append(usize::from(input.number()))),
+            4 => end.send_fragment(step, input.payload()),
+            5 => end.ping(input.payload()),
+            6 => drop(end.drive.flush()),
+            7 => drop(end.read(step & 32 != 0)),
+            8 => drop(end.poll(usize::from(input.below(4)), now)),
+            9 => drop(end.poll(usize::MAX, now)),
+            10..=12 => {
+                let most = [1, 3, 50, 1000, 4000, 1 << 16][usize::from(input.below(6))];
+                self.pipe.carry(at, most);
+            }
+            13 if step & 0xE0 == 0xE0 => {
+                self.pipe.end(at);
+                self.cut = true;
+            }
+            13 if step & 0xE0 == 0xC0 => self.pass(Duration::from_millis(u64::from(input.byte()) * 100)),
+            13 if step & 0x80 != 0 => {
+                let code = CloseCode(4000 + u16::from(input.byte()));
+                let refused = end.drive.begin_close(Some(code), "bye", now).is_err();
+                assert!(!refused || end.drive.peer.link.is_mid_frame());
+            }
+            _ => drop(end.drive.advance(|| now)),
+        }
+    }
+
+    /// Time passes. Whoever is too slow for it may lose something.
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        let now = self.now;
+        for end in &mut self.ends {
+            self.cut |= end.drive.is_closing_limited() && end.drive.deadline(now).is_some_and(|due| due <= now);
+            end.drive.handle_deadline(now, Reading::Going);
+            self.cut |= end.drive.peer.link.failure().is_some();
+        }
+    }
+
+    /// What holds at any moment.
+    fn check(&self) {
+        for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
+            let link = &end.drive.peer.link;
+            assert!(other.sent.starts_with(&end.received), "what arrives is what was sent, in order");
+            if link.close_received().is_some() {
+                assert_eq!(end.received.len(), other.sent.len(), "what was sent before a close arrives before it");
+            }
+            let mut pings = end.pings.iter();
+            assert!(end.pongs.iter().all(|pong| pings.any(|ping| ping == pong)), "pongs answer pings, in order");
+            assert!(self.cut || link.failure().is_none(), "{:?}", link.failure());
+        }
+    }
+
+    /// Lets everything happen that can happen without time.
+    fn rest(&mut self) {
+        for _ in 0..100_000 {
+            let mut moved = false;
+            for at in 0..2 {
+                moved |= self.ends[at].turn(self.now);
+                moved |= self.pipe.carry(at, 1 << 16);
+            }
+            self.check();
+            if !moved {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// `closer`: who closes, unless somebody has.
+    fn finish(mut self, closer: usize) {
+        self.rest();
+        if !self.cut && self.ends.iter().all(|end| end.drive.peer.link.state() == State::Open) {
+            for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
+                assert_eq!(end.received.len(), other.sent.len(), "everything arrives");
+                let answered = end.pongs.last() == end.pings.last();
+                assert!(answered || self.pings, "the last ping is answered");
+                assert_eq!(end.drive.peer.link.queued(), 0);
+            }
+            self.ends[closer].drive.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", self.now).unwrap();
+            self.rest();
+        }
+        if self.cut {
+            // The stream has ended for one: whoever is left waits no longer than it may.
+            let now = self.now;
+            for end in &mut self.ends {
+                end.drive.limit_closing(now);
+                let deadline = end.drive.deadline(now);
+                assert!(end.drive.is_over() || deadline.is_some());
+                assert_eq!(end.drive.advance(|| deadline.unwrap_or(now)), Progress::Over);
+            }
+            return;
+        }
+        for end in &self.ends {
+            assert!(end.drive.is_over(), "nobody has to wait for a timeout");
+            assert_eq!(end.drive.peer.link.state(), State::Closed);
+            // But for a part of the other's last word of TLS.
+            assert!(end.drive.peer.held_capacity() < 64, "{}", end.drive.peer.held_capacity());
+        }
+        let [first, second] = self.ends.each_ref().map(|end| &end.drive.peer.link);
+        assert_eq!((first.close_received(), first.close_sent()), (second.close_sent(), second.close_received()));
+    }
+}
+
+impl End {
+    fn new(drive: Drive<Vec<u8>>) -> Self {
+        Self {
+            drive,
+            sent: Vec::new(),
+            received: Vec::new(),
+            large: None,
+            fragments: None,
+            pings: Vec::new(),
+            pongs: Vec::new(),
+            unpolled: true, // something may have come with the opening
+        }
+    }
+
+    /// Whether something was queued; it is refused only in the middle of a message, or after the end.
+    fn allows(&self, result: Result<(), SendError>, in_message: bool) -> bool {
+        let link = &self.drive.peer.link;
+        let expected = if link.is_mid_frame() {
+            Err(SendError::MessageOpen)
+        } else if !link.state().can_send() {
+            Err(SendError::NotOpen)
+        } else if in_message {
+            Err(SendError::MessageOpen)
+        } else {
+            Ok(())
+        };
+        assert_eq!(result.is_ok(), expected.is_ok(), "{result:?}");
+        result.is_ok()
+    }
+
+    fn send(&mut self, step: u8, payload: Vec<u8>) {
+        let (message, compress) = (message(step, payload), [None, Some(true), Some(false)][usize::from(step >> 6) % 3]);
+        let result = self.drive.sender().send_message(message.0, &message.1, compress);
+        if self.allows(result, self.fragments.is_some()) {
+            self.sent.push(message);
+        }
+    }
+
+    /// A message that is not queued at once, unless the step says so.
+    fn send_large(&mut self, step: u8, more: u16) {
+        if self.sent.iter().filter(|(_, bytes)| bytes.len() > WRITE_SIZE).count() > 2 {
+            return; // enough of them
+        }
+        let payload: Vec<u8> = (0..WRITE_SIZE + 1 + usize::from(more)).map(|at| (at % 251) as u8).collect();
+        if step & 64 != 0 {
+            return self.send(step, payload);
+        }
+        let message = message(step, payload);
+        let begun = self.drive.peer.link.begin_large(message.0, message.1.len());
+        let refused = begun.as_ref().map(|_| ()).map_err(|error| *error);
+        if let Ok(large) = begun {
+            self.large = Some((large, message, 0));
+        } else {
+            self.allows(refused, self.fragments.is_some());
+        }
+    }
+
+    /// Queues up to `most` bytes more of a large message; whether there was one.
+    fn append(&mut self, most: usize) -> bool {
+        let Some((mut large, message, start)) = self.large.take() else { return false };
+        let stop = message.1.len().min(start + most.max(1));
+        let done = self.drive.peer.link.append_large(&mut large, &message.1[start..stop]);
+        assert_eq!(done, stop == message.1.len());
+        if !done {
+            self.large = Some((large, message, stop));
+        } else {
+            self.sent.push(message);
+        }
+        true
+    }
+
+    fn send_fragment(&mut self, step: u8, payload: Vec<u8>) {
+        let (kind, payload) = message(step, payload);
+        let link = &mut self.drive.peer.link;
+        let Some((kind, mut whole)) = self.fragments.take() else {
+            let result = link.send_first_fragment(kind, &payload, None);
+            if self.allows(result, false) {
+                self.fragments = Some((kind, payload));
+            }
+            return;
+        };
+        let (_, payload) = message(if kind == MessageKind::Text { 32 } else { 0 }, payload);
+        let fin = step & 64 != 0;
+        let result = link.send_fragment(&payload, fin);
+        if !self.allows(result, false) {
+            self.fragments = Some((kind, whole));
+            return;
+        }
+        whole.extend(payload);
+        if fin {
+            self.sent.push((kind, whole));
+        } else {
+            self.fragments = Some((kind, whole));
+        }
+    }
+
+    fn ping(&mut self, mut payload: Vec<u8>) {
+        payload.truncate(120);
+        payload.extend_from_slice(&(self.pings.len() as u32).to_le_bytes()); // no two are the same
+        if self.drive.peer.link.send_ping(&payload).is_ok() {
+            self.pings.push(payload);
+        }
+    }
+
+    /// Reads once, if all that came before was taken.
+    fn read(&mut self, wanted: bool) -> bool {
+        if self.unpolled || self.drive.peer.link.is_eof() {
+            return false;
+        }
+        self.unpolled = true;
+        self.drive.read(wanted, usize::MAX)
+    }
+
+    /// Takes up to `most` events; whether there were any.
+    fn poll(&mut self, most: usize, now: Instant) -> bool {
+        for taken in 0..most {
+            match self.drive.poll_event() {
+                Some(PeerEvent::Message { kind, payload }) => self.received.push((kind, owned(payload))),
+                Some(PeerEvent::Pong(payload)) => {
+                    let payload = payload.as_slice();
+                    self.drive.peer.link.keepalive.handle_pong(payload, now);
+                    if payload.len() > 4 || self.pings.iter().any(|ping| ping == payload) {
+                        self.pongs.push(payload.to_vec());
+                    }
+                }
+                Some(PeerEvent::Ping(_) | PeerEvent::Closing) => {}
+                Some(PeerEvent::Fragment { .. }) => panic!("whole messages were asked for"),
+                None => {
+                    self.unpolled = false;
+                    return taken > 0;
+                }
+            }
+        }
+        most > 0
+    }
+
+    /// Does all that can be done at once; whether that was anything.
+    fn turn(&mut self, now: Instant) -> bool {
+        if self.drive.is_over() {
+            self.large = None;
+            self.drive.peer.link.abandon_large();
+            return self.poll(usize::MAX, now);
+        }
+        let written = self.drive.peer.link.written();
+        let mut moved = self.append(WRITE_SIZE);
+        if self.fragments.is_some() && self.drive.peer.link.state().can_send() && !self.drive.peer.link.is_mid_frame() {
+            self.send_fragment(64, Vec::new());
+            moved = true;
+        }
+        moved |= self.poll(usize::MAX, now) | self.read(true);
+        moved |= self.poll(usize::MAX, now);
+        let progress = self.drive.flush_and_advance(|| now).1;
+        moved || progress == Progress::Over || self.drive.peer.link.written() != written
+    }
+}
+
+/// A message; the step chooses its kind.
+fn message(step: u8, mut payload: Vec<u8>) -> Message {
+    if step & 32 == 0 {
+        return (MessageKind::Binary, payload);
+    }
+    payload.iter_mut().for_each(|byte| *byte &= 127);
+    (MessageKind::Text, payload)
+}

@@ -1,0 +1,131 @@
+//! Input that is lent out and put back at any moment: what is received is what one sees who has all bytes at
+//! once.
+
+use std::time::Instant;
+
+use wirespeed_driver::buffers::ReadBuffer;
+use wirespeed_driver::peer::{Peer, PeerEvent};
+use wirespeed_driver::{Keepalive, buffers};
+use wirespeed_protocol::deflate::Params;
+use wirespeed_protocol::{CloseFrame, Delivery, Limits, Side, State};
+
+use crate::input::{Input, pieces};
+use crate::support::{Rng, Seen, connection_with, owned, params};
+
+/// What is seen of a connection, from its first byte to its end.
+#[derive(Debug, Default, PartialEq)]
+struct Outcome {
+    events: Vec<Seen>,
+    /// That nothing more will be received was told so often.
+    closings: usize,
+    state: Option<State>,
+    failure: Option<String>,
+    close: Option<CloseFrame>,
+    /// What was answered; not by a client, whose keys are random.
+    output: Vec<u8>,
+}
+
+/// The first bytes choose the side, the parameters and the limits, as those of `receive` do; the others are
+/// what the peer sends, and its end.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let choice = input.byte();
+    let side = if choice & 1 == 0 { Side::Client } else { Side::Server };
+    let delivery = if choice & 2 == 0 { Delivery::Messages } else { Delivery::Fragments };
+    let deflate = (choice & 4 != 0).then(|| params(15, choice & 8 != 0));
+    let choice = input.byte();
+    let sizes = [None, Some(0), Some(10), Some(1000)];
+    let limits = Limits {
+        message_size: sizes[usize::from(choice & 3)].or(Some(1 << 20)),
+        fragment_size: sizes[usize::from(choice >> 2 & 3)],
+        fragments: [None, Some(1), Some(3), Some(4096)][usize::from(choice >> 4 & 3)],
+    };
+    let mut rng = Rng::new(u64::from(input.number()));
+    let bytes = input.rest();
+    let bytes = &bytes[..bytes.len().min(buffers::READ_SIZE / 2 - 1)];
+    let whole = at_once(peer(side, delivery, limits, deflate), bytes);
+    for _ in 0..3 {
+        assert_eq!(lent(peer(side, delivery, limits, deflate), bytes, &mut rng), whole);
+    }
+}
+
+fn peer(side: Side, delivery: Delivery, limits: Limits, deflate: Option<Params>) -> Peer {
+    let keepalive = Keepalive::new(None, None, Instant::now());
+    let mut peer = Peer::new(connection_with(side, limits, deflate), None, &[], Vec::new(), keepalive);
+    peer.set_delivery(delivery);
+    peer
+}
+
+fn at_once(mut peer: Peer, bytes: &[u8]) -> Outcome {
+    let mut outcome = Outcome::default();
+    peer.receive_slice(bytes);
+    while poll(&mut peer, &mut outcome) {}
+    peer.receive_eof();
+    end(peer, outcome)
+}
+
+/// The same bytes in pieces, while what was read is lent out, kept by somebody else, and put back.
+fn lent(mut peer: Peer, bytes: &[u8], rng: &mut Rng) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut pieces = pieces(bytes, rng).into_iter().filter(|piece| !piece.is_empty()).peekable();
+    let mut out: Option<(ReadBuffer, usize)> = None;
+    let mut more = true;
+    while more || out.is_some() || pieces.peek().is_some() || !peer.link.is_eof() {
+        match rng.below(8) {
+            0 | 1 => match pieces.next() {
+                Some(piece) => {
+                    peer.receive_slice(piece);
+                    more = true;
+                }
+                None => peer.receive_eof(),
+            },
+            2..=4 if out.is_none() => more = poll(&mut peer, &mut outcome),
+            5 if out.is_none() => out = Some(peer.take_input()),
+            6 => peer.shrink_input(),
+            _ => {
+                if let Some((input, start)) = out.take() {
+                    let kept = rng.below(2) == 0;
+                    peer.put_input(if kept { (ReadBuffer::exact(&input[start..]), 0) } else { (input, start) });
+                    more = true;
+                }
+            }
+        }
+        if out.is_some() || more && peer.has_input() {
+            assert!(peer.has_input() && !peer.poll_eof(), "what is lent out is still to come");
+        }
+    }
+    end(peer, outcome)
+}
+
+/// Takes an event; false: there is none.
+fn poll(peer: &mut Peer, outcome: &mut Outcome) -> bool {
+    let seen = match peer.poll_event() {
+        Some(PeerEvent::Message { kind, payload }) => Seen::Message(kind, owned(payload)),
+        Some(PeerEvent::Fragment { kind, payload, fin }) => Seen::Fragment(kind, owned(payload), fin),
+        Some(PeerEvent::Ping(payload)) => Seen::Ping(payload.as_slice().to_vec()),
+        Some(PeerEvent::Pong(payload)) => Seen::Pong(payload.as_slice().to_vec()),
+        Some(PeerEvent::Closing) => {
+            outcome.closings += 1;
+            return true;
+        }
+        None => return false,
+    };
+    assert_eq!(outcome.closings, 0, "an event behind the end: {seen:?}");
+    outcome.events.push(seen);
+    true
+}
+
+fn end(mut peer: Peer, mut outcome: Outcome) -> Outcome {
+    assert!(!peer.has_input() && peer.poll_eof());
+    assert!(!poll(&mut peer, &mut outcome));
+    outcome.state = Some(peer.link.state());
+    outcome.failure = peer.link.failure().map(|failure| format!("{failure:?}"));
+    outcome.close = peer.link.close_received().cloned();
+    if peer.side() == Side::Server {
+        outcome.output = peer.link.take_output();
+    } else {
+        drop(peer.link.take_output());
+    }
+    assert_eq!(peer.held_capacity(), 0, "a connection that is over holds no buffers");
+    outcome
+}
