@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._lazy import ssl as ssl_module
 from .._native import ServerSettings, ServerTLS
@@ -19,6 +19,9 @@ from ..tls import TLS
 from ..typing import LoggerLike
 from .common import AsyncOptions, ConnectionOptions, check_count, check_type
 from .compression import Deflate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AsyncServerOptions", "ServerOptions", "ServerSSL", "check_farewell", "check_ssl", "native_server_tls"]
 
@@ -61,6 +64,23 @@ class ServerOptions(ConnectionOptions):
         check_count("max_pending", self.max_pending)
         if not self.max_pending:
             raise ValueError("max_pending must be at least 1")
+
+    @classmethod
+    def of_unix(cls, **options: Any) -> Self:
+        """Return the options of ``unix_serve``.
+
+        Args:
+            **options: Its keyword arguments, as the user passed them.
+
+        Raises:
+            TypeError: One has a wrong type, or is not known.
+            ValueError: One has a wrong value.
+        """
+        known = {field.name for field in dataclasses.fields(cls) if field.init}
+        for name in options:
+            if name not in known:
+                raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
+        return cls(**options)
 
     def _compression(self) -> Deflate | str | None:
         # As the websockets library: windows of 4 KiB, for the sake of memory.

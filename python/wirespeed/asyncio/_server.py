@@ -23,13 +23,13 @@ from .._handshake.greeting import Greeting
 from .._handshake.negotiation import LINGER, say_failed, say_refused
 from .._handshake.responses import common_fields, plain_response
 from .._native import Opened, ServerOpening
-from .._net.binding import file_of, remove_file
+from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, ServerSSL, check_farewell
 from .._serving.handling import not_awaitable, tell_end
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..tls import TLS
-from ..typing import PathLike, StatusLike
+from ..typing import StatusLike
 from ._connection import Connection, attach, choose_port, native_arguments
 from ._deadline import Deadline
 from ._gate import Gate, InTask
@@ -93,7 +93,7 @@ class Server:
 
     def __init__(
         self,
-        bind: Callable[[], Awaitable[list[socket_module.socket]]],
+        place: Place,
         handler: Handler | None,
         options: AsyncServerOptions,
         *,
@@ -101,10 +101,9 @@ class Server:
         backlog: int,
         start_serving: bool,
         create_connection: Callable[..., ServerConnection] | None,
-        path: PathLike | None = None,
     ) -> None:
         self.logger = options.effective_logger
-        self._bind = bind
+        self._place = place
         self._handler = handler
         self._options = options
         self._settings = options.native()
@@ -113,10 +112,8 @@ class Server:
         self._backlog = backlog
         self._start_serving = start_serving
         self._create_connection = create_connection or ServerConnection
-        self._path = path
-        self._file: tuple[int, int] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sockets: list[socket_module.socket] = []
+        self._listeners = Listeners()
         self._acceptor: Acceptor | None = None
         self._greetings: Greetings | None = None
         self._serving = False
@@ -159,10 +156,8 @@ class Server:
             make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
             self._greetings = Greetings(self._loop, self._options.open_timeout, self._gate, make_opening, self._greeted)
         try:
-            self._sockets = await self._bind()
-            if self._path is not None:
-                self._file = file_of(self._path)
-            self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self._gate, self.logger)
+            self._listeners = await self._bind(self._loop)
+            self._acceptor = Acceptor(self._listeners.sockets, self._backlog, self._accepted, self._gate, self.logger)
             if self._is_closing:
                 self._stop_listening()
             elif self._start_serving:
@@ -173,6 +168,15 @@ class Server:
             raise
         return self
 
+    async def _bind(self, loop: asyncio.AbstractEventLoop) -> Listeners:
+        place, kind = self._place, socket_module.SOCK_STREAM
+        return place.bind(
+            [
+                await loop.getaddrinfo(host, place.port, family=place.family, type=kind, flags=place.flags)
+                for host in place.hosts
+            ]
+        )
+
     async def start_serving(self) -> None:
         """Accept connections; for a server made with ``start_serving=False``."""
         if self._acceptor is None:
@@ -180,7 +184,7 @@ class Server:
         if not self._serving and not self._is_closing:
             self._acceptor.start()
             self._serving = True
-            for sock in self._sockets:
+            for sock in self._listeners.sockets:
                 self.logger.info("server listening on %s", address_text(sock.getsockname()))
         elif is_turn_due():
             await give_turn()
@@ -240,7 +244,7 @@ class Server:
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
         """The listening sockets; none once it is closed."""
-        return tuple(self._sockets)
+        return self._listeners.sockets
 
     @property
     def connections(self) -> set[ServerConnection]:
@@ -315,19 +319,13 @@ class Server:
         for connection in list(self._connections):
             with contextlib.suppress(RuntimeError):
                 connection.abort()
-        for sock in self._sockets:
-            sock.close()
-        if self._path is not None:
-            remove_file(self._path, self._file)
+        self._listeners.close()
 
     def _stop_listening(self) -> None:
         if self._acceptor is not None:
             self._acceptor.stop()
-        socks, self._sockets = self._sockets, []
-        if self._path is not None:
-            remove_file(self._path, self._file)
-        for sock in socks:
-            sock.close()
+        listeners, self._listeners = self._listeners, Listeners()
+        listeners.close()
 
     # TLS.
 

@@ -9,7 +9,7 @@ import selectors
 import socket as socket_module
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,13 @@ from .._handshake.negotiation import LINGER, refuse, say_failed, say_refused
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
 from .._native import ServerOpening
-from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
+from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, Listeners
 from .._options.server import ServerOptions, ServerSSL, check_farewell
 from .._serving.handling import tell_end
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..tls import TLS
-from ..typing import PathLike, StatusLike
+from ..typing import StatusLike
 from ._connection import Connection
 from ._gate import Gate, InThread
 from ._greeting import Greetings
@@ -85,24 +85,21 @@ class Server:
 
     def __init__(
         self,
-        sockets: Sequence[socket_module.socket],
+        listeners: Listeners,
         handler: Handler,
         options: ServerOptions,
         *,
         ssl: ServerSSL,
         create_connection: Callable[..., ServerConnection] | None,
-        path: PathLike | None = None,
     ) -> None:
         self.logger = options.effective_logger
-        self.socket = sockets[0]
-        self._sockets = tuple(sockets)
+        self.socket = listeners.sockets[0]
+        self._listeners = listeners
         self._handler = handler
         self._options = options
         self._settings = options.native()
         self._ssl = ssl
         self._create_connection = create_connection or ServerConnection
-        self._path = path
-        self._file = None if path is None else file_of(path)
         # Wakes the thread in serve_forever.
         self._woken, self._waker = socket_module.socketpair()
         self._woken.setblocking(False)
@@ -140,7 +137,7 @@ class Server:
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
         """The listening sockets; none once it is shut down."""
-        return () if self._closing else self._sockets
+        return () if self._closing else self._listeners.sockets
 
     @property
     def connections(self) -> set[ServerConnection]:
@@ -171,7 +168,7 @@ class Server:
                 return
             self._acceptor = threading.current_thread()
         try:
-            for sock in self._sockets:
+            for sock in self._listeners.sockets:
                 self.logger.info("server listening on %s", address_text(sock.getsockname()))
             with selectors.DefaultSelector() as selector:
                 try:
@@ -208,7 +205,7 @@ class Server:
                 self._paused = rest > 0
             if watching == (rest > 0):
                 watching = not watching
-                for sock in self._sockets:
+                for sock in self._listeners.sockets:
                     if watching:
                         selector.register(sock, selectors.EVENT_READ)
                     else:
@@ -227,7 +224,7 @@ class Server:
             while (greeting := greetings.expired()) is not None:
                 self._begin(greeting)
             listening = {key.fd for key, _ in ready if key.data is None}
-            for sock in self._sockets:
+            for sock in self._listeners.sockets:
                 if not rest and sock.fileno() in listening:
                     rest = self._accept_some(sock, greetings)
 
@@ -363,11 +360,7 @@ class Server:
             self.logger.info("server closed")
 
     def _close_sockets(self) -> None:
-        if self._path is not None:
-            remove_file(self._path, self._file)
-            self._path = None
-        for sock in self._sockets:
-            sock.close()
+        self._listeners.close()
         # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be
         # woken.
         if self._acceptor is None:
