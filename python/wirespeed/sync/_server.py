@@ -105,13 +105,14 @@ class Server:
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         # Of all that follows. A signal handler may run while its own thread has it.
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._acceptor: threading.Thread | None = None
         # Whether the thread in serve_forever waits for somebody to go.
         self._paused = False
         self._lost = 0
         self._starting: set[threading.Thread] = set()
-        self._gate = Gate(self._changed, options.max_pending, self.logger, self._freed, self._wake)
+        self._gate = Gate(self._lock, options.max_pending, self.logger, self._freed, self._tell)
         self._greetings: Greetings | None = None
         self._threads: set[threading.Thread] = set()
         self._connections: set[ServerConnection] = set()
@@ -142,7 +143,7 @@ class Server:
     @property
     def connections(self) -> set[ServerConnection]:
         """The connections that are open, in a new set."""
-        with self._changed:
+        with self._lock:
             connections = list(self._connections)
         return {connection for connection in connections if connection._state == State.OPEN}
 
@@ -161,7 +162,7 @@ class Server:
             OSError: A listening socket failed.
             RuntimeError: Another thread is in this method.
         """
-        with self._changed:
+        with self._lock:
             if self._acceptor is not None:
                 raise RuntimeError("serve_forever is running in another place already")
             if self._closing:
@@ -180,7 +181,7 @@ class Server:
             if not self._closing:
                 raise
         finally:
-            with self._changed:
+            with self._lock:
                 self._acceptor = None
                 self._paused = False
                 self._greetings = None
@@ -198,7 +199,7 @@ class Server:
         # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
         rest = 0.0
         while True:
-            with self._changed:
+            with self._lock:
                 if self._closing:
                     return
                 rest = max(rest, self._gate.delay())
@@ -260,7 +261,7 @@ class Server:
     def _begin(self, greeting: Greeting) -> float:
         """Let a thread go on with a client; return for how many seconds not to accept others."""
         thread = threading.Thread(target=self._serve, args=(greeting,))
-        with self._changed:
+        with self._lock:
             if greeting.is_complete:
                 # From here on it waits for the application, and not for its client.
                 self._gate.leave(greeting.entry)
@@ -275,7 +276,7 @@ class Server:
             thread.start()
         except BaseException as exc:
             # Interrupted, it may have started all the same.
-            with self._changed:
+            with self._lock:
                 is_new = isinstance(exc, RuntimeError) or not self._changed.wait_for(
                     lambda: thread not in self._starting, RETRY_DELAY
                 )
@@ -288,7 +289,7 @@ class Server:
             if isinstance(exc, RuntimeError):
                 return self._rest_after(str(exc), False)
             raise
-        with self._changed:
+        with self._lock:
             self._starting.discard(thread)
         return 0.0
 
@@ -297,7 +298,7 @@ class Server:
         self._gate.count(problem, logging.ERROR, "cannot accept connections for now: %s", problem)
         if not is_exhausted:
             return RETRY_DELAY
-        with self._changed:
+        with self._lock:
             # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it
             # has ended.
             self._paused = True
@@ -311,6 +312,11 @@ class Server:
 
     def _freed(self) -> None:
         if self._paused:
+            self._wake()
+
+    def _tell(self) -> None:
+        # The thread that accepts asks what is to be told before it waits; woken, it would end a pause.
+        if threading.current_thread() is not self._acceptor:
             self._wake()
 
     def _wake(self) -> None:
@@ -337,7 +343,7 @@ class Server:
         """
         check_farewell(code, reason)
         me = threading.current_thread()
-        with self._changed:
+        with self._lock:
             first = not self._closing
             if first:
                 self.logger.info("server closing")
@@ -404,7 +410,7 @@ class Server:
             seen.update(left)
             return not left
 
-        with self._changed:
+        with self._lock:
             self._waiting.add(me)
             self._changed.notify_all()
             try:
@@ -445,21 +451,21 @@ class Server:
     def _serve(self, greeting: Greeting) -> None:
         me = threading.current_thread()
         try:
-            with self._changed:
+            with self._lock:
                 self._starting.discard(me)
                 self._changed.notify_all()
             connection = self._open(greeting)
             if connection is not None:
                 self._handle(connection)
         finally:
-            with self._changed:
+            with self._lock:
                 self._threads.discard(me)
                 self._changed.notify_all()
                 if self._paused:
                     self._wake()
 
     def _handle(self, connection: ServerConnection) -> None:
-        with self._changed:
+        with self._lock:
             self._connections.add(connection)
             farewell = self._farewell
         try:
@@ -471,7 +477,7 @@ class Server:
             # That of a subclass which closes in its own way.
             tell_end(connection, exc)
         finally:
-            with self._changed:
+            with self._lock:
                 self._connections.discard(connection)
 
     def _run_handler(self, connection: ServerConnection) -> None:
@@ -546,14 +552,14 @@ class Server:
 
     def _let_read(self, connection: ServerConnection) -> None:
         """Send the response that refuses, and wait for the client to read it."""
-        with self._changed:
+        with self._lock:
             self._refused[connection] = time.monotonic() + LINGER
             entry = self._gate.join(Lingering(connection.abort), connection.remote_address)
             self._changed.notify_all()
         try:
             connection.close()
         finally:
-            with self._changed:
+            with self._lock:
                 self._refused.pop(connection, None)
                 self._gate.leave(entry)
 
