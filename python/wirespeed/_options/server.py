@@ -6,6 +6,7 @@ It accepts no connection.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -93,7 +94,7 @@ class ServerOptions(ConnectionOptions):
         """The logger to use: the one given, or ``wirespeed.server``."""
         return logging.getLogger("wirespeed.server") if self.logger is None else self.logger
 
-    @property
+    @functools.cached_property
     def has_hooks(self) -> bool:
         """Whether the application has a say in the opening handshake."""
         return not (

@@ -20,12 +20,13 @@ from .._connection.state import State
 from .._connection.status import AcceptedStatus, address_text
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, say_failed, say_refused
-from .._handshake.responses import common_fields, plain_response
+from .._handshake.negotiation import LINGER, answer, negotiation, say_failed, say_refused
+from .._handshake.responses import plain_response
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, ServerSSL, check_farewell
 from .._serving.handling import not_awaitable, tell_end
+from .._serving.reception import reception
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..tls import TLS
@@ -354,7 +355,7 @@ class Server:
         # Most often there is nothing to wait for: not for more of the request, the application or TLS.
         if greeting.opening is not None and greeting.opening.done:
             self._gate.leave(greeting.entry)
-            if greeting.is_bare and self._answers_at_once():
+            if greeting.is_bare and self._ssl.native is None and not self._is_closing and not self._options.has_hooks:
                 self._open_at_once(greeting, greeting.opening, watched)
                 return
         if watched:
@@ -365,16 +366,13 @@ class Server:
         if self._greetings is not None:
             self._greetings.ignore(descriptor)
 
-    def _answers_at_once(self) -> bool:
-        return self._ssl.native is None and not self._is_closing and not self._options.has_hooks
-
     def _open_at_once(self, greeting: Greeting, opening: ServerOpening, watched: bool) -> None:
         sock, address = greeting.sock, greeting.address
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
             connection = self._make_connection(opening.finish(), sock, address)
-            error = connection._give(connection._handshake.answer(common_fields(self._options.server_header)))
+            error = answer(connection, self._options)
             # The watch is replaced, or has to go.
             if watched and connection._state == State.CLOSED:
                 self._ignore(descriptor)
@@ -477,11 +475,14 @@ class Server:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(left):
-                    opened = await receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                    opened = greeting.finish()
+                    if opened is None:
+                        steps = reception(greeting, self._settings, self._ssl.native, options, self._gate)
+                        opened = await receive_request(sock, steps)
                     # Nobody closes it any more for another client: it has said all that it has to say.
                     self._gate.leave(greeting.entry)
                     connection = self._make_connection(opened, sock, remote)
-                    error = await negotiate(connection, options, lambda: self._is_closing)
+                    error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())

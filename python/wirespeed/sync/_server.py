@@ -18,13 +18,14 @@ from .._connection.state import State
 from .._connection.status import AcceptedStatus, address_text
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, refuse, say_failed, say_refused
+from .._handshake.negotiation import LINGER, negotiation, refuse, say_failed, say_refused
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
 from .._native import ServerOpening
 from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, Listeners
 from .._options.server import ServerOptions, ServerSSL, check_farewell
 from .._serving.handling import tell_end
+from .._serving.reception import reception
 from ..close_codes import CloseCode
 from ..datastructures import Response
 from ..tls import TLS
@@ -118,7 +119,7 @@ class Server:
         self._connections: set[ServerConnection] = set()
         # Until when they may take to read why, once the server shuts down.
         self._refused: dict[ServerConnection, float] = {}
-        self._closing = False
+        self._is_closing = False
         self._farewell: tuple[int, str] | None = None
         self._waiting: set[threading.Thread] = set()
 
@@ -138,7 +139,7 @@ class Server:
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
         """The listening sockets; none once it is shut down."""
-        return () if self._closing else self._listeners.sockets
+        return () if self._is_closing else self._listeners.sockets
 
     @property
     def connections(self) -> set[ServerConnection]:
@@ -165,7 +166,7 @@ class Server:
         with self._lock:
             if self._acceptor is not None:
                 raise RuntimeError("serve_forever is running in another place already")
-            if self._closing:
+            if self._is_closing:
                 return
             self._acceptor = threading.current_thread()
         try:
@@ -178,7 +179,7 @@ class Server:
                     self._release()
         except (OSError, ValueError):
             # A signal handler has closed the sockets.
-            if not self._closing:
+            if not self._is_closing:
                 raise
         finally:
             with self._lock:
@@ -186,7 +187,7 @@ class Server:
                 self._paused = False
                 self._greetings = None
                 self._gate.finish()
-                if self._closing:
+                if self._is_closing:
                     self._close_sockets()
                 self._changed.notify_all()
 
@@ -200,7 +201,7 @@ class Server:
         rest = 0.0
         while True:
             with self._lock:
-                if self._closing:
+                if self._is_closing:
                     return
                 rest = max(rest, self._gate.delay())
                 self._paused = rest > 0
@@ -232,7 +233,7 @@ class Server:
     def _accept_some(self, listening: socket_module.socket, greetings: Greetings) -> float:
         """Accept what waits, or some of it; return for how many seconds not to do so again."""
         for _ in range(_ACCEPTED_AT_ONCE):
-            if self._closing or self._gate.delay():
+            if self._is_closing or self._gate.delay():
                 break
             try:
                 sock, remote = listening.accept()
@@ -344,10 +345,10 @@ class Server:
         check_farewell(code, reason)
         me = threading.current_thread()
         with self._lock:
-            first = not self._closing
+            first = not self._is_closing
             if first:
                 self.logger.info("server closing")
-            self._closing = True
+            self._is_closing = True
             if close_connections and self._farewell is None:
                 self._farewell = (code, reason)
             self._wake()
@@ -510,7 +511,10 @@ class Server:
                     if sock.family != getattr(socket_module, "AF_UNIX", None):
                         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
                     local = sock.getsockname()
-                    opened = receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                    opened = greeting.finish()
+                    if opened is None:
+                        steps = reception(greeting, self._settings, self._ssl.native, options, self._gate)
+                        opened = receive_request(sock, greeting.deadline, steps)
                 finally:
                     # Before the descriptor is closed or the connection's: from here on nobody else touches
                     # it.
@@ -531,7 +535,7 @@ class Server:
                 raise
             connection = made
             connection.server = self
-            error = negotiate(connection, options, self._is_closing)
+            error = negotiate(negotiation(connection, options, lambda: self._is_closing))
             if error is None:
                 if self.logger.isEnabledFor(logging.DEBUG):
                     self.logger.debug("connection open (%s): %r", connection._label, connection.request)
@@ -562,6 +566,3 @@ class Server:
             with self._lock:
                 self._refused.pop(connection, None)
                 self._gate.leave(entry)
-
-    def _is_closing(self) -> bool:
-        return self._closing
