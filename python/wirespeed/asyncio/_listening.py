@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY
+from .._serving.accepting import AcceptErrors
 from ..typing import LoggerLike
 from ._gate import Gate
 
@@ -58,7 +57,7 @@ class Acceptor:
         # Until it is over, nothing is accepted.
         self._pause: asyncio.TimerHandle | None = None
         self._is_full = False
-        self._lost = 0
+        self._errors = AcceptErrors(gate)
 
     @property
     def is_broken(self) -> bool:
@@ -146,7 +145,7 @@ class Acceptor:
                     self._rest(delay)
                     return
                 continue
-            self._lost = 0
+            self._errors.lost = 0
             sock.setblocking(False)
             self._accepted(sock, address)
 
@@ -161,26 +160,17 @@ class Acceptor:
                     if delay is None:
                         return
                 else:
-                    self._lost = 0
+                    self._errors.lost = 0
                     self._accepted(sock, address)
                     continue
             await asyncio.sleep(delay)
 
     def _after(self, exc: OSError, listening: socket.socket) -> float | None:
         """Return for how many seconds not to accept after an error; ``None`` for never more from this socket."""
-        if exc.errno in BROKEN:
+        delay = self._errors.after(exc, str(exc.strerror))
+        if delay is None:
             self._drop(listening, exc)
-            return None
-        if exc.errno in LOST and self._lost < LOST_IN_A_ROW:
-            self._lost += 1
-            text = "a connection was lost before it was accepted: %s"
-            self._gate.count(exc.errno, logging.INFO, text, exc.strerror)
-            return 0.0
-        self._lost = 0
-        self._gate.count((exc.errno,), logging.ERROR, "cannot accept connections for now: %s", exc.strerror)
-        # Whoever waits in the opening handshake has a descriptor and memory.
-        delay = self._gate.relieve() if exc.errno in EXHAUSTED else None
-        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
+        return delay
 
     def _drop(self, sock: socket.socket, exc: OSError) -> None:
         self._ignore(sock)

@@ -22,8 +22,9 @@ from .._handshake.negotiation import LINGER, negotiation, refuse, say_failed, sa
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
 from .._native import ServerOpening
-from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, Listeners
+from .._net.binding import EXHAUSTED, RETRY_DELAY, Listeners
 from .._options.server import ServerOptions, ServerSSL, check_farewell
+from .._serving.accepting import AcceptErrors
 from .._serving.handling import tell_end
 from .._serving.reception import reception
 from ..close_codes import CloseCode
@@ -111,9 +112,9 @@ class Server:
         self._acceptor: threading.Thread | None = None
         # Whether the thread in serve_forever waits for somebody to go.
         self._paused = False
-        self._lost = 0
         self._starting: set[threading.Thread] = set()
         self._gate = Gate(self._lock, options.max_pending, self.logger, self._freed, self._tell)
+        self._errors = AcceptErrors(self._gate)
         self._greetings: Greetings | None = None
         self._threads: set[threading.Thread] = set()
         self._connections: set[ServerConnection] = set()
@@ -240,19 +241,16 @@ class Server:
             except BlockingIOError:
                 break
             except OSError as exc:
-                if exc.errno in BROKEN:
+                with self._lock:
+                    # If a thread has the descriptor that is to be freed, that says when it has ended.
+                    self._paused = self._paused or exc.errno in EXHAUSTED
+                    delay = self._errors.after(exc, str(exc))
+                if delay is None:
                     raise
-                if exc.errno not in LOST or self._lost == LOST_IN_A_ROW:
-                    self._lost = 0
-                    if rest := self._rest_after(str(exc), exc.errno in EXHAUSTED):
-                        return rest
-                    continue
-                self._lost += 1
-                self._gate.count(
-                    exc.errno, logging.INFO, "a connection was lost before it was accepted: %s", exc.strerror
-                )
+                if delay:
+                    return delay
                 continue
-            self._lost = 0
+            self._errors.lost = 0
             sock.setblocking(False)
             greeting = greetings.add(sock, remote)
             if greeting is not None and (rest := self._begin(greeting)):
@@ -288,23 +286,11 @@ class Server:
                     self._changed.notify_all()
                     greeting.sock.close()
             if isinstance(exc, RuntimeError):
-                return self._rest_after(str(exc), False)
+                return self._errors.rest(str(exc), False)
             raise
         with self._lock:
             self._starting.discard(thread)
         return 0.0
-
-    def _rest_after(self, problem: str, is_exhausted: bool) -> float:
-        """Return for how many seconds not to accept, after the system has refused to."""
-        self._gate.count(problem, logging.ERROR, "cannot accept connections for now: %s", problem)
-        if not is_exhausted:
-            return RETRY_DELAY
-        with self._lock:
-            # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it
-            # has ended.
-            self._paused = True
-            delay = self._gate.relieve()
-        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
 
     def _release(self) -> None:
         """Let threads go on with all clients that are in the opening handshake."""
