@@ -12,7 +12,7 @@ from .._net.binding import Place
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
 from .._options.hints import hinting
-from .._options.server import AsyncServerOptions, ServerSSL
+from .._options.server import AsyncServerOptions
 from .._serving.handling import check_async_handler
 from .._version import SERVER
 from ..datastructures import Request, Response
@@ -228,15 +228,13 @@ def _make(
         check_async_handler(handler)
         if options.listener is not None:
             raise ValueError("handler and listener exclude each other: messages go to the one or the other")
-    if create_connection is not None and not callable(create_connection):
-        raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
     if not isinstance(backlog, int) or isinstance(backlog, bool):
         raise TypeError(f"backlog must be an int, not {type(backlog).__name__}")
     return Server(
         place,
         handler,
         options,
-        ssl=ServerSSL(ssl),
+        ssl=ssl,
         backlog=backlog,
         start_serving=start_serving,
         create_connection=create_connection,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
-import logging
 import signal as signal_module
 import socket as socket_module
 import ssl as ssl_module
@@ -17,20 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from .._connection.construction import construct
 from .._connection.state import State
-from .._connection.status import AcceptedStatus, address_text
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, answer, negotiation, say_failed, say_refused
-from .._handshake.responses import plain_response
+from .._handshake.negotiation import LINGER, answer, negotiation, say_refused
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
-from .._options.server import AsyncServerOptions, ServerSSL, check_farewell
+from .._options.server import AsyncServerOptions, check_farewell
 from .._serving.handling import not_awaitable, tell_end
 from .._serving.reception import reception
+from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..datastructures import Response
 from ..tls import TLS
-from ..typing import StatusLike
 from ._connection import Connection, attach, choose_port, native_arguments
 from ._deadline import Deadline
 from ._gate import Gate, InTask
@@ -48,7 +43,7 @@ __all__ = ["Handler", "Server", "ServerConnection"]
 Handler = Callable[["ServerConnection"], Awaitable[None]]
 
 
-class ServerConnection(AcceptedStatus, Connection):
+class ServerConnection(AcceptedBase, Connection):
     """The connection of a server, which its handler receives.
 
     While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
@@ -70,17 +65,8 @@ class ServerConnection(AcceptedStatus, Connection):
         server: Server = self._server
         return server
 
-    def respond(self, status: StatusLike, text: str) -> Response:
-        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
 
-        Args:
-            status: HTTP status code.
-            text: Body.
-        """
-        return plain_response(status, text)
-
-
-class Server:
+class Server(ServerBase):
     """A WebSocket server, made by :func:`serve`.
 
     ``await`` starts it and returns it. As an asynchronous context manager, it is closed at the end.
@@ -98,32 +84,23 @@ class Server:
         handler: Handler | None,
         options: AsyncServerOptions,
         *,
-        ssl: ServerSSL,
+        ssl: TLS | ssl_module.SSLContext | None,
         backlog: int,
         start_serving: bool,
         create_connection: Callable[..., ServerConnection] | None,
     ) -> None:
-        self.logger = options.effective_logger
+        super().__init__(handler, options, ssl, create_connection, ServerConnection)
         self._place = place
-        self._handler = handler
         self._options = options
-        self._settings = options.native()
         self._arguments = native_arguments(options)
-        self._ssl = ssl
         self._backlog = backlog
         self._start_serving = start_serving
-        self._create_connection = create_connection or ServerConnection
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listeners = Listeners()
         self._acceptor: Acceptor | None = None
         self._greetings: Greetings | None = None
         self._serving = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: set[ServerConnection] = set()
-        self._is_closing = False
         self._closing: asyncio.Task[None] | None = None
-        # How connections are closed, once they are.
-        self._farewell: tuple[int, str] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._signals: list[int] = []
 
@@ -154,8 +131,8 @@ class Server:
         self._port = choose_port(self._options.io_port, self._loop)
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
-            make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
-            self._greetings = Greetings(self._loop, self._options.open_timeout, self._gate, make_opening, self._greeted)
+            patience, make_opening = self._options.open_timeout, self._make_opening()
+            self._greetings = Greetings(self._loop, patience, self._gate, make_opening, self._greeted)
         try:
             self._listeners = await self._bind(self._loop)
             self._acceptor = Acceptor(self._listeners.sockets, self._backlog, self._accepted, self._gate, self.logger)
@@ -185,8 +162,7 @@ class Server:
         if not self._serving and not self._is_closing:
             self._acceptor.start()
             self._serving = True
-            for sock in self._listeners.sockets:
-                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+            self._log_listening()
         elif is_turn_due():
             await give_turn()
 
@@ -327,21 +303,6 @@ class Server:
             self._acceptor.stop()
         listeners, self._listeners = self._listeners, Listeners()
         listeners.close()
-
-    # TLS.
-
-    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
-        """Use other certificates for the connections that are accepted from now on.
-
-        Args:
-            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
-
-        Raises:
-            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
-                ``load_cert_chain``.
-            ValueError: The settings are wrong. The old ones stay in use.
-        """
-        self._ssl.reload(ssl)
 
     # Connections.
 
@@ -511,16 +472,6 @@ class Server:
             self._gate.leave(entry)
             connection.abort()
             self._ended()
-
-    def _opening_failed(self, greeting: Greeting, connection: ServerConnection | None, exc: BaseException) -> None:
-        if connection is not None:
-            connection.abort()
-        if isinstance(exc, Exception):
-            say_failed(greeting, connection, exc, self._gate, self.logger)
-
-    def _log_open(self, connection: ServerConnection) -> None:
-        if self.logger.isEnabledFor(logging.DEBUG):
-            self.logger.debug("connection open (%s): %r", connection._label, connection.request)
 
     def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
         local = sock.getsockname()

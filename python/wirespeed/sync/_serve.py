@@ -13,7 +13,7 @@ from .._net.binding import Place
 from .._options.common import check_count
 from .._options.compression import Deflate
 from .._options.hints import hinting
-from .._options.server import ServerOptions, ServerSSL
+from .._options.server import ServerOptions
 from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
@@ -204,22 +204,7 @@ def _make(
     ):
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{name} must not be a coroutine function; those are for wirespeed.serve, on an event loop")
-    if create_connection is not None and not callable(create_connection):
-        raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
     if backlog is None:
         raise TypeError("backlog must be an int, not None")
     check_count("backlog", backlog)
-    tls = ServerSSL(ssl)
-    listeners = place.bind(
-        [
-            socket_module.getaddrinfo(host, place.port, place.family, socket_module.SOCK_STREAM, 0, place.flags)
-            for host in place.hosts
-        ]
-    )
-    try:
-        for sock in listeners.sockets:
-            sock.listen(backlog)
-        return Server(listeners, handler, options, ssl=tls, create_connection=create_connection)
-    except BaseException:
-        listeners.close()
-        raise
+    return Server(place, handler, options, ssl=ssl, backlog=backlog, create_connection=create_connection)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import selectors
 import socket as socket_module
 import threading
@@ -15,22 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from .._connection.construction import construct
 from .._connection.state import State
-from .._connection.status import AcceptedStatus, address_text
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, negotiation, refuse, say_failed, say_refused
-from .._handshake.responses import plain_response
+from .._handshake.negotiation import LINGER, negotiation, refuse, say_refused
 from .._lazy import ssl as ssl_module
-from .._native import ServerOpening
-from .._net.binding import EXHAUSTED, RETRY_DELAY, Listeners
-from .._options.server import ServerOptions, ServerSSL, check_farewell
+from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
+from .._options.server import ServerOptions, check_farewell
 from .._serving.accepting import AcceptErrors
 from .._serving.handling import tell_end
 from .._serving.reception import reception
+from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..datastructures import Response
 from ..tls import TLS
-from ..typing import StatusLike
 from ._connection import Connection
 from ._gate import Gate, InThread
 from ._greeting import Greetings
@@ -47,7 +41,7 @@ Handler = Callable[["ServerConnection"], None]
 _ACCEPTED_AT_ONCE = 64
 
 
-class ServerConnection(AcceptedStatus, Connection):
+class ServerConnection(AcceptedBase, Connection):
     """The connection of a server, which its handler receives.
 
     While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
@@ -65,17 +59,8 @@ class ServerConnection(AcceptedStatus, Connection):
     handler: Callable[..., None]
     handler_kwargs: Mapping[str, Any]
 
-    def respond(self, status: StatusLike, text: str) -> Response:
-        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
 
-        Args:
-            status: HTTP status code.
-            text: Body.
-        """
-        return plain_response(status, text)
-
-
-class Server:
+class Server(ServerBase):
     """A WebSocket server, made by :func:`wirespeed.sync.serve`. It listens, and accepts in :meth:`serve_forever`.
 
     It is a context manager that shuts it down.
@@ -85,25 +70,35 @@ class Server:
         socket: The first of the listening sockets.
     """
 
+    _gate: Gate
+
     def __init__(
         self,
-        listeners: Listeners,
+        place: Place,
         handler: Handler,
         options: ServerOptions,
         *,
-        ssl: ServerSSL,
+        ssl: TLS | ssl_module.SSLContext | None,
+        backlog: int,
         create_connection: Callable[..., ServerConnection] | None,
     ) -> None:
-        self.logger = options.effective_logger
-        self.socket = listeners.sockets[0]
-        self._listeners = listeners
-        self._handler = handler
+        super().__init__(handler, options, ssl, create_connection, ServerConnection)
         self._options = options
-        self._settings = options.native()
-        self._ssl = ssl
-        self._create_connection = create_connection or ServerConnection
-        # Wakes the thread in serve_forever.
-        self._woken, self._waker = socket_module.socketpair()
+        self._listeners = place.bind(
+            [
+                socket_module.getaddrinfo(host, place.port, place.family, socket_module.SOCK_STREAM, 0, place.flags)
+                for host in place.hosts
+            ]
+        )
+        self.socket = self._listeners.sockets[0]
+        try:
+            for sock in self._listeners.sockets:
+                sock.listen(backlog)
+            # Wakes the thread in serve_forever.
+            self._woken, self._waker = socket_module.socketpair()
+        except BaseException:
+            self._listeners.close()
+            raise
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         # Of all that follows. A signal handler may run while its own thread has it.
@@ -117,11 +112,8 @@ class Server:
         self._errors = AcceptErrors(self._gate)
         self._greetings: Greetings | None = None
         self._threads: set[threading.Thread] = set()
-        self._connections: set[ServerConnection] = set()
         # Until when they may take to read why, once the server shuts down.
         self._refused: dict[ServerConnection, float] = {}
-        self._is_closing = False
-        self._farewell: tuple[int, str] | None = None
         self._waiting: set[threading.Thread] = set()
 
     def __enter__(self) -> Self:
@@ -171,8 +163,7 @@ class Server:
                 return
             self._acceptor = threading.current_thread()
         try:
-            for sock in self._listeners.sockets:
-                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+            self._log_listening()
             with selectors.DefaultSelector() as selector:
                 try:
                     self._accept_all(selector)
@@ -194,8 +185,7 @@ class Server:
 
     def _accept_all(self, selector: selectors.BaseSelector) -> None:
         selector.register(self._woken, selectors.EVENT_READ)
-        make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
-        greetings = Greetings(selector, self._options.open_timeout, self._gate, make_opening)
+        greetings = Greetings(selector, self._options.open_timeout, self._gate, self._make_opening())
         self._greetings = greetings
         watching = False
         # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
@@ -417,22 +407,6 @@ class Server:
             connection.abort()
         return min(self._refused.values()) - now if self._refused else None
 
-    # TLS.
-
-    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
-        """Use other certificates for the connections that are accepted from now on.
-
-        Args:
-            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
-
-        Raises:
-            OSError: A file cannot be read. The old settings stay in use.
-            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
-                ``load_cert_chain``.
-            ValueError: The settings are wrong. The old ones stay in use.
-        """
-        self._ssl.reload(ssl)
-
     # Connections: each in its own thread.
 
     def _serve(self, greeting: Greeting) -> None:
@@ -523,21 +497,15 @@ class Server:
             connection.server = self
             error = negotiate(negotiation(connection, options, lambda: self._is_closing))
             if error is None:
-                if self.logger.isEnabledFor(logging.DEBUG):
-                    self.logger.debug("connection open (%s): %r", connection._label, connection.request)
+                self._log_open(connection)
                 return connection
             say_refused(connection, error, self._gate)
             self._let_read(connection)
-        except Exception as exc:
-            if not is_kept:
-                return None
-            say_failed(greeting, connection, exc, self._gate, self.logger)
-            if connection is not None:
-                connection.abort()
-        except BaseException:
-            if connection is not None:
-                connection.abort()
-            raise
+        except BaseException as exc:
+            if is_kept:
+                self._opening_failed(greeting, connection, exc)
+            if not isinstance(exc, Exception):
+                raise
         return None
 
     def _let_read(self, connection: ServerConnection) -> None:
