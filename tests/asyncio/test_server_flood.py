@@ -399,9 +399,9 @@ def test_errors_that_do_not_end(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Whatever it is, it is tried again, and not without a pause."""
-    from wirespeed.asyncio import _listening as listening
+    from wirespeed._serving import accepting
 
-    monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
     listener = Failing(*failures)
 
     async def main() -> None:
@@ -435,9 +435,9 @@ def test_listening_socket_that_is_closed_meanwhile(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing is accepted for a time."""
-    from wirespeed.asyncio import _listening as listening
+    from wirespeed._serving import accepting
 
-    monkeypatch.setattr(listening, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
     listener = Failing(errno.ENOTDIR)
 
     async def main() -> None:
@@ -457,9 +457,9 @@ def test_listening_socket_that_is_closed_meanwhile(
 @pytest.mark.parametrize("failures", [[], [errno.EPROTO], [errno.ENOTDIR]], ids=["none", "lost", "unknown"])
 def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
     """As that of Windows, which accepts by itself."""
-    from wirespeed.asyncio import _listening as listening
+    from wirespeed._serving import accepting
 
-    monkeypatch.setattr(listening, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
 
     refused: set[int] = set()
 

@@ -347,7 +347,7 @@ def test_accept_fails_for_now(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """It goes on, after a pause if the system is out of something, else at once."""
-    from wirespeed.asyncio import _listening as listening
+    from wirespeed._serving import accepting
 
     number = getattr(errno, name, None)
     if number is None:
@@ -355,7 +355,7 @@ def test_accept_fails_for_now(
 
     exhausted = name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM")
     # Where there is to be no pause, it would be longer than a test.
-    monkeypatch.setattr(listening, "RETRY_DELAY", 0.1 if exhausted else 100)
+    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1 if exhausted else 100)
     listener = FailingSocket()
     listener.bind(("127.0.0.1", 0))
     listener.failures.append(number)
@@ -378,9 +378,9 @@ def test_closing_while_accepting_waits(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timer that would try again is forgotten."""
-    from wirespeed.asyncio import _listening as listening
+    from wirespeed._serving import accepting
 
-    monkeypatch.setattr(listening, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
     listener = FailingSocket()
     listener.bind(("127.0.0.1", 0))
     listener.failures.append(errno.EMFILE)

@@ -335,9 +335,9 @@ def test_errors_that_do_not_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Whatever it is, it is tried again, and not without a pause."""
-    from wirespeed.sync import _server as module
+    from wirespeed._serving import accepting
 
-    monkeypatch.setattr(module, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
     with serving(sock=Failing(*failures)) as server, within(5, at_least=0.09):
         be_served(server, "127.0.0.1")
     [text] = logged(caplog)

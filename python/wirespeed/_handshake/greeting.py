@@ -10,7 +10,7 @@ import socket as socket_module
 from collections.abc import Callable
 from typing import Any
 
-from .._native import ServerOpening
+from .._native import Opened, ServerOpening
 from .admission import Entry
 
 __all__ = ["Greeting", "has_unread"]
@@ -67,6 +67,10 @@ class Greeting:
     def is_complete(self) -> bool:
         """Whether the request is there."""
         return self.opening is not None and self.opening.done
+
+    def finish(self) -> Opened | None:
+        """Return what the request has opened, ``None`` if it is not there."""
+        return self.opening.finish() if self.opening is not None and self.opening.done else None
 
     @property
     def is_bare(self) -> bool:

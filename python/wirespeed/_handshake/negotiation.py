@@ -22,7 +22,17 @@ from .amended import amend, offered_subprotocols
 from .greeting import Greeting
 from .responses import common_fields, plain_response
 
-__all__ = ["LINGER", "READ_SIZE", "hint", "is_peers_fault", "negotiation", "refuse", "say_failed", "say_refused"]
+__all__ = [
+    "LINGER",
+    "READ_SIZE",
+    "answer",
+    "hint",
+    "is_peers_fault",
+    "negotiation",
+    "refuse",
+    "say_failed",
+    "say_refused",
+]
 
 READ_SIZE = 2**15
 """Bytes to receive at once. A request head is at most 16 KiB."""
@@ -59,11 +69,10 @@ def negotiation(
     """
     handshake: Handshake = connection._handshake
     if not options.has_hooks and not is_closing():
-        error: Exception | None = connection._give(handshake.answer(common_fields(options.server_header)))
-        return error
+        return answer(connection, options)
     request = handshake.request
     response: Response | None = None
-    error = None
+    error: Exception | None = None
     changed = False
     if options.process_request is not None:
         before = list(request.headers.raw_items())
@@ -96,6 +105,17 @@ def negotiation(
     if response.status_code != 101 and error is None:
         excerpt = response.body_excerpt()
         error = InvalidHandshake(f"HTTP {response.status_code:d}" + (f": {excerpt}" if excerpt else ""))
+    return error
+
+
+def answer(connection: Any, options: ServerOptions) -> Exception | None:
+    """Answer the request of a connection where the application has no say, and return why it was refused, if it was.
+
+    Args:
+        connection: A server's connection.
+        options: Those of the server.
+    """
+    error: Exception | None = connection._give(connection._handshake.answer(common_fields(options.server_header)))
     return error
 
 

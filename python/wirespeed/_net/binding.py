@@ -6,11 +6,13 @@ It resolves no name and accepts nothing.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import socket
 import stat
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from .._lazy import ssl
@@ -22,13 +24,8 @@ __all__ = [
     "LOST",
     "LOST_IN_A_ROW",
     "RETRY_DELAY",
-    "bind_addresses",
-    "bind_unix",
-    "check_socket",
-    "file_of",
-    "hosts_of",
-    "port_of",
-    "remove_file",
+    "Listeners",
+    "Place",
 ]
 
 BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
@@ -72,15 +69,96 @@ RETRY_DELAY = 1.0
 _PORT_ATTEMPTS = 20
 
 
-def hosts_of(host: str | Iterable[str | None] | None) -> list[str | None]:
-    """Return the hosts to resolve, ``None`` for all interfaces.
+@dataclasses.dataclass(kw_only=True)
+class Place:
+    """Where a server listens: what has these names among the arguments of ``serve`` and ``unix_serve``.
+
+    Attributes:
+        hosts: What is to be resolved: names and addresses, ``None`` for all interfaces.
 
     Args:
-        host: What the user passed.
+        is_unix: Whether they are those of ``unix_serve``.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value, or excludes another.
     """
+
+    host: str | Iterable[str] | None = None
+    port: int | None = None
+    sock: socket.socket | None = None
+    family: int = 0
+    flags: int = 0
+    reuse_address: bool | None = None
+    reuse_port: bool | None = None
+    path: PathLike | None = None
+    is_unix: bool = False
+
+    def __post_init__(self) -> None:
+        hosts = _hosts_of(self.host)
+        number = _port_of(self.port)
+        for name in ("family", "flags"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+        if self.sock is not None:
+            _check_socket(self.sock)
+            if self.host is not None or self.port is not None:
+                raise ValueError("sock excludes host and port")
+        if self.is_unix and (self.path is None) == (self.sock is None):
+            raise ValueError("path is missing" if self.path is None else "path and sock exclude each other")
+        self.port = number
+        self.hosts = [] if self.is_unix or self.sock is not None else hosts
+
+    def bind(self, found: Iterable[Sequence[Any]]) -> Listeners:
+        """Bind what a server listens on.
+
+        Args:
+            found: What ``getaddrinfo`` returned for each of the hosts.
+
+        Raises:
+            OSError: An address or the path cannot be bound.
+            ValueError: The socket is closed, or SO_REUSEPORT is not supported.
+        """
+        if self.sock is not None:
+            _check_socket(self.sock)
+            self.sock.setblocking(False)
+            return Listeners((self.sock,))
+        if self.path is not None:
+            return Listeners((_bind_unix(self.path),), self.path)
+        infos = list(dict.fromkeys(chain.from_iterable(found)))
+        return Listeners(_bind_addresses(infos, self.port, self.reuse_address, self.reuse_port))
+
+
+class Listeners:
+    """Bound sockets of a server, non-blocking.
+
+    Args:
+        sockets: The sockets.
+        path: Path of the only one, a Unix socket that was bound to it just now.
+
+    Attributes:
+        sockets: The sockets.
+    """
+
+    def __init__(self, sockets: Iterable[socket.socket] = (), path: PathLike | None = None) -> None:
+        self.sockets = tuple(sockets)
+        self._path = path
+        self._file = None if path is None else _file_of(path)
+
+    def close(self) -> None:
+        """Close them, and remove the file of a Unix socket, unless somebody else has put another one there."""
+        # Once: what is there later is somebody else's, whatever its number.
+        file, self._file = self._file, None
+        if self._path is not None and file is not None and _file_of(self._path) == file:
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+        for sock in self.sockets:
+            sock.close()
+
+
+def _hosts_of(host: str | Iterable[str | None] | None) -> list[str | None]:
+    """Return the hosts to resolve, ``None`` for all interfaces."""
     if host is None or host == "":
         return [None]
     if isinstance(host, str):
@@ -91,31 +169,20 @@ def hosts_of(host: str | Iterable[str | None] | None) -> list[str | None]:
     return hosts
 
 
-def port_of(port: int | None) -> int:
-    """Return the port to listen on, 0 for one that the system chooses.
-
-    Args:
-        port: What the user passed.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: There is no such port. ``getaddrinfo`` would take another one.
-    """
+def _port_of(port: int | None) -> int:
+    """Return the port to listen on, 0 for one that the system chooses."""
     if port is None:
         return 0
     if not isinstance(port, int) or isinstance(port, bool):
         raise TypeError(f"port must be an int or None, not {type(port).__name__}")
+    # ``getaddrinfo`` would take another one.
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535, not {port}")
     return port
 
 
-def check_socket(sock: object) -> None:
-    """Raise TypeError or ValueError unless a server can listen on what the user passed.
-
-    Args:
-        sock: A socket, one hopes.
-    """
+def _check_socket(sock: object) -> None:
+    """Raise TypeError or ValueError unless a server can listen on what the user passed."""
     if not isinstance(sock, socket.socket):
         raise TypeError(f"sock must be a socket or None, not {type(sock).__name__}")
     if isinstance(sock, ssl.SSLSocket):
@@ -124,24 +191,9 @@ def check_socket(sock: object) -> None:
         raise ValueError("sock is closed")
 
 
-def bind_addresses(
-    infos: Sequence[Any], *, port: int | None, reuse_address: bool | None, reuse_port: bool | None
+def _bind_addresses(
+    infos: Sequence[Any], port: int | None, reuse_address: bool | None, reuse_port: bool | None
 ) -> list[socket.socket]:
-    """Bind sockets to addresses.
-
-    Args:
-        infos: What ``getaddrinfo`` returned.
-        port: Port; ``None`` or 0 for one that the system chooses, the same for all addresses.
-        reuse_address: Whether to set SO_REUSEADDR; ``None`` to do so on POSIX.
-        reuse_port: Whether to set SO_REUSEPORT.
-
-    Returns:
-        Non-blocking sockets, one at least.
-
-    Raises:
-        OSError: An address cannot be bound.
-        ValueError: SO_REUSEPORT is not supported.
-    """
     if reuse_address is None:
         reuse_address = os.name == "posix"
     if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
@@ -191,15 +243,8 @@ def _bind_all(infos: Sequence[Any], same_port: bool, options: list[int]) -> list
         return bound
 
 
-def bind_unix(path: PathLike) -> socket.socket:
-    """Bind a non-blocking socket to a path. A socket that was left there is replaced.
-
-    Args:
-        path: Path; a null byte first for the abstract namespace of Linux.
-
-    Raises:
-        OSError: The path cannot be bound.
-    """
+def _bind_unix(path: PathLike) -> socket.socket:
+    """Bind to a path, or a name in the abstract namespace of Linux. A socket that was left there is replaced."""
     path = os.fspath(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -220,26 +265,10 @@ def bind_unix(path: PathLike) -> socket.socket:
     return sock
 
 
-def file_of(path: PathLike) -> tuple[int, int] | None:
-    """Return which file a path names, ``None`` if it names none: it may be in the abstract namespace of Linux.
-
-    Args:
-        path: Path of a Unix socket.
-    """
+def _file_of(path: PathLike) -> tuple[int, int] | None:
+    """Return which file a path names, ``None`` if it names none: it may be in the abstract namespace of Linux."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino
-
-
-def remove_file(path: PathLike, file: tuple[int, int] | None) -> None:
-    """Remove the file of a Unix socket, unless somebody else has put another one there.
-
-    Args:
-        path: Its path.
-        file: What :func:`file_of` returned when it was bound.
-    """
-    if file is not None and file_of(path) == file:
-        with contextlib.suppress(OSError):
-            os.remove(path)

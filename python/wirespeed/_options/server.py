@@ -6,10 +6,11 @@ It accepts no connection.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._lazy import ssl as ssl_module
 from .._native import ServerSettings, ServerTLS
@@ -19,6 +20,9 @@ from ..tls import TLS
 from ..typing import LoggerLike
 from .common import AsyncOptions, ConnectionOptions, check_count, check_type
 from .compression import Deflate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AsyncServerOptions", "ServerOptions", "ServerSSL", "check_farewell", "check_ssl", "native_server_tls"]
 
@@ -62,6 +66,23 @@ class ServerOptions(ConnectionOptions):
         if not self.max_pending:
             raise ValueError("max_pending must be at least 1")
 
+    @classmethod
+    def of_unix(cls, **options: Any) -> Self:
+        """Return the options of ``unix_serve``.
+
+        Args:
+            **options: Its keyword arguments, as the user passed them.
+
+        Raises:
+            TypeError: One has a wrong type, or is not known.
+            ValueError: One has a wrong value.
+        """
+        known = {field.name for field in dataclasses.fields(cls) if field.init}
+        for name in options:
+            if name not in known:
+                raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
+        return cls(**options)
+
     def _compression(self) -> Deflate | str | None:
         # As the websockets library: windows of 4 KiB, for the sake of memory.
         if self.compression == "deflate":
@@ -73,7 +94,7 @@ class ServerOptions(ConnectionOptions):
         """The logger to use: the one given, or ``wirespeed.server``."""
         return logging.getLogger("wirespeed.server") if self.logger is None else self.logger
 
-    @property
+    @functools.cached_property
     def has_hooks(self) -> bool:
         """Whether the application has a say in the opening handshake."""
         return not (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import socket
 
@@ -22,10 +23,10 @@ from .._net.addresses import (
     interleaved,
     numeric,
     open_socket,
-    start_connecting,
     system_error,
     unresolved,
 )
+from .._net.race import Race, Wait, attempts
 from ._sockets import abandon, until_ready, watches_descriptors
 
 __all__ = ["dial", "dial_address", "dial_unix"]
@@ -104,11 +105,18 @@ async def dial(
     local = None
     if local_addr is not None:
         local = await _resolve(loop, *local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
-    race = _Race(loop, failures, local)
+    if not watches_descriptors(loop):
+        return await _one_by_one(loop, addresses, failures, local)
+    steps = attempts(Race(addresses, happy_eyeballs_delay), failures, local, loop.time)
     try:
-        return await race.run(addresses, happy_eyeballs_delay)
+        wait = next(steps)
+        while True:
+            wait = steps.send(await _writable(loop, wait))
+    except StopIteration as stop:
+        sock: socket.socket = stop.value
+        return sock
     finally:
-        race.close()
+        steps.close()
 
 
 async def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> socket.socket:
@@ -138,96 +146,44 @@ async def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -
     return sock
 
 
-class _Race:
-    """Attempts to connect that run at the same time; the first to succeed wins.
+async def _writable(loop: asyncio.AbstractEventLoop, wait: Wait) -> list[socket.socket]:
+    """Return those that can be written to, none after the time."""
+    change: asyncio.Future[None] = loop.create_future()
+    ready: list[socket.socket] = []
 
-    There is no task for each: so there is none to wait for when this one is cancelled. ``close`` must follow. It closes
-    every socket but the one that ``run`` returned.
-    """
+    def notify(*socks: socket.socket) -> None:
+        # It is called again in each turn of the loop.
+        ready.extend(sock for sock in socks if sock not in ready)
+        if not change.done():
+            change.set_result(None)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, failures: Failures, local: list[Address] | None) -> None:
-        self._loop = loop
-        self._watches = watches_descriptors(loop)
-        self._failures = failures
-        self._local = local
-        self._pending: dict[socket.socket, Address] = {}
-        self._winner: socket.socket | None = None
-        self._change: asyncio.Future[None] | None = None
+    timer = None if wait.until == math.inf else loop.call_at(wait.until, notify)
+    try:
+        for sock in wait.socks:
+            loop.add_writer(sock.fileno(), notify, sock)
+        await change
+    finally:
+        for sock in wait.socks:
+            loop.remove_writer(sock.fileno())
+        if timer is not None:
+            timer.cancel()
+    return ready
 
-    def close(self) -> None:
-        for sock in self._pending:
-            self._stop(sock)
 
-    async def run(self, addresses: list[Address], delay: float | None) -> socket.socket:
-        for address in addresses:
-            # RFC 8305, section 5: the next attempt starts after the delay, or as soon as one fails.
-            if await self._start(address):
-                await self._wait(delay)
-            if self._winner is not None:
-                break
-        while self._winner is None:
-            if not self._pending:
-                raise self._failures.error()
-            await self._wait(None)
-        # It belongs to the caller from here on.
-        del self._pending[self._winner]
-        return self._winner
-
-    async def _start(self, address: Address) -> bool:
-        """Return whether there is something to wait for."""
-        try:
-            sock = open_socket(address, self._local)
-        except OSError as exc:
-            self._failures.add(address, exc)
-            return False
-        self._pending[sock] = address
-        try:
-            if not self._watches:
-                await self._loop.sock_connect(sock, address.sockaddr)
-                self._winner = sock
-                return False
-            if start_connecting(sock, address):
-                self._winner = sock
-                return False
-            self._loop.add_writer(sock.fileno(), self._finish, sock)
-        except OSError as exc:
-            self._lose(sock, exc)
-            return False
-        return True
-
-    async def _wait(self, delay: float | None) -> None:
-        """Return when an attempt has ended, or after the delay."""
-        self._change = self._loop.create_future()
-        timer = None if delay is None else self._loop.call_later(delay, self._notify)
-        try:
-            await self._change
-        finally:
-            self._change = None
-            if timer is not None:
-                timer.cancel()
-
-    def _finish(self, sock: socket.socket) -> None:
-        self._loop.remove_writer(sock.fileno())
-        # A second one that succeeds stays among the pending ones, to be closed.
-        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            self._lose(sock, system_error(error))
-        elif self._winner is None:
-            self._winner = sock
-        self._notify()
-
-    def _lose(self, sock: socket.socket, exc: OSError) -> None:
-        self._failures.add(self._pending.pop(sock), exc)
-        self._stop(sock)
-
-    def _stop(self, sock: socket.socket) -> None:
-        if self._watches:
-            self._loop.remove_writer(sock.fileno())
-        sock.close()
-
-    def _notify(self) -> None:
-        if self._change is not None and not self._change.done():
-            self._change.set_result(None)
+async def _one_by_one(
+    loop: asyncio.AbstractEventLoop, addresses: list[Address], failures: Failures, local: list[Address] | None
+) -> socket.socket:
+    for address in addresses:
+        with contextlib.ExitStack() as stack:
+            try:
+                sock = stack.enter_context(open_socket(address, local))
+                await loop.sock_connect(sock, address.sockaddr)
+            except OSError as exc:
+                failures.add(address, exc)
+            else:
+                stack.pop_all()
+                return sock
+    raise failures.error()
 
 
 async def _resolve(

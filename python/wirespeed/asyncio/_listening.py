@@ -1,4 +1,4 @@
-"""Listening sockets, and the sockets that they accept.
+"""The sockets that listening sockets accept.
 
 It knows nothing above TCP. The server calls it.
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, bind_addresses
+from .._serving.accepting import AcceptErrors
 from ..typing import LoggerLike
 from ._gate import Gate
 
-__all__ = ["Acceptor", "bind_tcp"]
+__all__ = ["Acceptor"]
 
 # A tenth of a second of opening handshakes, if all requests are there already.
 _ACCEPTED_AT_ONCE = 1024
@@ -25,36 +24,6 @@ _ACCEPTED_AT_ONCE = 1024
 # While there are too many in the opening handshake: it may be a flood, and the turns of the loop are to be
 # short.
 _ACCEPTED_WHEN_CROWDED = 64
-
-
-async def bind_tcp(
-    hosts: Iterable[str | None],
-    port: int,
-    *,
-    family: int = 0,
-    flags: int = socket.AI_PASSIVE,
-    reuse_address: bool | None = None,
-    reuse_port: bool | None = None,
-) -> list[socket.socket]:
-    """Bind sockets to all addresses of the hosts.
-
-    Args:
-        hosts: Names and addresses; ``None`` for all interfaces.
-        port: Port; 0 for one that the system chooses, the same for all addresses.
-        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only these addresses.
-        flags: As for ``socket.getaddrinfo``.
-        reuse_address: Whether to set SO_REUSEADDR; ``None`` to do so on POSIX.
-        reuse_port: Whether to set SO_REUSEPORT.
-
-    Raises:
-        OSError: An address cannot be bound.
-    """
-    loop = asyncio.get_running_loop()
-    infos: list[Any] = []
-    for name in hosts:
-        found = await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
-        infos.extend(info for info in found if info not in infos)
-    return bind_addresses(infos, port=port, reuse_address=reuse_address, reuse_port=reuse_port)
 
 
 class Acceptor:
@@ -70,7 +39,7 @@ class Acceptor:
 
     def __init__(
         self,
-        socks: list[socket.socket],
+        socks: Sequence[socket.socket],
         backlog: int,
         accepted: Callable[[socket.socket, Any], None],
         gate: Gate,
@@ -88,7 +57,7 @@ class Acceptor:
         # Until it is over, nothing is accepted.
         self._pause: asyncio.TimerHandle | None = None
         self._is_full = False
-        self._lost = 0
+        self._errors = AcceptErrors(gate)
 
     @property
     def is_broken(self) -> bool:
@@ -176,7 +145,7 @@ class Acceptor:
                     self._rest(delay)
                     return
                 continue
-            self._lost = 0
+            self._errors.lost = 0
             sock.setblocking(False)
             self._accepted(sock, address)
 
@@ -191,26 +160,17 @@ class Acceptor:
                     if delay is None:
                         return
                 else:
-                    self._lost = 0
+                    self._errors.lost = 0
                     self._accepted(sock, address)
                     continue
             await asyncio.sleep(delay)
 
     def _after(self, exc: OSError, listening: socket.socket) -> float | None:
         """Return for how many seconds not to accept after an error; ``None`` for never more from this socket."""
-        if exc.errno in BROKEN:
+        delay = self._errors.after(exc, str(exc.strerror))
+        if delay is None:
             self._drop(listening, exc)
-            return None
-        if exc.errno in LOST and self._lost < LOST_IN_A_ROW:
-            self._lost += 1
-            text = "a connection was lost before it was accepted: %s"
-            self._gate.count(exc.errno, logging.INFO, text, exc.strerror)
-            return 0.0
-        self._lost = 0
-        self._gate.count((exc.errno,), logging.ERROR, "cannot accept connections for now: %s", exc.strerror)
-        # Whoever waits in the opening handshake has a descriptor and memory.
-        delay = self._gate.relieve() if exc.errno in EXHAUSTED else None
-        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
+        return delay
 
     def _drop(self, sock: socket.socket, exc: OSError) -> None:
         self._ignore(sock)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import socket as socket_module
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from .._net.binding import bind_unix, check_socket, hosts_of, port_of
-from .._options.common import QUEUE_BYTES, check_type
+from .._net.binding import Place
+from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
 from .._options.hints import hinting
-from .._options.server import AsyncServerOptions, ServerSSL
+from .._options.server import AsyncServerOptions
 from .._serving.handling import check_async_handler
 from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
 from ._listener import Listener
-from ._listening import bind_tcp
 from ._server import Handler, Server, ServerConnection
 
 __all__ = ["serve", "unix_serve"]
@@ -167,22 +165,16 @@ def serve(
         zero_copy=zero_copy,
         logger=logger,
     )
-    hosts, number = hosts_of(host), port_of(port)
-    for name, value in (("family", family), ("flags", flags)):
-        check_type(name, value, int, "an int")
-    if sock is not None:
-        check_socket(sock)
-        if host is not None or port is not None:
-            raise ValueError("sock excludes host and port")
-
-    async def bind() -> list[socket_module.socket]:
-        if sock is not None:
-            return [_own(sock)]
-        return await bind_tcp(
-            hosts, number, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
-        )
-
-    return _make(handler, options, bind, ssl, backlog, start_serving, create_connection)
+    place = Place(
+        host=host,
+        port=port,
+        sock=sock,
+        family=family,
+        flags=flags,
+        reuse_address=reuse_address,
+        reuse_port=reuse_port,
+    )
+    return _make(handler, options, place, ssl, backlog, start_serving, create_connection)
 
 
 @hinting("unix_serve")
@@ -215,33 +207,19 @@ def unix_serve(
         OSError: The path cannot be listened on; raised when the server is awaited.
         TypeError, ValueError: An argument is wrong; the text names it. Raised by the call.
     """
-    known = {field.name for field in dataclasses.fields(AsyncServerOptions) if field.init}
-    for name in options:
-        if name not in known:
-            raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
-    checked = AsyncServerOptions(server_header=server_header, **options)
-    if sock is not None:
-        check_socket(sock)
-    if (path is None) == (sock is None):
-        raise ValueError("path is missing" if path is None else "path and sock exclude each other")
-
-    async def bind() -> list[socket_module.socket]:
-        if sock is not None:
-            return [_own(sock)]
-        return [bind_unix(path or b"")]
-
-    return _make(handler, checked, bind, ssl, backlog, start_serving, create_connection, path)
+    checked = AsyncServerOptions.of_unix(server_header=server_header, **options)
+    place = Place(path=path, sock=sock, is_unix=True)
+    return _make(handler, checked, place, ssl, backlog, start_serving, create_connection)
 
 
 def _make(
     handler: Handler | None,
     options: AsyncServerOptions,
-    bind: Callable[[], Awaitable[list[socket_module.socket]]],
+    place: Place,
     ssl: TLS | ssl_module.SSLContext | None,
     backlog: int,
     start_serving: bool,
     create_connection: Callable[..., ServerConnection] | None,
-    path: PathLike | None = None,
 ) -> Server:
     if handler is None:
         if options.listener is None:
@@ -250,24 +228,14 @@ def _make(
         check_async_handler(handler)
         if options.listener is not None:
             raise ValueError("handler and listener exclude each other: messages go to the one or the other")
-    if create_connection is not None and not callable(create_connection):
-        raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
     if not isinstance(backlog, int) or isinstance(backlog, bool):
         raise TypeError(f"backlog must be an int, not {type(backlog).__name__}")
     return Server(
-        bind,
+        place,
         handler,
         options,
-        ssl=ServerSSL(ssl),
+        ssl=ssl,
         backlog=backlog,
         start_serving=start_serving,
         create_connection=create_connection,
-        path=path,
     )
-
-
-def _own(sock: socket_module.socket) -> socket_module.socket:
-    if sock.fileno() < 0:
-        raise ValueError("sock is closed")
-    sock.setblocking(False)
-    return sock

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
-import logging
 import signal as signal_module
 import socket as socket_module
 import ssl as ssl_module
@@ -17,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from .._connection.construction import construct
 from .._connection.state import State
-from .._connection.status import AcceptedStatus, address_text
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, say_failed, say_refused
-from .._handshake.responses import common_fields, plain_response
+from .._handshake.negotiation import LINGER, answer, negotiation, say_refused
 from .._native import Opened, ServerOpening
-from .._net.binding import file_of, remove_file
-from .._options.server import AsyncServerOptions, ServerSSL, check_farewell
+from .._net.binding import Listeners, Place
+from .._options.server import AsyncServerOptions, check_farewell
 from .._serving.handling import not_awaitable, tell_end
+from .._serving.reception import reception
+from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..datastructures import Response
 from ..tls import TLS
-from ..typing import PathLike, StatusLike
 from ._connection import Connection, attach, choose_port, native_arguments
 from ._deadline import Deadline
 from ._gate import Gate, InTask
@@ -47,7 +43,7 @@ __all__ = ["Handler", "Server", "ServerConnection"]
 Handler = Callable[["ServerConnection"], Awaitable[None]]
 
 
-class ServerConnection(AcceptedStatus, Connection):
+class ServerConnection(AcceptedBase, Connection):
     """The connection of a server, which its handler receives.
 
     While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
@@ -69,17 +65,8 @@ class ServerConnection(AcceptedStatus, Connection):
         server: Server = self._server
         return server
 
-    def respond(self, status: StatusLike, text: str) -> Response:
-        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
 
-        Args:
-            status: HTTP status code.
-            text: Body.
-        """
-        return plain_response(status, text)
-
-
-class Server:
+class Server(ServerBase):
     """A WebSocket server, made by :func:`serve`.
 
     ``await`` starts it and returns it. As an asynchronous context manager, it is closed at the end.
@@ -93,39 +80,27 @@ class Server:
 
     def __init__(
         self,
-        bind: Callable[[], Awaitable[list[socket_module.socket]]],
+        place: Place,
         handler: Handler | None,
         options: AsyncServerOptions,
         *,
-        ssl: ServerSSL,
+        ssl: TLS | ssl_module.SSLContext | None,
         backlog: int,
         start_serving: bool,
         create_connection: Callable[..., ServerConnection] | None,
-        path: PathLike | None = None,
     ) -> None:
-        self.logger = options.effective_logger
-        self._bind = bind
-        self._handler = handler
+        super().__init__(handler, options, ssl, create_connection, ServerConnection)
+        self._place = place
         self._options = options
-        self._settings = options.native()
         self._arguments = native_arguments(options)
-        self._ssl = ssl
         self._backlog = backlog
         self._start_serving = start_serving
-        self._create_connection = create_connection or ServerConnection
-        self._path = path
-        self._file: tuple[int, int] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sockets: list[socket_module.socket] = []
         self._acceptor: Acceptor | None = None
         self._greetings: Greetings | None = None
         self._serving = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: set[ServerConnection] = set()
-        self._is_closing = False
         self._closing: asyncio.Task[None] | None = None
-        # How connections are closed, once they are.
-        self._farewell: tuple[int, str] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._signals: list[int] = []
 
@@ -156,13 +131,11 @@ class Server:
         self._port = choose_port(self._options.io_port, self._loop)
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
-            make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
-            self._greetings = Greetings(self._loop, self._options.open_timeout, self._gate, make_opening, self._greeted)
+            patience, make_opening = self._options.open_timeout, self._make_opening()
+            self._greetings = Greetings(self._loop, patience, self._gate, make_opening, self._greeted)
         try:
-            self._sockets = await self._bind()
-            if self._path is not None:
-                self._file = file_of(self._path)
-            self._acceptor = Acceptor(self._sockets, self._backlog, self._accepted, self._gate, self.logger)
+            self._listeners = await self._bind(self._loop)
+            self._acceptor = Acceptor(self._listeners.sockets, self._backlog, self._accepted, self._gate, self.logger)
             if self._is_closing:
                 self._stop_listening()
             elif self._start_serving:
@@ -173,6 +146,15 @@ class Server:
             raise
         return self
 
+    async def _bind(self, loop: asyncio.AbstractEventLoop) -> Listeners:
+        place, kind = self._place, socket_module.SOCK_STREAM
+        return place.bind(
+            [
+                await loop.getaddrinfo(host, place.port, family=place.family, type=kind, flags=place.flags)
+                for host in place.hosts
+            ]
+        )
+
     async def start_serving(self) -> None:
         """Accept connections; for a server made with ``start_serving=False``."""
         if self._acceptor is None:
@@ -180,8 +162,7 @@ class Server:
         if not self._serving and not self._is_closing:
             self._acceptor.start()
             self._serving = True
-            for sock in self._sockets:
-                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+            self._log_listening()
         elif is_turn_due():
             await give_turn()
 
@@ -240,7 +221,7 @@ class Server:
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
         """The listening sockets; none once it is closed."""
-        return tuple(self._sockets)
+        return self._listeners.sockets
 
     @property
     def connections(self) -> set[ServerConnection]:
@@ -315,34 +296,13 @@ class Server:
         for connection in list(self._connections):
             with contextlib.suppress(RuntimeError):
                 connection.abort()
-        for sock in self._sockets:
-            sock.close()
-        if self._path is not None:
-            remove_file(self._path, self._file)
+        self._listeners.close()
 
     def _stop_listening(self) -> None:
         if self._acceptor is not None:
             self._acceptor.stop()
-        socks, self._sockets = self._sockets, []
-        if self._path is not None:
-            remove_file(self._path, self._file)
-        for sock in socks:
-            sock.close()
-
-    # TLS.
-
-    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
-        """Use other certificates for the connections that are accepted from now on.
-
-        Args:
-            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
-
-        Raises:
-            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
-                ``load_cert_chain``.
-            ValueError: The settings are wrong. The old ones stay in use.
-        """
-        self._ssl.reload(ssl)
+        listeners, self._listeners = self._listeners, Listeners()
+        listeners.close()
 
     # Connections.
 
@@ -356,7 +316,7 @@ class Server:
         # Most often there is nothing to wait for: not for more of the request, the application or TLS.
         if greeting.opening is not None and greeting.opening.done:
             self._gate.leave(greeting.entry)
-            if greeting.is_bare and self._answers_at_once():
+            if greeting.is_bare and self._ssl.native is None and not self._is_closing and not self._options.has_hooks:
                 self._open_at_once(greeting, greeting.opening, watched)
                 return
         if watched:
@@ -367,16 +327,13 @@ class Server:
         if self._greetings is not None:
             self._greetings.ignore(descriptor)
 
-    def _answers_at_once(self) -> bool:
-        return self._ssl.native is None and not self._is_closing and not self._options.has_hooks
-
     def _open_at_once(self, greeting: Greeting, opening: ServerOpening, watched: bool) -> None:
         sock, address = greeting.sock, greeting.address
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
             connection = self._make_connection(opening.finish(), sock, address)
-            error = connection._give(connection._handshake.answer(common_fields(self._options.server_header)))
+            error = answer(connection, self._options)
             # The watch is replaced, or has to go.
             if watched and connection._state == State.CLOSED:
                 self._ignore(descriptor)
@@ -479,11 +436,14 @@ class Server:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(left):
-                    opened = await receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                    opened = greeting.finish()
+                    if opened is None:
+                        steps = reception(greeting, self._settings, self._ssl.native, options, self._gate)
+                        opened = await receive_request(sock, steps)
                     # Nobody closes it any more for another client: it has said all that it has to say.
                     self._gate.leave(greeting.entry)
                     connection = self._make_connection(opened, sock, remote)
-                    error = await negotiate(connection, options, lambda: self._is_closing)
+                    error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
@@ -512,16 +472,6 @@ class Server:
             self._gate.leave(entry)
             connection.abort()
             self._ended()
-
-    def _opening_failed(self, greeting: Greeting, connection: ServerConnection | None, exc: BaseException) -> None:
-        if connection is not None:
-            connection.abort()
-        if isinstance(exc, Exception):
-            say_failed(greeting, connection, exc, self._gate, self.logger)
-
-    def _log_open(self, connection: ServerConnection) -> None:
-        if self.logger.isEnabledFor(logging.DEBUG):
-            self.logger.debug("connection open (%s): %r", connection._label, connection.request)
 
     def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
         local = sock.getsockname()

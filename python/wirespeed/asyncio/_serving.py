@@ -1,7 +1,7 @@
 """From an accepted socket to a connection whose opening handshake is answered.
 
-The native core reads and writes the bytes of each step and does no I/O; here they are moved over the socket. Who may
-connect, and what is done with a connection, is not known here: the server says so.
+The bytes of each step are moved over the socket here, and what the application returns is awaited. Who may connect, and
+what is done with a connection, is not known here: the server says so.
 """
 
 from __future__ import annotations
@@ -9,100 +9,61 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket as socket_module
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Generator
 from typing import Any
 
-from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, READ_SIZE, hint, negotiation
-from .._handshake.responses import common_fields
-from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
-from .._options.server import AsyncServerOptions
-from ._gate import Gate
+from .._handshake.negotiation import LINGER, READ_SIZE
+from .._native import Opened
+from .._serving.reception import Refusal
 from ._sockets import receive, send_all
 
 __all__ = ["negotiate", "receive_request"]
 
 
-async def receive_request(
-    greeting: Greeting,
-    settings: ServerSettings,
-    tls: ServerTLS | Any | None,
-    options: AsyncServerOptions,
-    gate: Gate,
-) -> Opened:
-    """Make the TLS handshake, if there is TLS, and receive the request.
+async def receive_request(sock: socket_module.socket, steps: Generator[bytes | None, bytes | None, Opened]) -> Opened:
+    """Drive :func:`wirespeed._serving.reception.reception`; return and raise what that does.
 
     Args:
-        greeting: An accepted non-blocking socket, and what was received already, if anything was.
-        settings: Those of the server.
-        tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
-        options: Those of the server.
-        gate: Is told what comes.
-
-    Returns:
-        The argument of a connection's constructor; the connection answers the request.
+        sock: The accepted non-blocking socket.
+        steps: What it has returned.
 
     Raises:
-        InvalidHandshake: What came is no HTTP request. The client was told.
         OSError: The socket failed.
-        ssl.SSLError: TLS failed.
     """
-    sock, data, opening = greeting.sock, greeting.data, greeting.opening
-    first = opening is None
-    if opening is None:
-        opening = ServerOpening(settings, tls)
-    while not opening.done:
-        if data is None:
-            data = await receive(sock, READ_SIZE)
-            if data:
-                greeting.is_silent = False
-                if greeting.entry is not None:
-                    gate.progress(greeting.entry)
-        try:
-            if data:
-                opening.feed(data)
+    try:
+        output = next(steps)
+        while True:
+            data = None
+            if output is None:
+                data = await receive(sock, READ_SIZE)
+            elif isinstance(output, Refusal):
+                await _send_last(sock, output)
             else:
-                opening.feed_eof()
-        except BaseException:
-            if first:
-                hint(data, tls is not None, greeting, gate)
-            opening.reject(common_fields(options.server_header))
-            if output := opening.take_output():
-                with contextlib.suppress(OSError):
-                    sock.send(output)
-                await _linger(sock)
-            raise
-        first, data = False, None
-        if output := opening.take_output():
-            await send_all(sock, output)
-    return opening.finish()
+                await send_all(sock, output)
+            output = steps.send(data)
+    except StopIteration as stop:
+        opened: Opened = stop.value
+        return opened
 
 
-async def _linger(sock: socket_module.socket) -> None:
-    """Let a client read what it was told: with bytes unread, closing would reset the connection before it has."""
-
+async def _send_last(sock: socket_module.socket, output: bytes) -> None:
     async def drain() -> None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket_module.SHUT_WR)
-            while await receive(sock, READ_SIZE):
-                pass
+        sock.shutdown(socket_module.SHUT_WR)
+        while await receive(sock, READ_SIZE):
+            pass
 
-    with contextlib.suppress(asyncio.TimeoutError):
+    with contextlib.suppress(OSError):
+        sock.send(output)
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(drain(), LINGER)
 
 
-async def negotiate(connection: Any, options: AsyncServerOptions, is_closing: Callable[[], bool]) -> Exception | None:
-    """Answer the request of a connection, as the application and the rules will have it.
+async def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
+    """Drive :func:`wirespeed._handshake.negotiation.negotiation`; return what that does.
 
     Args:
-        connection: A server's connection.
-        options: Those of the server.
-        is_closing: Whether the server closes, so that nobody is accepted any more.
-
-    Returns:
-        Why the connection was refused, if it was.
+        steps: What it has returned.
     """
-    steps = negotiation(connection, options, is_closing)
     try:
         result = next(steps)
         while True:

@@ -6,6 +6,7 @@ It knows nothing above TCP. Blocking clients call it, for the server or for a pr
 from __future__ import annotations
 
 import errno
+import math
 import os
 import selectors
 import socket
@@ -20,11 +21,10 @@ from .._net.addresses import (
     from_infos,
     interleaved,
     numeric,
-    open_socket,
-    start_connecting,
     system_error,
     unresolved,
 )
+from .._net.race import Race, Wait, attempts
 
 __all__ = ["dial", "dial_address", "dial_unix"]
 
@@ -101,11 +101,20 @@ def dial(
     local = None
     if local_addr is not None:
         local = _resolve(*local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
-    race = _Race(f"{host}:{port}", local)
+    failures = Failures(f"{host}:{port}")
+    steps = attempts(Race(addresses, happy_eyeballs_delay), failures, local, time.monotonic)
+    ready: list[socket.socket] | None = None
     try:
-        return race.run(addresses, deadline, happy_eyeballs_delay)
+        while ready or deadline is None or time.monotonic() < deadline:
+            wait = next(steps) if ready is None else steps.send(ready)
+            ready = _writable(wait, deadline)
+    except StopIteration as stop:
+        sock: socket.socket = stop.value
+        sock.setblocking(True)
+        return sock
     finally:
-        race.close()
+        steps.close()
+    raise TimeoutError(failures.timeout_text())
 
 
 def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, deadline: float | None) -> socket.socket:
@@ -141,88 +150,15 @@ def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, dead
     return sock
 
 
-class _Race:
-    """Attempts to connect that run at the same time; the first to succeed wins.
-
-    ``close`` must follow. It closes every socket but the one that ``run`` returned.
-    """
-
-    def __init__(self, target: str, local: list[Address] | None) -> None:
-        self._local = local
-        self._pending: dict[socket.socket, Address] = {}
-        self._failures = Failures(target)
-
-    def close(self) -> None:
-        for sock in self._pending:
-            sock.close()
-
-    def run(self, addresses: list[Address], deadline: float | None, delay: float | None) -> socket.socket:
-        waiting = iter(addresses)
-        exhausted = False
-        while True:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(self._failures.timeout_text())
-            if not exhausted:
-                address = next(waiting, None)
-                exhausted = address is None
-                if address is not None and (winner := self._start(address)) is not None:
-                    return winner
-            if not self._pending and exhausted:
-                raise self._failures.error()
-            if not exhausted and address not in self._pending.values():
-                continue  # it failed at once
-            # RFC 8305, section 5: the next attempt starts after the delay, or as soon as one fails.
-            next_start = None if exhausted or delay is None else time.monotonic() + delay
-            winner = self._wait(deadline, next_start, until_failure=not exhausted)
-            if winner is not None:
-                return winner
-
-    def _start(self, address: Address) -> socket.socket | None:
-        try:
-            sock = open_socket(address, self._local)
-        except OSError as exc:
-            self._failures.add(address, exc)
-            return None
-        self._pending[sock] = address
-        try:
-            if start_connecting(sock, address):
-                return self._win(sock)
-        except OSError as exc:
-            self._lose(sock, exc)
-        return None
-
-    def _wait(self, deadline: float | None, next_start: float | None, *, until_failure: bool) -> socket.socket | None:
-        """Return the socket that got connected, ``None`` to look at the deadline and the next address."""
-        limit = min((time_ for time_ in (deadline, next_start) if time_ is not None), default=None)
-        with selectors.DefaultSelector() as selector:
-            for pending in self._pending:
-                # Windows reports a failed connection as an exceptional event; selectors adds that one by
-                # itself.
-                selector.register(pending, selectors.EVENT_WRITE)
-            while self._pending:
-                events = selector.select(None if limit is None else max(0, limit - time.monotonic()))
-                failed = False
-                for key, _ in events:
-                    sock: socket.socket = key.fileobj  # type: ignore[assignment]  # it is what was registered
-                    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if error == 0:
-                        return self._win(sock)
-                    selector.unregister(sock)
-                    self._lose(sock, system_error(error))
-                    failed = True
-                if (failed and until_failure) or (limit is not None and time.monotonic() >= limit):
-                    return None
-        return None
-
-    def _win(self, sock: socket.socket) -> socket.socket:
-        sock.setblocking(True)
-        # From here on it belongs to the caller.
-        del self._pending[sock]
-        return sock
-
-    def _lose(self, sock: socket.socket, exc: OSError) -> None:
-        self._failures.add(self._pending.pop(sock), exc)
-        sock.close()
+def _writable(wait: Wait, deadline: float | None) -> list[socket.socket]:
+    """Return those that can be written to, none after the time or the deadline."""
+    until = wait.until if deadline is None else min(wait.until, deadline)
+    with selectors.DefaultSelector() as selector:
+        for sock in wait.socks:
+            # Windows reports a failed connection as an exceptional event; selectors adds that one by itself.
+            selector.register(sock, selectors.EVENT_WRITE, sock)
+        events = selector.select(None if until == math.inf else max(0, until - time.monotonic()))
+    return [key.data for key, _ in events]
 
 
 def _resolve(host: str, port: int, *, family: int, proto: int, flags: int) -> list[Address]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import socket as socket_module
@@ -10,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._lazy import ssl as ssl_module
-from .._net.binding import bind_addresses, bind_unix, check_socket, hosts_of, port_of
+from .._net.binding import Place
 from .._options.common import check_count
 from .._options.compression import Deflate
 from .._options.hints import hinting
-from .._options.server import ServerOptions, ServerSSL
+from .._options.server import ServerOptions
 from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
@@ -142,20 +141,16 @@ def serve(
         max_pending=max_pending,
         logger=logger,
     )
-    if sock is not None and (host is not None or port is not None):
-        raise ValueError("sock excludes host and port")
-    hosts, number = hosts_of(host), port_of(port)
-
-    def bind() -> list[socket_module.socket]:
-        if sock is not None:
-            return [_own(sock)]
-        infos: list[Any] = []
-        for name in hosts:
-            found = socket_module.getaddrinfo(name, number, family, socket_module.SOCK_STREAM, 0, flags)
-            infos.extend(info for info in found if info not in infos)
-        return bind_addresses(infos, port=number, reuse_address=reuse_address, reuse_port=reuse_port)
-
-    return _make(handler, options, bind, ssl, backlog, create_connection)
+    place = Place(
+        host=host,
+        port=port,
+        sock=sock,
+        family=family,
+        flags=flags,
+        reuse_address=reuse_address,
+        reuse_port=reuse_port,
+    )
+    return _make(handler, options, place, ssl, backlog, create_connection)
 
 
 @hinting("unix_serve")
@@ -186,30 +181,18 @@ def unix_serve(
         OSError: The path cannot be listened on.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
-    known = {field.name for field in dataclasses.fields(ServerOptions) if field.init}
-    for name in options:
-        if name not in known:
-            raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
-    checked = ServerOptions(server_header=server_header, **options)
-    if (path is None) == (sock is None):
-        raise ValueError("path is missing" if path is None else "path and sock exclude each other")
-
-    def bind() -> list[socket_module.socket]:
-        if sock is not None:
-            return [_own(sock)]
-        return [bind_unix(path or b"")]
-
-    return _make(handler, checked, bind, ssl, backlog, create_connection, path)
+    checked = ServerOptions.of_unix(server_header=server_header, **options)
+    place = Place(path=path, sock=sock, is_unix=True)
+    return _make(handler, checked, place, ssl, backlog, create_connection)
 
 
 def _make(
     handler: Handler,
     options: ServerOptions,
-    bind: Callable[[], list[socket_module.socket]],
+    place: Place,
     ssl: TLS | ssl_module.SSLContext | None,
     backlog: int,
     create_connection: _Create,
-    path: PathLike | None = None,
 ) -> Server:
     if not callable(handler):
         raise TypeError(f"handler must be a function, not {type(handler).__name__}")
@@ -221,24 +204,7 @@ def _make(
     ):
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{name} must not be a coroutine function; those are for wirespeed.serve, on an event loop")
-    if create_connection is not None and not callable(create_connection):
-        raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
     if backlog is None:
         raise TypeError("backlog must be an int, not None")
     check_count("backlog", backlog)
-    tls = ServerSSL(ssl)
-    sockets = bind()
-    try:
-        for sock in sockets:
-            sock.listen(backlog)
-        return Server(sockets, handler, options, ssl=tls, create_connection=create_connection, path=path)
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-
-
-def _own(sock: socket_module.socket) -> socket_module.socket:
-    check_socket(sock)
-    sock.setblocking(False)
-    return sock
+    return Server(place, handler, options, ssl=ssl, backlog=backlog, create_connection=create_connection)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import selectors
 import socket as socket_module
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._connection.construction import construct
 from .._connection.state import State
-from .._connection.status import AcceptedStatus, address_text
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, refuse, say_failed, say_refused
-from .._handshake.responses import plain_response
+from .._handshake.negotiation import LINGER, negotiation, refuse, say_refused
 from .._lazy import ssl as ssl_module
-from .._native import ServerOpening
-from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY, file_of, remove_file
-from .._options.server import ServerOptions, ServerSSL, check_farewell
+from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
+from .._options.server import ServerOptions, check_farewell
+from .._serving.accepting import AcceptErrors
 from .._serving.handling import tell_end
+from .._serving.reception import reception
+from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..datastructures import Response
 from ..tls import TLS
-from ..typing import PathLike, StatusLike
 from ._connection import Connection
 from ._gate import Gate, InThread
 from ._greeting import Greetings
@@ -45,7 +41,7 @@ Handler = Callable[["ServerConnection"], None]
 _ACCEPTED_AT_ONCE = 64
 
 
-class ServerConnection(AcceptedStatus, Connection):
+class ServerConnection(AcceptedBase, Connection):
     """The connection of a server, which its handler receives.
 
     While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
@@ -63,17 +59,8 @@ class ServerConnection(AcceptedStatus, Connection):
     handler: Callable[..., None]
     handler_kwargs: Mapping[str, Any]
 
-    def respond(self, status: StatusLike, text: str) -> Response:
-        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
 
-        Args:
-            status: HTTP status code.
-            text: Body.
-        """
-        return plain_response(status, text)
-
-
-class Server:
+class Server(ServerBase):
     """A WebSocket server, made by :func:`wirespeed.sync.serve`. It listens, and accepts in :meth:`serve_forever`.
 
     It is a context manager that shuts it down.
@@ -83,45 +70,50 @@ class Server:
         socket: The first of the listening sockets.
     """
 
+    _gate: Gate
+
     def __init__(
         self,
-        sockets: Sequence[socket_module.socket],
+        place: Place,
         handler: Handler,
         options: ServerOptions,
         *,
-        ssl: ServerSSL,
+        ssl: TLS | ssl_module.SSLContext | None,
+        backlog: int,
         create_connection: Callable[..., ServerConnection] | None,
-        path: PathLike | None = None,
     ) -> None:
-        self.logger = options.effective_logger
-        self.socket = sockets[0]
-        self._sockets = tuple(sockets)
-        self._handler = handler
+        super().__init__(handler, options, ssl, create_connection, ServerConnection)
         self._options = options
-        self._settings = options.native()
-        self._ssl = ssl
-        self._create_connection = create_connection or ServerConnection
-        self._path = path
-        self._file = None if path is None else file_of(path)
-        # Wakes the thread in serve_forever.
-        self._woken, self._waker = socket_module.socketpair()
+        self._listeners = place.bind(
+            [
+                socket_module.getaddrinfo(host, place.port, place.family, socket_module.SOCK_STREAM, 0, place.flags)
+                for host in place.hosts
+            ]
+        )
+        self.socket = self._listeners.sockets[0]
+        try:
+            for sock in self._listeners.sockets:
+                sock.listen(backlog)
+            # Wakes the thread in serve_forever.
+            self._woken, self._waker = socket_module.socketpair()
+        except BaseException:
+            self._listeners.close()
+            raise
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         # Of all that follows. A signal handler may run while its own thread has it.
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._acceptor: threading.Thread | None = None
         # Whether the thread in serve_forever waits for somebody to go.
         self._paused = False
-        self._lost = 0
         self._starting: set[threading.Thread] = set()
-        self._gate = Gate(self._changed, options.max_pending, self.logger, self._freed, self._wake)
+        self._gate = Gate(self._lock, options.max_pending, self.logger, self._freed, self._tell)
+        self._errors = AcceptErrors(self._gate)
         self._greetings: Greetings | None = None
         self._threads: set[threading.Thread] = set()
-        self._connections: set[ServerConnection] = set()
         # Until when they may take to read why, once the server shuts down.
         self._refused: dict[ServerConnection, float] = {}
-        self._closing = False
-        self._farewell: tuple[int, str] | None = None
         self._waiting: set[threading.Thread] = set()
 
     def __enter__(self) -> Self:
@@ -140,12 +132,12 @@ class Server:
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
         """The listening sockets; none once it is shut down."""
-        return () if self._closing else self._sockets
+        return () if self._is_closing else self._listeners.sockets
 
     @property
     def connections(self) -> set[ServerConnection]:
         """The connections that are open, in a new set."""
-        with self._changed:
+        with self._lock:
             connections = list(self._connections)
         return {connection for connection in connections if connection._state == State.OPEN}
 
@@ -164,15 +156,14 @@ class Server:
             OSError: A listening socket failed.
             RuntimeError: Another thread is in this method.
         """
-        with self._changed:
+        with self._lock:
             if self._acceptor is not None:
                 raise RuntimeError("serve_forever is running in another place already")
-            if self._closing:
+            if self._is_closing:
                 return
             self._acceptor = threading.current_thread()
         try:
-            for sock in self._sockets:
-                self.logger.info("server listening on %s", address_text(sock.getsockname()))
+            self._log_listening()
             with selectors.DefaultSelector() as selector:
                 try:
                     self._accept_all(selector)
@@ -180,35 +171,34 @@ class Server:
                     self._release()
         except (OSError, ValueError):
             # A signal handler has closed the sockets.
-            if not self._closing:
+            if not self._is_closing:
                 raise
         finally:
-            with self._changed:
+            with self._lock:
                 self._acceptor = None
                 self._paused = False
                 self._greetings = None
                 self._gate.finish()
-                if self._closing:
+                if self._is_closing:
                     self._close_sockets()
                 self._changed.notify_all()
 
     def _accept_all(self, selector: selectors.BaseSelector) -> None:
         selector.register(self._woken, selectors.EVENT_READ)
-        make_opening = functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
-        greetings = Greetings(selector, self._options.open_timeout, self._gate, make_opening)
+        greetings = Greetings(selector, self._options.open_timeout, self._gate, self._make_opening())
         self._greetings = greetings
         watching = False
         # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
         rest = 0.0
         while True:
-            with self._changed:
-                if self._closing:
+            with self._lock:
+                if self._is_closing:
                     return
                 rest = max(rest, self._gate.delay())
                 self._paused = rest > 0
             if watching == (rest > 0):
                 watching = not watching
-                for sock in self._sockets:
+                for sock in self._listeners.sockets:
                     if watching:
                         selector.register(sock, selectors.EVENT_READ)
                     else:
@@ -227,33 +217,30 @@ class Server:
             while (greeting := greetings.expired()) is not None:
                 self._begin(greeting)
             listening = {key.fd for key, _ in ready if key.data is None}
-            for sock in self._sockets:
+            for sock in self._listeners.sockets:
                 if not rest and sock.fileno() in listening:
                     rest = self._accept_some(sock, greetings)
 
     def _accept_some(self, listening: socket_module.socket, greetings: Greetings) -> float:
         """Accept what waits, or some of it; return for how many seconds not to do so again."""
         for _ in range(_ACCEPTED_AT_ONCE):
-            if self._closing or self._gate.delay():
+            if self._is_closing or self._gate.delay():
                 break
             try:
                 sock, remote = listening.accept()
             except BlockingIOError:
                 break
             except OSError as exc:
-                if exc.errno in BROKEN:
+                with self._lock:
+                    # If a thread has the descriptor that is to be freed, that says when it has ended.
+                    self._paused = self._paused or exc.errno in EXHAUSTED
+                    delay = self._errors.after(exc, str(exc))
+                if delay is None:
                     raise
-                if exc.errno not in LOST or self._lost == LOST_IN_A_ROW:
-                    self._lost = 0
-                    if rest := self._rest_after(str(exc), exc.errno in EXHAUSTED):
-                        return rest
-                    continue
-                self._lost += 1
-                self._gate.count(
-                    exc.errno, logging.INFO, "a connection was lost before it was accepted: %s", exc.strerror
-                )
+                if delay:
+                    return delay
                 continue
-            self._lost = 0
+            self._errors.lost = 0
             sock.setblocking(False)
             greeting = greetings.add(sock, remote)
             if greeting is not None and (rest := self._begin(greeting)):
@@ -263,7 +250,7 @@ class Server:
     def _begin(self, greeting: Greeting) -> float:
         """Let a thread go on with a client; return for how many seconds not to accept others."""
         thread = threading.Thread(target=self._serve, args=(greeting,))
-        with self._changed:
+        with self._lock:
             if greeting.is_complete:
                 # From here on it waits for the application, and not for its client.
                 self._gate.leave(greeting.entry)
@@ -278,7 +265,7 @@ class Server:
             thread.start()
         except BaseException as exc:
             # Interrupted, it may have started all the same.
-            with self._changed:
+            with self._lock:
                 is_new = isinstance(exc, RuntimeError) or not self._changed.wait_for(
                     lambda: thread not in self._starting, RETRY_DELAY
                 )
@@ -289,23 +276,11 @@ class Server:
                     self._changed.notify_all()
                     greeting.sock.close()
             if isinstance(exc, RuntimeError):
-                return self._rest_after(str(exc), False)
+                return self._errors.rest(str(exc), False)
             raise
-        with self._changed:
+        with self._lock:
             self._starting.discard(thread)
         return 0.0
-
-    def _rest_after(self, problem: str, is_exhausted: bool) -> float:
-        """Return for how many seconds not to accept, after the system has refused to."""
-        self._gate.count(problem, logging.ERROR, "cannot accept connections for now: %s", problem)
-        if not is_exhausted:
-            return RETRY_DELAY
-        with self._changed:
-            # Whoever waits in the opening handshake has a descriptor. If a thread has it, that says when it
-            # has ended.
-            self._paused = True
-            delay = self._gate.relieve()
-        return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)
 
     def _release(self) -> None:
         """Let threads go on with all clients that are in the opening handshake."""
@@ -314,6 +289,11 @@ class Server:
 
     def _freed(self) -> None:
         if self._paused:
+            self._wake()
+
+    def _tell(self) -> None:
+        # The thread that accepts asks what is to be told before it waits; woken, it would end a pause.
+        if threading.current_thread() is not self._acceptor:
             self._wake()
 
     def _wake(self) -> None:
@@ -340,11 +320,11 @@ class Server:
         """
         check_farewell(code, reason)
         me = threading.current_thread()
-        with self._changed:
-            first = not self._closing
+        with self._lock:
+            first = not self._is_closing
             if first:
                 self.logger.info("server closing")
-            self._closing = True
+            self._is_closing = True
             if close_connections and self._farewell is None:
                 self._farewell = (code, reason)
             self._wake()
@@ -363,11 +343,7 @@ class Server:
             self.logger.info("server closed")
 
     def _close_sockets(self) -> None:
-        if self._path is not None:
-            remove_file(self._path, self._file)
-            self._path = None
-        for sock in self._sockets:
-            sock.close()
+        self._listeners.close()
         # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be
         # woken.
         if self._acceptor is None:
@@ -411,7 +387,7 @@ class Server:
             seen.update(left)
             return not left
 
-        with self._changed:
+        with self._lock:
             self._waiting.add(me)
             self._changed.notify_all()
             try:
@@ -431,42 +407,26 @@ class Server:
             connection.abort()
         return min(self._refused.values()) - now if self._refused else None
 
-    # TLS.
-
-    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
-        """Use other certificates for the connections that are accepted from now on.
-
-        Args:
-            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
-
-        Raises:
-            OSError: A file cannot be read. The old settings stay in use.
-            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
-                ``load_cert_chain``.
-            ValueError: The settings are wrong. The old ones stay in use.
-        """
-        self._ssl.reload(ssl)
-
     # Connections: each in its own thread.
 
     def _serve(self, greeting: Greeting) -> None:
         me = threading.current_thread()
         try:
-            with self._changed:
+            with self._lock:
                 self._starting.discard(me)
                 self._changed.notify_all()
             connection = self._open(greeting)
             if connection is not None:
                 self._handle(connection)
         finally:
-            with self._changed:
+            with self._lock:
                 self._threads.discard(me)
                 self._changed.notify_all()
                 if self._paused:
                     self._wake()
 
     def _handle(self, connection: ServerConnection) -> None:
-        with self._changed:
+        with self._lock:
             self._connections.add(connection)
             farewell = self._farewell
         try:
@@ -478,7 +438,7 @@ class Server:
             # That of a subclass which closes in its own way.
             tell_end(connection, exc)
         finally:
-            with self._changed:
+            with self._lock:
                 self._connections.discard(connection)
 
     def _run_handler(self, connection: ServerConnection) -> None:
@@ -511,7 +471,10 @@ class Server:
                     if sock.family != getattr(socket_module, "AF_UNIX", None):
                         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
                     local = sock.getsockname()
-                    opened = receive_request(greeting, self._settings, self._ssl.native, options, self._gate)
+                    opened = greeting.finish()
+                    if opened is None:
+                        steps = reception(greeting, self._settings, self._ssl.native, options, self._gate)
+                        opened = receive_request(sock, greeting.deadline, steps)
                 finally:
                     # Before the descriptor is closed or the connection's: from here on nobody else touches
                     # it.
@@ -532,37 +495,28 @@ class Server:
                 raise
             connection = made
             connection.server = self
-            error = negotiate(connection, options, self._is_closing)
+            error = negotiate(negotiation(connection, options, lambda: self._is_closing))
             if error is None:
-                if self.logger.isEnabledFor(logging.DEBUG):
-                    self.logger.debug("connection open (%s): %r", connection._label, connection.request)
+                self._log_open(connection)
                 return connection
             say_refused(connection, error, self._gate)
             self._let_read(connection)
-        except Exception as exc:
-            if not is_kept:
-                return None
-            say_failed(greeting, connection, exc, self._gate, self.logger)
-            if connection is not None:
-                connection.abort()
-        except BaseException:
-            if connection is not None:
-                connection.abort()
-            raise
+        except BaseException as exc:
+            if is_kept:
+                self._opening_failed(greeting, connection, exc)
+            if not isinstance(exc, Exception):
+                raise
         return None
 
     def _let_read(self, connection: ServerConnection) -> None:
         """Send the response that refuses, and wait for the client to read it."""
-        with self._changed:
+        with self._lock:
             self._refused[connection] = time.monotonic() + LINGER
             entry = self._gate.join(Lingering(connection.abort), connection.remote_address)
             self._changed.notify_all()
         try:
             connection.close()
         finally:
-            with self._changed:
+            with self._lock:
                 self._refused.pop(connection, None)
                 self._gate.leave(entry)
-
-    def _is_closing(self) -> bool:
-        return self._closing

@@ -1,7 +1,7 @@
 """From an accepted socket to a connection whose opening handshake is answered, for a thread that waits.
 
-The native core reads and writes the bytes of each step and does no I/O; here they are moved over the socket. Who may
-connect, and what is done with a connection, is not known here: the server says so.
+The bytes of each step are moved over the socket here. Who may connect, and what is done with a connection, is not known
+here: the server says so.
 """
 
 from __future__ import annotations
@@ -10,79 +10,49 @@ import contextlib
 import inspect
 import socket as socket_module
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from typing import Any
 
-from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, READ_SIZE, hint, negotiation
-from .._handshake.responses import common_fields
-from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
-from .._options.server import ServerOptions
-from ._gate import Gate
+from .._handshake.negotiation import LINGER, READ_SIZE
+from .._native import Opened
+from .._serving.reception import Refusal
 
 __all__ = ["negotiate", "receive_request"]
 
 
 def receive_request(
-    greeting: Greeting,
-    settings: ServerSettings,
-    tls: ServerTLS | Any | None,
-    options: ServerOptions,
-    gate: Gate,
+    sock: socket_module.socket, deadline: float | None, steps: Generator[bytes | None, bytes | None, Opened]
 ) -> Opened:
-    """Make the TLS handshake, if there is TLS, and receive the request.
+    """Drive :func:`wirespeed._serving.reception.reception`; return and raise what that does.
 
     Args:
-        greeting: An accepted socket, and what was received already, if anything was. Its timeout is changed.
-        settings: Those of the server.
-        tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
-        options: Those of the server.
-        gate: Is told what comes.
-
-    Returns:
-        The argument of a connection's constructor; the connection answers the request.
+        sock: The accepted socket. Its timeout is changed.
+        deadline: Time of ``time.monotonic`` by which it must be over, ``None`` for no limit.
+        steps: What it has returned.
 
     Raises:
-        InvalidHandshake: What came is no HTTP request. The client was told.
         OSError: The socket failed.
         TimeoutError: The deadline passed.
-        ssl.SSLError: TLS failed.
     """
-    sock, deadline, data, opening = greeting.sock, greeting.deadline, greeting.data, greeting.opening
-    first = opening is None
-    if opening is None:
-        opening = ServerOpening(settings, tls)
-    while not opening.done:
-        if data is None:
-            _limit(sock, deadline)
-            try:
-                data = sock.recv(READ_SIZE)
-            except TimeoutError:
-                raise _timeout() from None
-            if data:
-                greeting.is_silent = False
-                if greeting.entry is not None:
-                    gate.progress(greeting.entry)
-        try:
-            if data:
-                opening.feed(data)
-            else:
-                opening.feed_eof()
-        except BaseException:
-            if first:
-                hint(data, tls is not None, greeting, gate)
-            opening.reject(common_fields(options.server_header))
-            if output := opening.take_output():
+    try:
+        output = next(steps)
+        while True:
+            data = None
+            if isinstance(output, Refusal):
                 _send_last(sock, output)
-            raise
-        first, data = False, None
-        if output := opening.take_output():
-            _limit(sock, deadline)
-            try:
-                sock.sendall(output)
-            except TimeoutError:
-                raise _timeout() from None
-    return opening.finish()
+            else:
+                _limit(sock, deadline)
+                try:
+                    if output is None:
+                        data = sock.recv(READ_SIZE)
+                    else:
+                        sock.sendall(output)
+                except TimeoutError:
+                    raise _timeout() from None
+            output = steps.send(data)
+    except StopIteration as stop:
+        opened: Opened = stop.value
+        return opened
 
 
 def _limit(sock: socket_module.socket, deadline: float | None) -> None:
@@ -101,7 +71,6 @@ def _timeout() -> TimeoutError:
 
 
 def _send_last(sock: socket_module.socket, output: bytes) -> None:
-    """Tell a client why, and let it read: with bytes unread, closing would reset the connection before it has."""
     deadline = time.monotonic() + LINGER
     with contextlib.suppress(OSError):
         _limit(sock, deadline)
@@ -112,18 +81,12 @@ def _send_last(sock: socket_module.socket, output: bytes) -> None:
             _limit(sock, deadline)
 
 
-def negotiate(connection: Any, options: ServerOptions, is_closing: Callable[[], bool]) -> Exception | None:
-    """Answer the request of a connection, as the application and the rules will have it.
+def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
+    """Drive :func:`wirespeed._handshake.negotiation.negotiation`; return what that does.
 
     Args:
-        connection: A server's connection.
-        options: Those of the server.
-        is_closing: Whether the server closes, so that nobody is accepted any more.
-
-    Returns:
-        Why the connection was refused, if it was.
+        steps: What it has returned.
     """
-    steps = negotiation(connection, options, is_closing)
     try:
         result = next(steps)
         while True:

@@ -1,0 +1,118 @@
+"""What servers of either kind have in common: what they were made of, how they end, and what they say of openings.
+
+It waits for nothing and accepts nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .._connection.status import AcceptedStatus, address_text
+from .._handshake.greeting import Greeting
+from .._handshake.negotiation import say_failed
+from .._handshake.responses import plain_response
+from .._lazy import ssl as ssl_module
+from .._native import ServerOpening
+from .._net.binding import Listeners
+from .._options.server import ServerOptions, ServerSSL
+from ..datastructures import Response
+from ..tls import TLS
+from ..typing import StatusLike
+from .gate import GateBase
+
+__all__ = ["AcceptedBase", "ServerBase"]
+
+
+class AcceptedBase(AcceptedStatus):
+    """Base of the connections of servers, before the native one."""
+
+    __slots__ = ()
+
+    def respond(self, status: StatusLike, text: str) -> Response:
+        """Return a plain text HTTP response, for ``process_request`` and ``process_response`` to return.
+
+        Args:
+            status: HTTP status code.
+            text: Body.
+        """
+        return plain_response(status, text)
+
+
+class ServerBase:
+    """Base of servers.
+
+    Args:
+        handler: What the user passed, checked.
+        options: What does not depend on where it listens.
+        ssl: What the user passed.
+        create_connection: What the user passed.
+        kind: What makes connections if that is ``None``.
+
+    Attributes:
+        logger: The logger given to ``serve``.
+
+    Raises:
+        TypeError: ``ssl`` or ``create_connection`` is something else.
+        ValueError: ``ssl`` is no TLS configuration of a server.
+    """
+
+    if TYPE_CHECKING:
+        # Its own kind's.
+        _gate: GateBase
+
+    def __init__(
+        self,
+        handler: Any,
+        options: ServerOptions,
+        ssl: TLS | ssl_module.SSLContext | None,
+        create_connection: Callable[..., Any] | None,
+        kind: type,
+    ) -> None:
+        if create_connection is not None and not callable(create_connection):
+            raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
+        self.logger = options.effective_logger
+        self._handler = handler
+        self._settings = options.native()
+        self._ssl = ServerSSL(ssl)
+        self._create_connection = create_connection or kind
+        self._listeners = Listeners()
+        self._connections: set[Any] = set()
+        self._is_closing = False
+        # How connections are closed, once they are.
+        self._farewell: tuple[int, str] | None = None
+
+    def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
+        """Use other certificates for the connections that are accepted from now on.
+
+        Args:
+            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+
+        Raises:
+            OSError: A file cannot be read. The old settings stay in use.
+            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
+                ``load_cert_chain``.
+            ValueError: The settings are wrong. The old ones stay in use.
+        """
+        self._ssl.reload(ssl)
+
+    def _make_opening(self) -> Callable[[], ServerOpening] | None:
+        """Return what takes the bytes of a request, ``None`` with TLS."""
+        return functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
+
+    def _log_listening(self) -> None:
+        for sock in self._listeners.sockets:
+            self.logger.info("server listening on %s", address_text(sock.getsockname()))
+
+    def _log_open(self, connection: Any) -> None:
+        if self.logger.isEnabledFor(logging.DEBUG):
+            self.logger.debug("connection open (%s): %r", connection._label, connection.request)
+
+    def _opening_failed(self, greeting: Greeting, connection: Any | None, exc: BaseException) -> None:
+        """End the connection, if it came so far, and log why."""
+        if connection is not None:
+            connection.abort()
+        if isinstance(exc, Exception):
+            say_failed(greeting, connection, exc, self._gate, self.logger)
