@@ -391,6 +391,7 @@ TESTED_INSIDE = {
     "tests/sync/test_dial.py": {"sync._dial"},
     "tests/sync/test_server_flood.py": {"_handshake.admission", "_serving.accepting"},
     "tests/sync/test_server_told.py": {"_serving.tally"},
+    "tests/test_accepting.py": {"_serving.accepting"},
     "tests/test_admission.py": {"_handshake.admission"},
     "tests/test_asgi_late.py": {"asgi._lateness"},
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},

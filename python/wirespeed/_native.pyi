@@ -36,11 +36,19 @@ __all__ = [
     "ServerSettings",
     "ServerTLS",
     "__version__",
+    "accept",
     "after_fork",
     "broadcast",
 ]
 
 __version__: str
+
+def accept(listening: int) -> tuple[int, Any] | None:
+    """Accept a connection that waits at a listening socket of the internet, without blocking.
+
+    Returns:
+        Its descriptor, which does not block, and the address of the other end; ``None`` if there is none.
+    """
 
 @final
 class Answer:

@@ -90,6 +90,27 @@ impl Socket {
         }
     }
 
+    /// Accepts a connection that waits at a listening socket, without blocking; `None`: there is none. The
+    /// socket does not block, and the address is that of the other end, if it is one of the internet.
+    pub fn accept(listening: BorrowedFd<'_>) -> io::Result<Option<(Self, Option<SocketAddr>)>> {
+        // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
+        let listening = ManuallyDrop::new(unsafe { socket2::Socket::from_raw_fd(listening.as_raw_fd()) });
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+        let accepted = listening.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+        let accepted = listening.accept().and_then(|(inner, address)| {
+            inner.set_nonblocking(true)?;
+            Ok((inner, address))
+        });
+        match accepted {
+            Ok((inner, address)) => {
+                Ok(Some((Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }, address.as_socket())))
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether calls may sleep that do not say otherwise.
     pub fn set_blocking(&self, blocking: bool) -> io::Result<()> {
         self.inner.set_nonblocking(!blocking)

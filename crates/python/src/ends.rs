@@ -52,8 +52,12 @@ pub(crate) struct Ends {
 impl Ends {
     /// Those of a socket.
     pub(crate) fn of(socket: &Socket) -> Self {
-        let end = |address: Option<SocketAddr>| address.map_or(End::Unknown, End::Internet);
-        Self { local: end(socket.local_address()), remote: end(socket.remote_address()) }
+        Self { local: Self::local_of(socket), remote: socket.remote_address().map_or(End::Unknown, End::Internet) }
+    }
+
+    /// This end of a socket.
+    pub(crate) fn local_of(socket: &Socket) -> End {
+        socket.local_address().map_or(End::Unknown, End::Internet)
     }
 
     /// The same, but for what Python has given.

@@ -39,7 +39,7 @@ mod _native {
     #[pymodule_export]
     use crate::opening::client::ClientOpening;
     #[pymodule_export]
-    use crate::opening::connected::Connected;
+    use crate::opening::connected::{Connected, accept};
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]

@@ -3,11 +3,57 @@
 from __future__ import annotations
 
 import logging
+import socket
+from collections.abc import Callable
+from typing import Any
 
+from .._native import accept
 from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY
 from .gate import GateBase
 
-__all__ = ["AcceptErrors"]
+__all__ = ["Accept", "AcceptErrors", "accepting"]
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+
+# Sets no more than what is there already.
+_TYPE = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
+
+
+Accept = Callable[[], "tuple[socket.socket, Any] | None"]
+"""Accepts a connection that waits at one listening socket."""
+
+
+def accepting(listening: socket.socket) -> Accept:
+    """Return what accepts a connection that waits, without blocking.
+
+    It returns its non-blocking socket and the address it came from, or ``None`` if none waits, and raises what
+    ``listening.accept`` raises otherwise.
+
+    Args:
+        listening: A listening non-blocking socket.
+    """
+    family, proto = int(listening.family), listening.proto
+
+    def natively() -> tuple[socket.socket, Any] | None:
+        # What `listening.accept` does, but for an exception where none waits, a call to have it not block, and the
+        # enumerations of family and type.
+        accepted = accept(listening.fileno())
+        if accepted is None:
+            return None
+        descriptor, address = accepted
+        return socket.socket(family, _TYPE, proto, fileno=descriptor), address
+
+    def by_python() -> tuple[socket.socket, Any] | None:
+        try:
+            sock, address = listening.accept()
+        except (BlockingIOError, InterruptedError):
+            return None
+        sock.setblocking(False)
+        return sock, address
+
+    # Not for a class of the application's that accepts in its own way.
+    usual = family in _INTERNET and type(listening).accept is socket.socket.accept
+    return natively if usual and _TYPE != socket.SOCK_STREAM else by_python
 
 
 class AcceptErrors:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._serving.accepting import AcceptErrors
+from .._serving.accepting import AcceptErrors, accepting
 from ..typing import LoggerLike
 from ._gate import Gate
 
@@ -46,8 +46,8 @@ class Acceptor:
         logger: LoggerLike,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        # Those that can still accept.
-        self._socks = list(socks)
+        # Those that can still accept, and how.
+        self._socks = {sock: accepting(sock) for sock in socks}
         self._backlog = backlog
         self._accepted = accepted
         self._gate = gate
@@ -125,6 +125,7 @@ class Acceptor:
             self._go_on()
 
     def _accept(self, listening: socket.socket) -> None:
+        accept = self._socks[listening]
         # A limit of its own, whatever may wait: the loop has other things to do.
         for number in range(_ACCEPTED_AT_ONCE):
             if not self._watching or (number >= _ACCEPTED_WHEN_CROWDED and self._gate.is_crowded):
@@ -134,9 +135,9 @@ class Acceptor:
                 self._rest(left)
                 return
             try:
-                sock, address = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
+                accepted = accept()
+                if accepted is None:
+                    return
             except OSError as exc:
                 delay = self._after(exc, listening)
                 if delay is None:
@@ -146,8 +147,7 @@ class Acceptor:
                     return
                 continue
             self._errors.lost = 0
-            sock.setblocking(False)
-            self._accepted(sock, address)
+            self._accepted(*accepted)
 
     async def _accept_by_loop(self, listening: socket.socket) -> None:
         while True:
@@ -174,5 +174,5 @@ class Acceptor:
 
     def _drop(self, sock: socket.socket, exc: OSError) -> None:
         self._ignore(sock)
-        self._socks.remove(sock)
+        del self._socks[sock]
         self._logger.error("a listening socket accepts no more connections", exc_info=exc)

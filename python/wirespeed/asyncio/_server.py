@@ -474,8 +474,13 @@ class Server(ServerBase):
             self._ended()
 
     def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
-        local = sock.getsockname()
-        if self._port == "fd":
+        # Where it is of the internet, the connection can tell it by itself.
+        local = None
+        if self._port != "fd":
+            local = sock.getsockname()
+        else:
+            if not (isinstance(remote, tuple) and isinstance(remote[0], str)):
+                local = sock.getsockname()
             opened._adopt(sock.detach())
         try:
             return construct(

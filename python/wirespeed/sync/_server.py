@@ -19,7 +19,7 @@ from .._handshake.negotiation import LINGER, negotiation, refuse, say_refused
 from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_farewell
-from .._serving.accepting import AcceptErrors
+from .._serving.accepting import Accept, AcceptErrors, accepting
 from .._serving.handling import tell_end
 from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
@@ -187,6 +187,7 @@ class Server(ServerBase):
         selector.register(self._woken, selectors.EVENT_READ)
         greetings = Greetings(selector, self._options.open_timeout, self._gate, self._make_opening())
         self._greetings = greetings
+        accepts = {sock: accepting(sock) for sock in self._listeners.sockets}
         watching = False
         # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
         rest = 0.0
@@ -217,19 +218,19 @@ class Server(ServerBase):
             while (greeting := greetings.expired()) is not None:
                 self._begin(greeting)
             listening = {key.fd for key, _ in ready if key.data is None}
-            for sock in self._listeners.sockets:
+            for sock, accept in accepts.items():
                 if not rest and sock.fileno() in listening:
-                    rest = self._accept_some(sock, greetings)
+                    rest = self._accept_some(accept, greetings)
 
-    def _accept_some(self, listening: socket_module.socket, greetings: Greetings) -> float:
+    def _accept_some(self, accept: Accept, greetings: Greetings) -> float:
         """Accept what waits, or some of it; return for how many seconds not to do so again."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if self._is_closing or self._gate.delay():
                 break
             try:
-                sock, remote = listening.accept()
-            except BlockingIOError:
-                break
+                accepted = accept()
+                if accepted is None:
+                    break
             except OSError as exc:
                 with self._lock:
                     # If a thread has the descriptor that is to be freed, that says when it has ended.
@@ -241,8 +242,7 @@ class Server(ServerBase):
                     return delay
                 continue
             self._errors.lost = 0
-            sock.setblocking(False)
-            greeting = greetings.add(sock, remote)
+            greeting = greetings.add(*accepted)
             if greeting is not None and (rest := self._begin(greeting)):
                 return rest
         return 0.0

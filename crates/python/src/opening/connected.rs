@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)] // taking over a file descriptor
 
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyOSError;
@@ -12,7 +12,24 @@ use wirespeed_driver::socket::Socket;
 
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
+use crate::ends::End;
 use crate::errors;
+
+/// Accepts a connection that waits at a listening socket of the internet, without blocking: the descriptor,
+/// which does not block, and the address of the other end; `None`: there is none.
+#[pyfunction]
+pub(crate) fn accept(py: Python<'_>, listening: RawFd) -> PyResult<Option<(RawFd, Py<PyAny>)>> {
+    if listening < 0 {
+        return Err(closed());
+    }
+    // SAFETY: the caller has it open during this call.
+    let listening = unsafe { BorrowedFd::borrow_raw(listening) };
+    let Some((socket, address)) = Socket::accept(listening).map_err(|error| errors::io_error(&error))? else {
+        return Ok(None);
+    };
+    let address = address.map_or(End::Unknown, End::Internet).to_python(py)?;
+    Ok(Some((socket.into_descriptor().into_raw_fd(), address)))
+}
 
 /// A connected stream socket, or one that is being connected. It is closed with this object, unless somebody
 /// takes it.

@@ -56,6 +56,7 @@ impl Opened {
         // SAFETY: the caller detached the descriptor, so nobody else closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
         socket.limit_unsent();
+        parts.ends.local = Ends::local_of(&socket);
         parts.socket = Some(socket);
         Ok(())
     }
