@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .._native_types import ConnectOptions
 
 __all__ = [
+    "PLAIN",
     "AsyncClientOptions",
     "ClientOptions",
     "Network",
@@ -240,9 +241,10 @@ class Network:
         )
 
 
-_PLAIN = (bool, int, float, type(None))
+PLAIN = (bool, int, float, type(None))
+"""Types of arguments that hold no secrets, and cannot change."""
 
 # Of the arguments of a network, those that are a str may hold the password of a proxy.
-checked_options = remembered(ClientOptions, (*_PLAIN, str))
-checked_async_options = remembered(AsyncClientOptions, (*_PLAIN, str))
-checked_network = remembered(Network, _PLAIN)
+checked_options = remembered(ClientOptions, (*PLAIN, str))
+checked_async_options = remembered(AsyncClientOptions, (*PLAIN, str))
+checked_network = remembered(Network, PLAIN)

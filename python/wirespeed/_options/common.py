@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..typing import LoggerLike
 from .compression import Deflate, deflate_options
@@ -18,6 +18,7 @@ __all__ = [
     "QUEUE_BYTES",
     "AsyncOptions",
     "ConnectionOptions",
+    "Recalled",
     "bounded",
     "check_count",
     "check_seconds",
@@ -148,35 +149,56 @@ class AsyncOptions(ConnectionOptions):
 _WAYS = 32
 
 
-def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
-    """Return what makes options and, for arguments that it has seen, returns those that it has made before.
+class Recalled(Generic[_T]):
+    """What was made of keyword arguments, for the next time that somebody passes the same.
 
     Programs open many connections with the same arguments, and checking them anew was a sixth of opening one.
 
     Args:
-        make: What makes and checks options, of keyword arguments only. They must not be changed afterwards.
-        kinds: Types of arguments that cannot change, keep nothing else alive and hold no secrets. Options with others
-            are made anew each time.
+        kinds: Types of arguments that cannot change, keep nothing else alive and hold no secrets. What is made of
+            others is not kept.
     """
-    plain = frozenset(kinds)
-    made: dict[tuple[object, ...], _T] = {}
+
+    def __init__(self, kinds: Collection[type]) -> None:
+        self._kinds = frozenset(kinds)
+        self._made: dict[tuple[object, ...], _T] = {}
+
+    def key(self, arguments: Mapping[str, object]) -> tuple[object, ...] | None:
+        """Return what stands for arguments, ``None`` if what is made of them is not kept."""
+        values = tuple(arguments.values())
+        # With the types, as 1 and True are equal and not the same.
+        types = tuple(map(type, values))
+        return (*arguments, *types, *values) if self._kinds.issuperset(types) else None
+
+    def get(self, key: tuple[object, ...]) -> _T | None:
+        """Return what was made, ``None`` if nothing was."""
+        return self._made.get(key)
+
+    def put(self, key: tuple[object, ...], made: _T) -> None:
+        """Keep what was made. It must not be changed afterwards."""
+        if len(self._made) >= _WAYS:
+            self._made.clear()
+        self._made[key] = made
+
+
+def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
+    """Return what makes options and, for arguments that it has seen, returns those that it has made before.
+
+    Args:
+        make: What makes and checks options, of keyword arguments only. They must not be changed afterwards.
+        kinds: As for :class:`Recalled`.
+    """
+    recalled: Recalled[_T] = Recalled(kinds)
 
     @functools.wraps(make)
     def options(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if args:
+        key = None if args else recalled.key(kwargs)
+        if key is None:
             return make(*args, **kwargs)
-        # With the types, as 1 and True are equal and not the same.
-        values = tuple(kwargs.values())
-        types = tuple(map(type, values))
-        if not plain.issuperset(types):
-            return make(*args, **kwargs)
-        key = (*kwargs, *types, *values)
-        found = made.get(key)
+        found = recalled.get(key)
         if found is None:
             found = make(*args, **kwargs)
-            if len(made) >= _WAYS:
-                made.clear()
-            made[key] = found
+            recalled.put(key, found)
         return found
 
     return options

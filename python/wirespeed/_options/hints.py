@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FunctionType
 from typing import ParamSpec, TypeVar, cast
 
-__all__ = ["hinting"]
+from .common import Recalled
+
+__all__ = ["hinting", "opening"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Made = TypeVar("_Made")
 
 # inspect.CO_VARKEYWORDS
 _TAKES_ANY = 0x08
@@ -42,6 +45,43 @@ def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
                 raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}; did you mean {others[wrong]}?")
             return function(*args, **kwargs)
 
+        return call
+
+    return decorate
+
+
+def opening(
+    name: str, kinds: Collection[type], begin: Callable[..., _T], result: str
+) -> Callable[[Callable[_P, _Made]], Callable[_P, _T]]:
+    """Make a function, or a method, of a URI and keyword arguments out of one that checks these; hint at others.
+
+    What was made of plain arguments is kept for the next call.
+
+    Args:
+        name: Name of the function for its users.
+        kinds: As for :class:`Recalled`.
+        begin: Goes on with the URI, behind ``self`` if there is one, and with what was made.
+        result: Name of the type that ``begin`` returns, for whoever looks at the annotations.
+    """
+
+    def decorate(prepare: Callable[_P, _Made]) -> Callable[_P, _T]:
+        recalled: Recalled[_Made] = Recalled(kinds)
+        checked = hinting(name)(prepare)
+        code = cast("FunctionType", prepare).__code__
+        count = code.co_varnames.index("uri") + 1
+
+        @functools.wraps(prepare)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            key = recalled.key(kwargs) if len(args) == count else None
+            made = None if key is None else recalled.get(key)
+            if made is None:
+                made = checked(*args, **kwargs)
+                if key is not None:
+                    recalled.put(key, made)
+            given = args if len(args) == count else (*args, kwargs["uri"])
+            return begin(*given, made)
+
+        prepare.__annotations__["return"] = call.__annotations__["return"] = result
         return call
 
     return decorate

@@ -7,14 +7,14 @@ import socket as socket_module
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .._connection.status import Heads
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
-from .._options.client import AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
+from .._options.client import PLAIN, AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
-from .._options.hints import hinting
+from .._options.hints import hinting, opening
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..tls import TLS
@@ -28,6 +28,20 @@ from ._reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_e
 __all__ = ["connect", "unix_connect"]
 
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
+
+
+class _Prepared(NamedTuple):
+    """The arguments of :class:`connect`, checked."""
+
+    headers: HeadersLike | None
+    network: Network
+    options: AsyncClientOptions
+    policy: Policy
+    create_connection: _Create
+
+
+def _begin(connecting: connect, uri: str, prepared: _Prepared) -> None:
+    connecting._set_up(uri, *prepared)
 
 
 class connect:  # noqa: N801 - it is used as a function
@@ -124,8 +138,8 @@ class connect:  # noqa: N801 - it is used as a function
         TypeError, ValueError: An argument is wrong; the text names it.
     """
 
-    @hinting("connect")
-    def __init__(
+    @opening("connect", PLAIN, _begin, "None")
+    def __init__(  # type: ignore[misc]  # what the decorator makes of it returns None
         self,
         uri: str,
         *,
@@ -175,7 +189,7 @@ class connect:  # noqa: N801 - it is used as a function
         logger: LoggerLike | None = None,
         # Escape hatch
         create_connection: _Create = None,
-    ) -> None:
+    ) -> _Prepared:
         network = checked_network(
             sock=sock,
             ssl=ssl,
@@ -216,7 +230,7 @@ class connect:  # noqa: N801 - it is used as a function
             reconnect_after_close=reconnect_after_close,
             refresh=refresh,
         )
-        self._set_up(uri, additional_headers, network, options, policy, create_connection)
+        return _Prepared(additional_headers, network, options, policy, create_connection)
 
     def _set_up(
         self,

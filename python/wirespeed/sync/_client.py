@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket as socket_module
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .._connection.construction import construct
 from .._connection.status import Heads
@@ -15,9 +15,9 @@ from .._native import Connected
 from .._net.addresses import HAPPY_EYEBALLS_DELAY, ends_of
 from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain
-from .._options.client import ClientOptions, Network, check_headers, checked_network, checked_options
+from .._options.client import PLAIN, ClientOptions, Network, check_headers, checked_network, checked_options
 from .._options.compression import Deflate
-from .._options.hints import hinting
+from .._options.hints import hinting, opening
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
@@ -31,7 +31,20 @@ __all__ = ["connect", "unix_connect"]
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
-@hinting("connect")
+class _Prepared(NamedTuple):
+    """The arguments of :func:`connect`, checked."""
+
+    headers: HeadersLike | None
+    network: Network
+    options: ClientOptions
+    create_connection: _Create
+
+
+def _begin(uri: str, prepared: _Prepared) -> ClientConnection:
+    return _connect(uri, *prepared)
+
+
+@opening("connect", PLAIN, _begin, "ClientConnection")
 def connect(
     uri: str,
     *,
@@ -67,7 +80,7 @@ def connect(
     logger: LoggerLike | None = None,
     # Escape hatch
     create_connection: _Create = None,
-) -> ClientConnection:
+) -> _Prepared:
     """Connect to a WebSocket server.
 
     Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
@@ -148,7 +161,7 @@ def connect(
         max_queue=max_queue,
         logger=logger,
     )
-    return _connect(uri, additional_headers, network, options, create_connection)
+    return _Prepared(additional_headers, network, options, create_connection)
 
 
 @hinting("unix_connect")
