@@ -375,7 +375,7 @@ USERS = sorted(
 
 TESTED_INSIDE = {
     "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
-    "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial"},
+    "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
     "tests/asyncio/test_reconnect.py": {"asyncio._reconnect"},
     "tests/asyncio/test_server_broadcast_slow.py": {"asyncio._broadcasting"},
     "tests/asyncio/test_server_flood.py": {"_handshake.admission", "_serving.accepting"},

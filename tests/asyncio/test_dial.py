@@ -22,7 +22,8 @@ from interop.addresses import Resolve, full_listener
 from interop.asyncio_tools import LOOPS, cancelled, soon, spin
 from interop.checks import no_leaks, open_descriptors, within
 from wirespeed._net.addresses import Failures
-from wirespeed.asyncio._dial import dial, dial_unix
+from wirespeed.asyncio._dial import dial, dial_address, dial_unix
+from wirespeed.asyncio._sockets import ready
 
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
 
@@ -320,6 +321,69 @@ def test_loop_without_writers_cancelled(silent_port: int) -> None:
         assert await cancelled(task)
 
     on_proactor(main)
+
+
+# A numeric address, without a resolver and without a race
+
+
+def test_numeric_address(run: Run, listener: socket.socket, port: int) -> None:
+    async def main() -> None:
+        connected = await dial_address("127.0.0.1", port)
+        assert connected is not None
+        with socket.socket(fileno=connected.detach()) as sock, listener.accept()[0] as accepted:
+            assert sock.getsockname() == accepted.getpeername()
+            assert not os.get_blocking(sock.fileno())
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert await dial_address("localhost", port) is None
+        assert await dial_address("127.0.0.1", port, family=socket.AF_INET6) is None
+
+    with no_leaks():
+        run(main)
+
+
+def test_numeric_address_refuses(run: Run, closed_port: int) -> None:
+    async def main() -> None:
+        with pytest.raises(ConnectionRefusedError) as refused:
+            await dial_address("127.0.0.1", closed_port)
+        text = f"cannot connect to 127.0.0.1:{closed_port} (127.0.0.1:{closed_port}: Connection refused)"
+        assert refused.value.args == (errno.ECONNREFUSED, text)
+
+    with no_leaks():
+        run(main)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_numeric_address_that_is_silent(run: Run, silent_port: int, debug: bool) -> None:
+    """Cancelled, the socket is closed at once, and its number is free for another."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_debug(debug)
+        before = sockets()
+        for _ in range(3):
+            task = asyncio.ensure_future(dial_address("127.0.0.1", silent_port))
+            await soon(lambda: sockets() == before + 1)
+            await asyncio.sleep(0.02)
+            assert not task.done()
+            assert await cancelled(task)
+            assert sockets() == before
+        one, other = socket.socketpair()
+        with one, other:
+            one.setblocking(False)
+            other.send(b"x")
+            await ready(one)
+            assert one.recv(1) == b"x"
+            waiting = asyncio.ensure_future(ready(one))
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            other.send(b"y")
+            await waiting
+            await ready(one, to_read=False, to_write=True)
+            waiting = asyncio.ensure_future(ready(one))
+            await asyncio.sleep(0)
+            assert await cancelled(waiting) or one.recv(1) == b"y"
+
+    with no_leaks():
+        run(main)
 
 
 # Cancellation

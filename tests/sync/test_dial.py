@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from interop.addresses import Resolve, full_listener
 from interop.checks import no_leaks, within
-from wirespeed.sync._dial import dial, dial_unix
+from wirespeed.sync._dial import dial, dial_address, dial_unix
 
 
 @pytest.fixture
@@ -210,6 +210,52 @@ def test_deadline_names_what_failed(resolve: Resolve, silent_port: int, closed_p
 def test_deadline_that_has_passed(port: int) -> None:
     with no_leaks(), pytest.raises(TimeoutError):
         dial("127.0.0.1", port, deadline=time.monotonic())
+
+
+# A numeric address, without a resolver and without a race
+
+
+def test_numeric_address(listener: socket.socket, port: int) -> None:
+    with no_leaks():
+        connected = dial_address("127.0.0.1", port, deadline=in_seconds(5))
+        assert connected is not None
+        with socket.socket(fileno=connected.detach()) as sock, listener.accept()[0] as accepted:
+            assert sock.getsockname() == accepted.getpeername()
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert not sock.get_inheritable()
+        connected.close()  # it is somebody else's
+        with pytest.raises(OSError, match="closed"):
+            connected.fileno()
+
+
+@pytest.mark.parametrize(
+    ("host", "family"),
+    [
+        ("localhost", 0),
+        ("127.1", 0),
+        ("127.0.0.1", socket.AF_INET6),
+        ("::1", socket.AF_INET),
+        ("fe80::1%lo", 0),
+        ("", 0),
+    ],
+)
+def test_what_is_no_numeric_address(host: str, family: int, port: int) -> None:
+    with no_leaks():
+        assert dial_address(host, port, deadline=None, family=family) is None
+
+
+@pytest.mark.parametrize("call", [dial, dial_address])
+def test_a_failure_is_told_alike(call: Callable[..., Any], closed_port: int, silent_port: int) -> None:
+    with no_leaks(), pytest.raises(ConnectionRefusedError) as refused:
+        call("127.0.0.1", closed_port, deadline=in_seconds(5))
+    text = f"cannot connect to 127.0.0.1:{closed_port} (127.0.0.1:{closed_port}: Connection refused)"
+    assert refused.value.args == (errno.ECONNREFUSED, text)
+    with no_leaks(), pytest.raises(OSError) as unreachable:
+        call("255.255.255.255", 1, deadline=in_seconds(5))
+    assert "cannot connect to 255.255.255.255:1 (255.255.255.255:1: " in str(unreachable.value)
+    with no_leaks(), within(3, at_least=0.1), pytest.raises(TimeoutError) as late:
+        call("127.0.0.1", silent_port, deadline=in_seconds(0.1))
+    assert str(late.value) == f"timed out while connecting to 127.0.0.1:{silent_port}"
 
 
 # Interruption
