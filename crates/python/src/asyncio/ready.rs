@@ -3,11 +3,14 @@
 use std::ffi::c_int;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+#[cfg(target_os = "linux")]
 use pyo3::intern;
 use pyo3::prelude::*;
+#[cfg(target_os = "linux")]
 use wirespeed_driver::protocol::Delivery;
 use wirespeed_driver::socket::Readiness;
 
+#[cfg(target_os = "linux")]
 use super::invoke;
 use super::loop_state::LoopState;
 use super::raw::adopt;
