@@ -95,6 +95,7 @@ WIRESPEED = [
     "CloseCode",
     "ConnectAttempt",
     "Deflate",
+    "compression_memory",
     "EventLoop",
     *(["EventLoopPolicy"] if sys.version_info < (3, 16) else []),
     "Headers",

@@ -9,7 +9,7 @@ from ._lazy import lazy as _lazy
 if _typing.TYPE_CHECKING:
     from . import sync
     from ._connection.state import State
-    from ._options.compression import Deflate
+    from ._options.compression import Deflate, compression_memory
     from ._patching import patch, unpatch
     from ._version import __version__
     from .asyncio._basic_auth import basic_auth
@@ -88,6 +88,7 @@ __all__ = [
     "TLS",
     "TLSInfo",
     "Deflate",
+    "compression_memory",
     "sync",
     # Servers
     "serve",
@@ -170,7 +171,7 @@ __all__ = [
 
 _SOURCES = {
     "._connection.state": ("State",),
-    "._options.compression": ("Deflate",),
+    "._options.compression": ("Deflate", "compression_memory"),
     "._patching": ("patch", "unpatch"),
     "._version": ("__version__",),
     ".asyncio._basic_auth": ("basic_auth",),

@@ -39,9 +39,13 @@ __all__ = [
     "accept",
     "after_fork",
     "broadcast",
+    "compression_memory",
 ]
 
 __version__: str
+
+def compression_memory(limit: int | None = None) -> int:
+    """Set how many bytes connections may keep for compression, unless it is ``None``; return what it was before."""
 
 def accept(listening: int) -> tuple[int, Any] | None:
     """Accept a connection that waits at a listening socket of the internet, without blocking.

@@ -10,10 +10,89 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wirespeed_protocol::deflate::Contexts;
 
-/// Bytes, for the whole process: some 300 connections that talk compressed at the same time.
+/// Bytes for the whole process, unless [`set_budget`] says otherwise: some 300 connections that talk
+/// compressed at the same time.
 pub const BUDGET: usize = 64 << 20;
 
+static LIMIT: AtomicUsize = AtomicUsize::new(BUDGET);
+
+/// What connections have, and threads have taken for theirs.
 static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// What a thread takes at once, so that threads do not contend for [`USED`] with each message: at most a 64th
+/// of the budget.
+const PORTION: usize = 1 << 20;
+
+/// How many bytes all connections of the process may keep together.
+#[must_use]
+pub fn budget() -> usize {
+    LIMIT.load(Ordering::Relaxed)
+}
+
+/// Changes that. Who has more than there may be gives it up after its next message.
+pub fn set_budget(bytes: usize) {
+    LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+/// Whether they keep more than they may, since that was changed.
+#[must_use]
+pub fn is_exceeded() -> bool {
+    USED.load(Ordering::Relaxed) > budget()
+}
+
+/// Bytes that a thread has taken for connections to come.
+struct Reserve(Cell<usize>);
+
+thread_local! {
+    static RESERVE: Reserve = const { Reserve(Cell::new(0)) };
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        USED.fetch_sub(self.0.get(), Ordering::Relaxed);
+    }
+}
+
+impl Reserve {
+    fn portion() -> usize {
+        PORTION.min(budget() / 64)
+    }
+
+    fn take(&self, size: usize) -> bool {
+        let there = self.0.get();
+        if there >= size {
+            self.0.set(there - size);
+            return true;
+        }
+        let lacking = size - there;
+        let much = lacking.max(Self::portion());
+        if reserve(much) {
+            self.0.set(there + much - size);
+            return true;
+        }
+        let little = reserve(lacking);
+        if little {
+            self.0.set(0);
+        }
+        little
+    }
+
+    fn give(&self, size: usize) {
+        let (there, portion) = (self.0.get() + size, Self::portion());
+        let kept = if there > 2 * portion { portion } else { there };
+        USED.fetch_sub(there - kept, Ordering::Relaxed);
+        self.0.set(kept);
+    }
+}
+
+fn reserve(size: usize) -> bool {
+    let used = USED.fetch_add(size, Ordering::Relaxed);
+    let fits = used.saturating_add(size) <= budget();
+    if !fits {
+        USED.fetch_sub(size, Ordering::Relaxed);
+    }
+    fits
+}
 
 /// Leave to keep them; given back when it is dropped.
 #[derive(Debug)]
@@ -31,31 +110,56 @@ impl Context {
     /// Leave for `size` bytes, if the budget has room for them.
     #[must_use]
     pub fn take(size: usize) -> Option<Self> {
-        let used = USED.fetch_add(size, Ordering::Relaxed);
-        let context = Self { size };
-        // Dropped, it gives back what there was no room for.
-        (size > 0 && used + size <= BUDGET).then_some(context)
+        // While the thread ends there is no reserve.
+        let taken = size > 0 && RESERVE.try_with(|thread| thread.take(size)).unwrap_or_else(|_| reserve(size));
+        taken.then(|| Self { size }) // not `then_some`: dropped, it would give back what was not taken
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        USED.fetch_sub(self.size, Ordering::Relaxed);
+        if RESERVE.try_with(|thread| thread.give(self.size)).is_err() {
+            USED.fetch_sub(self.size, Ordering::Relaxed);
+        }
     }
 }
 
 thread_local! {
     /// What was released last. Without it each message beyond the budget would allocate and free all of it,
     /// in a heap that small pieces which live on then tear to holes.
-    static SPARE: Cell<Option<Contexts>> = const { Cell::new(None) };
+    static SPARE: Cell<Contexts> = const { Cell::new(Contexts::NONE) };
 }
 
 /// Keeps what a connection has released for the next one of this thread.
 pub(crate) fn give(contexts: Contexts) {
-    let _ = SPARE.try_with(|spare| spare.set(Some(contexts))); // while the thread ends it is dropped
+    if contexts.is_empty() {
+        return;
+    }
+    // While the thread ends it is dropped.
+    let _ = SPARE.try_with(|spare| {
+        let before = spare.take();
+        spare.set(contexts.or(before));
+    });
 }
 
-/// What was kept.
-pub(crate) fn take() -> Option<Contexts> {
-    SPARE.try_with(Cell::take).ok().flatten()
+/// The compressor that was kept, if there is one.
+pub(crate) fn take_compressor() -> Contexts {
+    take(Contexts::split)
+}
+
+/// The decompressor.
+pub(crate) fn take_decompressor() -> Contexts {
+    take(|spare| {
+        let (compressor, decompressor) = spare.split();
+        (decompressor, compressor)
+    })
+}
+
+fn take(choose: impl FnOnce(Contexts) -> (Contexts, Contexts)) -> Contexts {
+    let taken = SPARE.try_with(|spare| {
+        let (taken, left) = choose(spare.take());
+        spare.set(left);
+        taken
+    });
+    taken.unwrap_or_default()
 }

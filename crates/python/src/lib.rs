@@ -55,6 +55,17 @@ mod _native {
         wirespeed_driver::entropy::after_fork();
     }
 
+    /// Sets how many bytes all connections together may keep for compression; what it was before.
+    #[pyfunction]
+    #[pyo3(signature = (limit = None))]
+    fn compression_memory(limit: Option<usize>) -> usize {
+        let before = wirespeed_driver::contexts::budget();
+        if let Some(limit) = limit {
+            wirespeed_driver::contexts::set_budget(limit);
+        }
+        before
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::asyncio::init(module.py())?;

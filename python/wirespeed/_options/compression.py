@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .._native_types import DeflateOptions
 
-__all__ = ["Deflate", "deflate_options"]
+__all__ = ["Deflate", "compression_memory", "deflate_options"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,34 @@ class Deflate:
                 raise TypeError(f"{name} must be an int, not {type(value).__name__}")
             if value < low or (high is not None and value > high):
                 raise ValueError(f"{name} must be at least {low}{'' if high is None else f' and at most {high}'}")
+
+
+def compression_memory(limit: int | None = None) -> int:
+    """Return how much memory all connections of this process together may keep for compression between messages.
+
+    A connection that finds no room compresses each message by itself, which shrinks it less, and is given a
+    decompressor when a message comes. With the 64 MiB of the beginning some 300 connections that talk at the same time
+    keep theirs; idle ones keep none. RFC 7692, section 7.1.1, allows a sender to forget at any time.
+
+    Args:
+        limit: Bytes from now on, 0 for none; ``None`` to change nothing. Who has more gives it up after its next
+            message. A thread may keep a 64th of it, 1 MiB at most, for connections to come.
+
+    Returns:
+        The bytes before the call.
+
+    Raises:
+        TypeError: ``limit`` is no int.
+        ValueError: It is negative, or more than a machine can have.
+    """
+    from .._native import compression_memory as native
+
+    if limit is not None:
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise TypeError(f"limit must be an int or None, not {type(limit).__name__}")
+        if not 0 <= limit < sys.maxsize:
+            raise ValueError(f"limit must be at least 0 and less than {sys.maxsize}")
+    return native(limit)
 
 
 def deflate_options(compression: Deflate | str | None) -> DeflateOptions | None:

@@ -190,7 +190,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     pub fn send_message(&mut self, kind: MessageKind, payload: &[u8], compress: Option<bool>) -> Result<(), SendError> {
         self.check_frame()?;
-        self.adopt_contexts();
+        self.adopt_compressor();
         self.encode(|connection, out| connection.send_message(kind, payload, compress, draw_key, out))?;
         self.count_sent(payload.len(), true);
         Ok(())
@@ -278,7 +278,7 @@ impl<B: PayloadBuffer> Link<B> {
         compress: Option<bool>,
     ) -> Result<(), SendError> {
         self.check_frame()?;
-        self.adopt_contexts();
+        self.adopt_compressor();
         self.encode(|connection, out| connection.send_first_fragment(kind, payload, compress, draw_key, out))?;
         self.count_sent(payload.len(), false);
         Ok(())
@@ -315,7 +315,8 @@ impl<B: PayloadBuffer> Link<B> {
             self.stats.bytes_sent += bytes;
         }
         if compressed {
-            self.connection.forget_sent();
+            contexts::give(self.connection.forget_sent());
+            self.limit_contexts();
         }
         Ok(())
     }
@@ -341,7 +342,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     pub(super) fn limit_contexts(&mut self) {
         let size = self.connection.contexts_size();
-        if size != self.context.as_ref().map_or(0, Context::size) {
+        if size != self.context.as_ref().map_or(0, Context::size) || size > 0 && contexts::is_exceeded() {
             self.take_context(size);
         }
     }
@@ -355,13 +356,19 @@ impl<B: PayloadBuffer> Link<B> {
         }
     }
 
-    /// Before what may compress or decompress: takes what others have released.
+    /// Before what may compress: takes what others have released.
     #[inline]
-    pub(super) fn adopt_contexts(&mut self) {
-        if self.connection.lacks_contexts()
-            && let Some(contexts) = contexts::take()
-        {
-            self.connection.adopt_contexts(contexts);
+    fn adopt_compressor(&mut self) {
+        if self.connection.lacks_compressor() {
+            self.connection.adopt_contexts(contexts::take_compressor());
+        }
+    }
+
+    /// Before what may decompress: the same.
+    #[inline]
+    pub(super) fn adopt_decompressor(&mut self) {
+        if self.connection.lacks_decompressor() {
+            self.connection.adopt_contexts(contexts::take_decompressor());
         }
     }
 

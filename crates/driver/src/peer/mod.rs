@@ -192,7 +192,7 @@ impl<B: PayloadBuffer> Peer<B> {
         let link = &mut self.link;
         let mut slice = &mut self.input[self.input_start..];
         let before = slice.len();
-        link.adopt_contexts();
+        link.adopt_decompressor();
         let result = link.connection.receive(&mut slice);
         link.limit_contexts();
         self.input_start += before - slice.len();

@@ -199,11 +199,11 @@ impl<B: PayloadBuffer> Connection<B> {
 
     /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's
     /// window holds that one, so what follows must not refer to those (RFC 7692 7.2.1). What is compressed
-    /// next refers to nothing, which is allowed.
-    pub fn forget_sent(&mut self) {
-        if self.outgoing.is_none() {
-            self.deflater = None;
-        }
+    /// next refers to nothing, which is allowed. What comes back is memory for another connection, or this.
+    #[must_use]
+    pub fn forget_sent(&mut self) -> Contexts {
+        let deflater = if self.outgoing.is_none() { self.deflater.take() } else { None };
+        Contexts { deflater, ..Contexts::NONE }
     }
 
     /// Whether a message has begun to arrive that is not complete.
@@ -249,7 +249,7 @@ impl<B: PayloadBuffer> Connection<B> {
     /// Gives them away, unless they are in the middle of a message. What the peer may refer to stays; what we
     /// may refer to need not (RFC 7692 7.1.1).
     pub fn release_contexts(&mut self) -> Contexts {
-        let mut contexts = Contexts::default();
+        let mut contexts = Contexts::NONE;
         if self.outgoing.is_none() {
             contexts.deflater = self.deflater.take();
         }
@@ -278,11 +278,18 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Whether it may compress or decompress and has nothing to do it with.
+    /// Whether it may compress and has nothing to do it with.
     #[must_use]
     #[inline]
-    pub fn lacks_contexts(&self) -> bool {
-        self.deflate.is_some() && self.contexts_size() == 0
+    pub fn lacks_compressor(&self) -> bool {
+        self.deflate.is_some() && self.deflater.is_none()
+    }
+
+    /// Whether it may have to decompress and has nothing to do it with.
+    #[must_use]
+    #[inline]
+    pub fn lacks_decompressor(&self) -> bool {
+        self.deflate.is_some() && self.inflater.as_ref().is_none_or(|inflater| inflater.size() == 0)
     }
 
     /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been

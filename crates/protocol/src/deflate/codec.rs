@@ -24,6 +24,29 @@ pub struct Contexts {
     pub(crate) inflate: Option<Box<Inflate>>,
 }
 
+impl Contexts {
+    /// Nothing.
+    pub const NONE: Self = Self { deflater: None, inflate: None };
+
+    /// The compressor, and the decompressor.
+    #[must_use]
+    pub fn split(self) -> (Self, Self) {
+        (Self { deflater: self.deflater, inflate: None }, Self { deflater: None, inflate: self.inflate })
+    }
+
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.deflater.is_none() && self.inflate.is_none()
+    }
+
+    /// Of two, each from the first that has it.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { deflater: self.deflater.or(other.deflater), inflate: self.inflate.or(other.inflate) }
+    }
+}
+
 impl core::fmt::Debug for Contexts {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { deflater, inflate } = self;
