@@ -267,14 +267,14 @@ fn at_the_end_everybody_is_told_once() {
     }
     flow.outbox.park_drainer(4);
     flow.receivers.push_back(5);
-    flow.enders.push(6);
+    flow.watchers.make().enders.push(6);
     queue(&mut flow, 50);
     {
         let Flow { drive, outbox, .. } = &mut flow;
         outbox.park_flush(drive, 7);
     }
-    flow.pings.push((1, 8));
-    flow.closers.push(9);
+    flow.watchers.make().pings.push((1, 8));
+    flow.watchers.make().closers.push(9);
     flow.drive.end(wirespeed_driver::peer::Failure::Aborted);
     let farewell = flow.finish(false).unwrap();
     let mut waiters = farewell.waiters;
@@ -285,8 +285,15 @@ fn at_the_end_everybody_is_told_once() {
     assert!(flow.is_finished() && flow.finish(false).is_none());
     // Where a transport has yet to close the socket, those who wait for that wait on.
     let mut lingering = self::flow(None, Marks::new(100, 40), true);
-    lingering.closers.push(9);
+    lingering.watchers.make().closers.push(9);
     lingering.drive.end(wirespeed_driver::peer::Failure::Aborted);
     assert!(lingering.finish(true).unwrap().closers.is_empty());
-    assert_eq!((lingering.end, lingering.closers), (End::Lingering, vec![9]));
+    assert_eq!((lingering.end, lingering.watchers.take_closers()), (End::Lingering, vec![9]));
+}
+
+#[test]
+fn of_those_who_wait_there_is_nothing_until_somebody_does() {
+    let size = size_of::<Flow<Numbers>>();
+    let drive = size_of::<Drive<Vec<u8>>>();
+    assert!(size - drive <= 272, "{size} bytes, {drive} of them the drive's");
 }

@@ -1,6 +1,6 @@
 //! The addresses of a connection's ends, in the form of Python's `socket` once somebody asks.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -12,8 +12,10 @@ pub(crate) enum End {
     /// Nobody knows: the other end has gone, perhaps.
     #[default]
     Unknown,
-    /// Of the internet.
-    Internet(SocketAddr),
+    /// Of the internet, as it was.
+    V4(SocketAddrV4),
+    /// The same; larger, and rarer.
+    V6(Box<SocketAddrV6>),
     /// As Python has given it.
     Given(Py<PyAny>),
 }
@@ -23,17 +25,22 @@ impl End {
     pub(crate) fn to_python(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(match self {
             Self::Unknown => py.None(),
-            Self::Internet(SocketAddr::V4(address)) => {
-                (address.ip().to_string(), address.port()).into_pyobject(py)?.into_any().unbind()
-            }
-            Self::Internet(SocketAddr::V6(address)) => {
-                (address.ip().to_string(), address.port(), address.flowinfo(), address.scope_id())
-                    .into_pyobject(py)?
-                    .into_any()
-                    .unbind()
-            }
+            Self::V4(address) => (address.ip().to_string(), address.port()).into_pyobject(py)?.into_any().unbind(),
+            Self::V6(address) => (address.ip().to_string(), address.port(), address.flowinfo(), address.scope_id())
+                .into_pyobject(py)?
+                .into_any()
+                .unbind(),
             Self::Given(address) => address.clone_ref(py),
         })
+    }
+
+    /// That with an address, or without.
+    pub(crate) fn of(address: Option<SocketAddr>) -> Self {
+        match address {
+            None => Self::Unknown,
+            Some(SocketAddr::V4(address)) => Self::V4(address),
+            Some(SocketAddr::V6(address)) => Self::V6(Box::new(address)),
+        }
     }
 
     /// For objects whose `__traverse__` is PyO3's.
@@ -52,12 +59,12 @@ pub(crate) struct Ends {
 impl Ends {
     /// Those of a socket.
     pub(crate) fn of(socket: &Socket) -> Self {
-        Self { local: Self::local_of(socket), remote: socket.remote_address().map_or(End::Unknown, End::Internet) }
+        Self { local: Self::local_of(socket), remote: End::of(socket.remote_address()) }
     }
 
     /// This end of a socket.
     pub(crate) fn local_of(socket: &Socket) -> End {
-        socket.local_address().map_or(End::Unknown, End::Internet)
+        End::of(socket.local_address())
     }
 
     /// The same, but for what Python has given.

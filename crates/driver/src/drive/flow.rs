@@ -7,12 +7,13 @@
 //! says at once.
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::time::Instant;
 
 use wirespeed_protocol::{CloseCode, Delivery, PayloadBuffer, SendError, Side};
 
 use super::outbox::{Hold, Outbox, Output, TellWritable};
-use super::{Drive, Inbox, Marks, Progress, Wanted};
+use super::{Drive, Inbox, Marks, Progress, Rare, Wanted};
 use crate::peer::Failure;
 
 /// What a loop and its application are made of.
@@ -140,6 +141,59 @@ pub struct Farewell<E: Environment> {
     pub large: Option<E::Source>,
 }
 
+/// Who waits for a pong, or the end.
+pub struct Watchers<E: Environment> {
+    /// Those who wait for pongs, by the numbers of their pings.
+    pub pings: Vec<(u64, E::Future)>,
+    /// Those who wait until it is over.
+    pub closers: Vec<E::Future>,
+    /// Those who wait for the end in order to raise it.
+    pub enders: Vec<E::Waiter>,
+}
+
+impl<E: Environment> Default for Watchers<E> {
+    fn default() -> Self {
+        Self { pings: Vec::new(), closers: Vec::new(), enders: Vec::new() }
+    }
+}
+
+impl<E: Environment> Watchers<E> {
+    fn futures(&self) -> impl Iterator<Item = &E::Future> {
+        self.closers.iter().chain(self.pings.iter().map(|(_, future)| future))
+    }
+}
+
+impl<E: Environment> Rare<Watchers<E>> {
+    /// Takes those whose pings a pong has answered (RFC 6455 5.5.3): by their numbers.
+    pub fn take_answered(&mut self, numbers: &[u64]) -> impl Iterator<Item = E::Future> {
+        let pings = self.get_mut().map(|watchers| &mut watchers.pings);
+        let answered = pings.map(|pings| pings.extract_if(.., |(id, _)| numbers.contains(id)));
+        answered.into_iter().flatten().map(|(_, future)| future)
+    }
+
+    /// Somebody no longer waits for the end in order to raise it.
+    pub fn forget(&mut self, ender: &E::Waiter) {
+        if let Some(watchers) = self.get_mut() {
+            watchers.enders.retain(|other| other != ender);
+        }
+    }
+
+    /// Takes those who wait until it is over.
+    pub fn take_closers(&mut self) -> Vec<E::Future> {
+        self.get_mut().map(|watchers| take(&mut watchers.closers)).unwrap_or_default()
+    }
+
+    /// All who wait for the end in order to raise it.
+    pub fn enders(&self) -> impl Iterator<Item = &E::Waiter> {
+        self.get().into_iter().flat_map(|watchers| &watchers.enders)
+    }
+
+    /// All futures.
+    pub fn futures(&self) -> impl Iterator<Item = &E::Future> {
+        self.get().into_iter().flat_map(Watchers::futures)
+    }
+}
+
 /// See the module.
 pub struct Flow<E: Environment> {
     /// What moves, closes and keeps it alive.
@@ -155,12 +209,8 @@ pub struct Flow<E: Environment> {
     pub listens: bool,
     /// Nothing is read, because the application does not receive.
     pub paused: bool,
-    /// Those who wait for pongs, by the numbers of their pings.
-    pub pings: Vec<(u64, E::Future)>,
-    /// Those who wait until it is over.
-    pub closers: Vec<E::Future>,
-    /// Those who wait for the end in order to raise it.
-    pub enders: Vec<E::Waiter>,
+    /// Those who wait for something else than to receive or to send.
+    pub watchers: Rare<Watchers<E>>,
     /// How far the end has come.
     pub end: End,
 }
@@ -176,9 +226,7 @@ impl<E: Environment> Flow<E> {
             receivers: VecDeque::new(),
             listens,
             paused: false,
-            pings: Vec::new(),
-            closers: Vec::new(),
-            enders: Vec::new(),
+            watchers: Rare::default(),
             end: End::NotYet,
         }
     }
@@ -208,9 +256,8 @@ impl<E: Environment> Flow<E> {
     pub fn is_awaited(&self) -> bool {
         !self.receivers.is_empty()
             || self.outbox.is_awaited()
-            || !self.pings.is_empty()
-            || !self.closers.is_empty()
-            || !self.enders.is_empty()
+            || self.watchers.enders().next().is_some()
+            || self.watchers.futures().next().is_some()
     }
 
     /// Whether a server has yet to answer the opening handshake.
@@ -367,13 +414,19 @@ impl<E: Environment> Flow<E> {
         self.paused = false;
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
         waiters.extend(self.outbox.take_all());
-        waiters.append(&mut self.enders);
-        let pings = std::mem::take(&mut self.pings).into_iter().map(|(_, future)| future).collect();
+        let Watchers { pings, closers, enders } = self.watchers.take();
+        waiters.extend(enders);
+        let pings = pings.into_iter().map(|(_, future)| future).collect();
         let flushes = self.outbox.take_flushes().collect();
         // In a child process no loop will close it: it is the parent's.
         let lingers = lingers && !self.drive.peer.link.is_forked();
         self.end = if lingers { End::Lingering } else { End::Complete };
-        let closers = if lingers { Vec::new() } else { std::mem::take(&mut self.closers) };
+        let closers = if lingers && !closers.is_empty() {
+            self.watchers.make().closers = closers; // they wait on
+            Vec::new()
+        } else {
+            closers
+        };
         Some(Farewell { waiters, flushes, pings, closers, large: large.map(|large| large.source) })
     }
 

@@ -5,12 +5,14 @@ mod flow;
 mod inbox;
 mod motion;
 mod outbox;
+mod rare;
 mod sender;
 
-pub use flow::{End, Environment, Farewell, Flow, Limits, Settling, Step};
+pub use flow::{End, Environment, Farewell, Flow, Limits, Settling, Step, Watchers};
 pub use inbox::{Inbox, Item, RECEIVED_COST, Receiver, Unparsed, Wanted};
 pub use motion::{Drive, Progress, Reading};
 pub use outbox::{Hold, Large, Outbox, Output, TellWritable, YIELD_BYTES};
+pub use rare::Rare;
 pub use sender::Sender;
 
 /// High and low marks of a queue.

@@ -1,11 +1,12 @@
 //! Who may send, who waits for what, and when what is queued is written.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::mem::take;
 use std::time::{Duration, Instant};
 
 use wirespeed_protocol::CloseCode;
 
-use super::{Drive, Environment, Marks};
+use super::{Drive, Environment, Marks, Rare};
 use crate::peer::LargeSend;
 
 /// Bytes sent, or received, without a suspension after which the loop has a turn.
@@ -79,15 +80,8 @@ pub struct Outbox<E: Environment> {
     coalesce: bool,
     /// Messages sent without a suspension after which the loop has a turn.
     yield_after: usize,
-    /// Those who wait for room to send, by their tickets: first come first served.
-    senders: VecDeque<(u64, E::Waiter)>,
-    /// Those who have sent and wait until less is queued.
-    drainers: VecDeque<E::Waiter>,
-    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody
-    /// else's.
-    turns: BTreeSet<u64>,
-    /// The last ticket of all that ever were given.
-    last_ticket: u64,
+    /// Those who wait, once somebody had to.
+    waiting: Rare<Waiting<E::Waiter>>,
     /// The kernel, or the transport, has no room.
     pub blocked: bool,
     /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room
@@ -111,8 +105,39 @@ pub struct Outbox<E: Environment> {
     pub turn_owed: bool,
     /// What a listener is to be told.
     pub tell_writable: TellWritable,
+}
+
+/// Who waits to send, or for what was sent.
+struct Waiting<W> {
+    /// Those who wait for room to send, by their tickets: first come first served.
+    senders: VecDeque<(u64, W)>,
+    /// Those who have sent and wait until less is queued.
+    drainers: VecDeque<W>,
+    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody
+    /// else's.
+    turns: BTreeSet<u64>,
+    /// The last ticket of all that ever were given.
+    last_ticket: u64,
     /// Those who wait until something was written, with the count of written bytes that they wait for.
-    flushes: Vec<(u64, E::Waiter)>,
+    flushes: Vec<(u64, W)>,
+}
+
+impl<W> Default for Waiting<W> {
+    fn default() -> Self {
+        Self {
+            senders: VecDeque::new(),
+            drainers: VecDeque::new(),
+            turns: BTreeSet::new(),
+            last_ticket: 0,
+            flushes: Vec::new(),
+        }
+    }
+}
+
+impl<W> Waiting<W> {
+    fn has_flushes(&self) -> bool {
+        !self.flushes.is_empty()
+    }
 }
 
 impl<E: Environment> Outbox<E> {
@@ -123,10 +148,7 @@ impl<E: Environment> Outbox<E> {
             marks,
             coalesce,
             yield_after: yield_after.max(1),
-            senders: VecDeque::new(),
-            drainers: VecDeque::new(),
-            turns: BTreeSet::new(),
-            last_ticket: 0,
+            waiting: Rare::default(),
             blocked: false,
             draining: false,
             corked: false,
@@ -138,7 +160,6 @@ impl<E: Environment> Outbox<E> {
             unsuspended: (0, 0, 0),
             turn_owed: false,
             tell_writable: TellWritable::No,
-            flushes: Vec::new(),
         }
     }
 
@@ -171,16 +192,17 @@ impl<E: Environment> Outbox<E> {
     /// Whether somebody waits for room, and it is there.
     #[inline]
     pub fn is_room_due(&self, drive: &Drive<E::Buffer>) -> bool {
-        let awaited = !self.drainers.is_empty()
-            || !self.senders.is_empty() && self.hold == Hold::Free
-            || self.tell_writable == TellWritable::Wanted;
+        let waits = |waiting: &Waiting<_>| {
+            !waiting.drainers.is_empty() || !waiting.senders.is_empty() && self.hold == Hold::Free
+        };
+        let awaited = self.waiting.get().is_some_and(waits) || self.tell_writable == TellWritable::Wanted;
         awaited && self.has_room(drive)
     }
 
     /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
     #[inline]
     pub fn must_wait(&self, drive: &Drive<E::Buffer>, turn: bool) -> bool {
-        !turn && (!self.turns.is_empty() || !self.senders.is_empty())
+        !turn && self.waiting.get().is_some_and(|waiting| !waiting.turns.is_empty() || !waiting.senders.is_empty())
             || self.hold != Hold::Free
             || self.is_crowded(drive)
     }
@@ -195,41 +217,46 @@ impl<E: Environment> Outbox<E> {
 
     /// The place of a sender that has to wait, behind all others.
     pub fn next_ticket(&mut self) -> u64 {
-        self.last_ticket += 1;
-        self.last_ticket
+        let waiting = self.waiting.make();
+        waiting.last_ticket += 1;
+        waiting.last_ticket
     }
 
     /// A sender waits, in its place: one that was woken, and found no room, is before those that have come
     /// since.
     pub fn park(&mut self, ticket: u64, sender: E::Waiter) {
-        let place = self.senders.partition_point(|(other, _)| *other <= ticket);
-        self.senders.insert(place, (ticket, sender));
+        let senders = &mut self.waiting.make().senders;
+        let place = senders.partition_point(|(other, _)| *other <= ticket);
+        senders.insert(place, (ticket, sender));
     }
 
     /// Somebody has sent, and waits until less is queued.
     pub fn park_drainer(&mut self, drainer: E::Waiter) {
-        self.drainers.push_back(drainer);
+        self.waiting.make().drainers.push_back(drainer);
     }
 
     /// Whether it was the turn of the sender with this ticket; it is no longer.
     pub fn take_turn(&mut self, ticket: u64) -> bool {
-        self.turns.remove(&ticket)
+        self.waiting.get_mut().is_some_and(|waiting| waiting.turns.remove(&ticket))
     }
 
     /// Whether no sender that waits, or whose turn it is, was before this one. Woken ones run in their order,
     /// but one that found no room, waits and is woken again runs after others.
     #[must_use]
     pub fn is_first(&self, ticket: u64) -> bool {
-        self.turns.first().is_none_or(|other| *other >= ticket)
-            && self.senders.front().is_none_or(|(other, _)| *other >= ticket)
+        self.waiting.get().is_none_or(|waiting| {
+            waiting.turns.first().is_none_or(|other| *other >= ticket)
+                && waiting.senders.front().is_none_or(|(other, _)| *other >= ticket)
+        })
     }
 
     /// Somebody gives up waiting.
     pub fn forget(&mut self, ticket: u64, waiter: &E::Waiter) {
-        self.take_turn(ticket);
-        self.senders.retain(|(_, other)| other != waiter);
-        self.drainers.retain(|other| other != waiter);
-        self.flushes.retain(|(_, other)| other != waiter);
+        let Some(waiting) = self.waiting.get_mut() else { return };
+        waiting.turns.remove(&ticket);
+        waiting.senders.retain(|(_, other)| other != waiter);
+        waiting.drainers.retain(|other| other != waiter);
+        waiting.flushes.retain(|(_, other)| other != waiter);
     }
 
     /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were
@@ -238,15 +265,16 @@ impl<E: Environment> Outbox<E> {
         if !self.has_room(drive) {
             return None;
         }
-        if let Some(drainer) = self.drainers.pop_front() {
+        let waiting = self.waiting.get_mut()?;
+        if let Some(drainer) = waiting.drainers.pop_front() {
             return Some(drainer);
         }
         if self.hold != Hold::Free {
             return None;
         }
-        while let Some((ticket, sender)) = self.senders.pop_front() {
+        while let Some((ticket, sender)) = waiting.senders.pop_front() {
             if E::is_waiting(cx, &sender) {
-                self.turns.insert(ticket);
+                waiting.turns.insert(ticket);
                 return Some(sender);
             }
         }
@@ -255,9 +283,11 @@ impl<E: Environment> Outbox<E> {
 
     /// It is over: all who wait. Senders have their turn, in which they learn it.
     pub fn take_all(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
-        let senders = std::mem::take(&mut self.senders);
-        self.turns.extend(senders.iter().map(|(ticket, _)| *ticket));
-        senders.into_iter().map(|(_, sender)| sender).chain(std::mem::take(&mut self.drainers))
+        let (senders, drainers) = self.waiting.get_mut().map_or_else(Default::default, |waiting| {
+            waiting.turns.extend(waiting.senders.iter().map(|(ticket, _)| *ticket));
+            (take(&mut waiting.senders), take(&mut waiting.drainers))
+        });
+        senders.into_iter().map(|(_, sender)| sender).chain(drainers)
     }
 
     // ---- writing ----
@@ -333,7 +363,7 @@ impl<E: Environment> Outbox<E> {
     /// Whether nobody waits for what was written.
     #[inline]
     pub fn has_flushes(&self) -> bool {
-        !self.flushes.is_empty()
+        self.waiting.get().is_some_and(Waiting::has_flushes)
     }
 
     /// Somebody waits until everything that is queued now was written.
@@ -341,15 +371,16 @@ impl<E: Environment> Outbox<E> {
         let link = &mut drive.peer.link;
         link.seal(); // it counts as it will be written
         let target = if self.large.is_some() { u64::MAX } else { link.written() + link.queued() as u64 };
-        self.flushes.push((target, waiter));
+        self.waiting.make().flushes.push((target, waiter));
     }
 
     /// Whether somebody waits until something was written, and it may have been.
     #[inline]
     pub fn is_flush_due(&self, drive: &Drive<E::Buffer>) -> bool {
-        !self.flushes.is_empty() && drive.peer.link.failure().is_none() && {
+        let Some(waiting) = self.waiting.get() else { return false };
+        waiting.has_flushes() && drive.peer.link.failure().is_none() && {
             let written = drive.peer.link.written();
-            self.is_written(drive) || self.flushes.iter().any(|(target, _)| *target <= written)
+            self.is_written(drive) || waiting.flushes.iter().any(|(target, _)| *target <= written)
         }
     }
 
@@ -359,22 +390,31 @@ impl<E: Environment> Outbox<E> {
             return Vec::new();
         }
         let (all, written) = (self.is_written(drive), drive.peer.link.written());
-        self.flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
+        let flushes = &mut self.waiting.make().flushes;
+        flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
     }
 
     /// It is over: all who wait for a flush.
     pub fn take_flushes(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
-        std::mem::take(&mut self.flushes).into_iter().map(|(_, waiter)| waiter)
+        let flushes = self.waiting.get_mut().map(|waiting| take(&mut waiting.flushes)).unwrap_or_default();
+        flushes.into_iter().map(|(_, waiter)| waiter)
     }
 
     /// Whether anybody waits.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        !self.senders.is_empty() || !self.drainers.is_empty() || !self.turns.is_empty() || !self.flushes.is_empty()
+        self.waiting.get().is_some_and(|waiting| {
+            !waiting.senders.is_empty()
+                || !waiting.drainers.is_empty()
+                || !waiting.turns.is_empty()
+                || waiting.has_flushes()
+        })
     }
 
     /// All who wait.
     pub fn waiters(&self) -> impl Iterator<Item = &E::Waiter> {
-        self.senders.iter().chain(&self.flushes).map(|(_, waiter)| waiter).chain(&self.drainers)
+        self.waiting.get().into_iter().flat_map(|waiting| {
+            waiting.senders.iter().chain(&waiting.flushes).map(|(_, waiter)| waiter).chain(&waiting.drainers)
+        })
     }
 }

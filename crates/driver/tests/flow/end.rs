@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::drive::{
-    Drive, Environment, Flow, Hold, Item, Limits, Marks, Output, Reading, Receiver, Settling, Step, TellWritable,
-    Unparsed,
+    Drive, Environment, Flow, Hold, Item, Limits, Marks, Output, Rare, Reading, Receiver, Settling, Step, TellWritable,
+    Unparsed, Watchers,
 };
 use wirespeed_driver::protocol::{CloseCode, Config, Connection, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Keepalive, Peer};
@@ -108,7 +108,7 @@ impl Environment for Sim {
 /// Makes messages, and hears of pongs.
 struct Maker<'a> {
     tasks: &'a Tasks,
-    pings: &'a mut Vec<(u64, usize)>,
+    watchers: &'a mut Rare<Watchers<Sim>>,
 }
 
 impl Receiver<Vec<u8>> for Maker<'_> {
@@ -129,9 +129,8 @@ impl Receiver<Vec<u8>> for Maker<'_> {
     fn ping(&mut self, _: &[u8]) {}
 
     fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        for (_, future) in
-            self.pings.extract_if(.., |(id, _)| answered.as_ref().is_some_and(|(ids, _)| ids.contains(id)))
-        {
+        let Some((answered, _)) = answered else { return };
+        for future in self.watchers.take_answered(&answered) {
             self.tasks.tell(future);
         }
     }
@@ -197,8 +196,8 @@ impl End {
     }
 
     fn take(&mut self) -> Option<Item<Vec<u8>>> {
-        let Flow { inbox, drive, pings, .. } = &mut self.flow;
-        inbox.take(&mut drive.peer, Delivery::Messages, &mut Maker { tasks: &self.tasks, pings }).unwrap()
+        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        inbox.take(&mut drive.peer, Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
     }
 
     // ---- what the environment does ----
@@ -221,8 +220,8 @@ impl End {
                 Step::TellWritable => self.writable_soon = true,
                 Step::Pause => self.reading = false,
                 Step::Fill => {
-                    let Flow { inbox, drive, pings, .. } = &mut self.flow;
-                    let mut maker = Maker { tasks: &self.tasks, pings };
+                    let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+                    let mut maker = Maker { tasks: &self.tasks, watchers };
                     self.serve_soon |= inbox.fill(&mut drive.peer, true, &mut maker).unwrap();
                 }
                 Step::Resume => self.reading = true,
@@ -296,8 +295,8 @@ impl End {
             self.wake(task);
         }
         if self.flow.receivers.is_empty() {
-            let Flow { inbox, drive, pings, .. } = &mut self.flow;
-            let mut maker = Maker { tasks: &self.tasks, pings };
+            let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+            let mut maker = Maker { tasks: &self.tasks, watchers };
             self.serve_soon |= inbox.fill(&mut drive.peer, true, &mut maker).unwrap();
         }
         self.settle();
@@ -414,7 +413,7 @@ impl End {
                     return self.end_task(number);
                 }
                 self.wait(number);
-                self.flow.enders.push(number);
+                self.flow.watchers.make().enders.push(number);
             }
         }
     }
@@ -457,7 +456,7 @@ impl End {
             (task.given.take(), task.ticket)
         };
         self.flow.receivers.retain(|other| *other != number);
-        self.flow.enders.retain(|other| *other != number);
+        self.flow.watchers.forget(&number);
         self.flow.outbox.forget(ticket, &number);
         if let Some(item) = given {
             self.flow.inbox.untake(item, false);
@@ -490,7 +489,7 @@ impl End {
         link.send_ping(&payload).unwrap();
         let id = link.keepalive.handle_ping_sent(&payload, false, self.now);
         let future = self.tasks.future();
-        self.flow.pings.push((id, future));
+        self.flow.watchers.make().pings.push((id, future));
         self.write();
         self.settle();
     }

@@ -287,7 +287,7 @@ impl AsyncConnection {
             let link = &mut state.drive.peer.link;
             link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
             let id = link.keepalive.handle_ping_sent(&payload, false, Instant::now());
-            state.pings.push((id, future.clone_ref(py)));
+            state.watchers.make().pings.push((id, future.clone_ref(py)));
         }
         this.hold(slf);
         Self::write_out(slf)?;
@@ -336,13 +336,13 @@ impl AsyncConnection {
         }
         let future = this.create_future(py)?;
         // Those that were given up are dropped, outside the lock: a look at them is a call of Python.
-        let known = std::mem::take(&mut this.lock(py)?.closers);
+        let known = this.lock(py)?.watchers.take_closers();
         let mut waiting: Vec<_> = known.into_iter().filter(|future| !is_done(future.bind(py))).collect();
         waiting.push(future.clone_ref(py));
         {
             let mut state = this.lock(py)?;
             if state.end != End::Complete {
-                state.closers.append(&mut waiting);
+                state.watchers.make().closers.append(&mut waiting);
             }
         }
         if !waiting.is_empty() {

@@ -204,7 +204,7 @@ impl AsyncConnection {
             if state.is_finished() {
                 state.end = End::Complete;
             }
-            std::mem::take(&mut state.closers)
+            state.watchers.take_closers()
         };
         steps.note(tell_closers(py, closers));
         steps.note(conn.release(py));

@@ -399,7 +399,7 @@ impl AsyncConnection {
                 drop(state);
                 return Err(self.closed(py));
             }
-            state.enders.push(waiter.clone());
+            state.watchers.make().enders.push(waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -411,7 +411,7 @@ impl AsyncConnection {
         {
             let mut state = self.lock(this.py())?;
             state.outbox.forget(waiter.ticket(), waiter);
-            state.enders.retain(|other| other != waiter);
+            state.watchers.forget(waiter);
         }
         // It may have been the turn of this one only.
         Self::settle(this)

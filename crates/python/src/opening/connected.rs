@@ -27,7 +27,7 @@ pub(crate) fn accept(py: Python<'_>, listening: RawFd) -> PyResult<Option<(RawFd
     let Some((socket, address)) = Socket::accept(listening).map_err(|error| errors::io_error(&error))? else {
         return Ok(None);
     };
-    let address = address.map_or(End::Unknown, End::Internet).to_python(py)?;
+    let address = End::of(address).to_python(py)?;
     Ok(Some((socket.into_descriptor().into_raw_fd(), address)))
 }
 

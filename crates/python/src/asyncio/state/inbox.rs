@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use wirespeed_driver::drive::{Flow, Item, RECEIVED_COST, Receiver, YIELD_BYTES};
+use wirespeed_driver::drive::{Flow, Item, RECEIVED_COST, Rare, Receiver, Watchers, YIELD_BYTES};
 use wirespeed_driver::peer::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
 
-use super::State;
+use super::{Asyncio, State};
 use crate::payload::{self, PyPayload};
 
 /// What a listener is told.
@@ -41,7 +41,7 @@ struct Objects<'a, 'py> {
     /// As in `recv(decode=...)`.
     decode: Option<bool>,
     notes: &'a mut Notes,
-    pings: &'a mut Vec<(u64, Py<PyAny>)>,
+    watchers: &'a mut Rare<Watchers<Asyncio>>,
     tell_controls: bool,
 }
 
@@ -65,7 +65,7 @@ impl Receiver<PyPayload> for Objects<'_, '_> {
     }
 
     fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        note_pong(self.pings, answered, self.notes);
+        note_pong(self.watchers, answered, self.notes);
         if self.tell_controls {
             self.notes.controls.push(Arrival::Pong(payload.to_vec()));
         }
@@ -73,10 +73,10 @@ impl Receiver<PyPayload> for Objects<'_, '_> {
 }
 
 /// Writes down which futures a pong answers: that of its ping, and all before (RFC 6455 5.5.3).
-fn note_pong(pings: &mut Vec<(u64, Py<PyAny>)>, answered: Option<(Vec<u64>, Duration)>, notes: &mut Notes) {
+fn note_pong(watchers: &mut Rare<Watchers<Asyncio>>, answered: Option<(Vec<u64>, Duration)>, notes: &mut Notes) {
     let Some((answered, latency)) = answered else { return };
     let latency = latency.as_secs_f64();
-    notes.pongs.extend(pings.extract_if(.., |(id, _)| answered.contains(id)).map(|(_, future)| (future, latency)));
+    notes.pongs.extend(watchers.take_answered(&answered).map(|future| (future, latency)));
 }
 
 impl State {
@@ -89,16 +89,16 @@ impl State {
         delivery: Delivery,
         notes: &mut Notes,
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
-        let Flow { inbox, drive, pings, .. } = &mut self.flow;
-        let mut objects = Objects { py, decode, notes, pings, tell_controls: self.tell_controls };
+        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        let mut objects = Objects { py, decode, notes, watchers, tell_controls: self.tell_controls };
         inbox.take(&mut drive.peer, delivery, &mut objects)
     }
 
     /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the
     /// loop, which the caller must ask for.
     pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>, notes: &mut Notes) -> PyResult<bool> {
-        let Flow { inbox, drive, pings, .. } = &mut self.flow;
-        let mut objects = Objects { py, decode: None, notes, pings, tell_controls: self.tell_controls };
+        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        let mut objects = Objects { py, decode: None, notes, watchers, tell_controls: self.tell_controls };
         inbox.fill(&mut drive.peer, true, &mut objects)
     }
 
@@ -109,7 +109,7 @@ impl State {
         zero_copy: bool,
         notes: &mut Notes,
     ) -> PyResult<Option<Arrival>> {
-        let Flow { inbox, drive, pings, .. } = &mut self.flow;
+        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
         loop {
             inbox.count(RECEIVED_COST);
             let arrival = match drive.poll_event() {
@@ -126,7 +126,7 @@ impl State {
                 Some(PeerEvent::Pong(payload)) => {
                     let data = payload.as_slice().to_vec();
                     let answered = drive.peer.link.keepalive.handle_pong(&data, Instant::now());
-                    note_pong(pings, answered, notes);
+                    note_pong(watchers, answered, notes);
                     Arrival::Pong(data)
                 }
                 Some(PeerEvent::Closing) => continue,

@@ -121,10 +121,10 @@ impl State {
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let flow = &self.flow;
-        for waiter in flow.receivers.iter().chain(flow.outbox.waiters()).chain(&flow.enders) {
+        for waiter in flow.receivers.iter().chain(flow.outbox.waiters()).chain(flow.watchers.enders()) {
             waiter.visit(visit)?;
         }
-        for future in flow.closers.iter().chain(flow.pings.iter().map(|(_, future)| future)) {
+        for future in flow.watchers.futures() {
             visit.call(future)?;
         }
         Ok(())
@@ -137,9 +137,7 @@ impl State {
             std::mem::take(&mut flow.receivers),
             flow.outbox.take_all().collect::<Vec<_>>(),
             flow.outbox.take_flushes().collect::<Vec<_>>(),
-            std::mem::take(&mut flow.enders),
-            std::mem::take(&mut flow.closers),
-            std::mem::take(&mut flow.pings),
+            flow.watchers.take(),
             self.listener_error.take(),
         )
     }
