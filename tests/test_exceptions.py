@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from wirespeed.exceptions import (
     TooManyFragments,
     WebSocketException,
 )
+from wirespeed.sync import ServerConnection, connect, serve
 
 OK = Close(CloseCode.NORMAL_CLOSURE, "")
 BYE = Close(CloseCode.GOING_AWAY, "bye")
@@ -272,3 +274,25 @@ def test_same_texts_as_websockets() -> None:
             continue
         twin = getattr(theirs, type(exc).__name__)(*map(convert, exc.args))
         assert text.startswith(str(twin))
+
+
+def test_each_call_on_a_closed_connection_raises_an_exception_of_its_own() -> None:
+    def say(ws: ServerConnection) -> None:
+        ws.close(CloseCode.POLICY_VIOLATION, "no")
+
+    with serve(say, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever).start()
+        with connect(f"ws://127.0.0.1:{server.socket.getsockname()[1]}", proxy=None) as ws:
+            raised = []
+            for call in (ws.recv, ws.recv, lambda: ws.send("x"), lambda: ws.send("x")):
+                with pytest.raises(ConnectionClosedError) as info:
+                    call()
+                raised.append(info.value)
+        server.shutdown()
+    close = Close(CloseCode.POLICY_VIOLATION, "no")
+    assert len(set(map(id, raised))) == 4
+    for exc in raised:
+        assert (exc.rcvd, exc.sent, exc.rcvd_then_sent) == (close, close, True)
+        assert (exc.code, exc.reason, exc.args) == (1008, "no", (close, close, True))
+        assert str(exc) == str(ConnectionClosedError(close, close, True))
+        assert str(pickle.loads(pickle.dumps(exc))) == str(exc)

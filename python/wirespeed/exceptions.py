@@ -127,21 +127,32 @@ class ConnectionClosed(WebSocketException):
     """Raised by using a connection that is closed.
 
     Its ``__cause__`` is the error that ended the connection, if there was one.
-
-    Attributes:
-        rcvd: Code and reason of the close frame received, ``None`` if there was none.
-        sent: Code and reason of the close frame sent, ``None`` if there was none.
-        rcvd_then_sent: Whether the close frame was received first; ``None`` unless both exist.
     """
 
     # Which connection it tells of, in the words of the native one; 0 if no connection has raised it.
     _origin = 0
 
+    # The native connections do not call it: they set ``args``, and nothing else.
     def __init__(self, rcvd: Close | None, sent: Close | None, rcvd_then_sent: bool | None = None) -> None:
         super().__init__(rcvd, sent, rcvd_then_sent)
-        self.rcvd = rcvd
-        self.sent = sent
-        self.rcvd_then_sent = rcvd_then_sent
+
+    @property
+    def rcvd(self) -> Close | None:
+        """Code and reason of the close frame received, ``None`` if there was none."""
+        rcvd: Close | None = self.args[0]
+        return rcvd
+
+    @property
+    def sent(self) -> Close | None:
+        """Code and reason of the close frame sent, ``None`` if there was none."""
+        sent: Close | None = self.args[1]
+        return sent
+
+    @property
+    def rcvd_then_sent(self) -> bool | None:
+        """Whether the close frame was received first; ``None`` unless both exist."""
+        first: bool | None = self.args[2]
+        return first
 
     def __str__(self) -> str:
         if self.rcvd is None and self.sent is None:

@@ -1,26 +1,34 @@
 //! The one map from errors below to Python exceptions.
 
 use std::io;
+use std::sync::OnceLock;
 
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyBaseException, PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
+};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use wirespeed_driver::blocking::{self, Closing};
+use pyo3::types::PyTuple;
+use wirespeed_driver::blocking;
 use wirespeed_driver::opening;
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::peer::{Closing, Failure};
 use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderError};
 use wirespeed_driver::protocol::{CloseFrame, Fault, SendError};
 use wirespeed_driver::tls;
 
 use crate::headers;
 
-/// An exception of `wirespeed.exceptions`.
-fn exception<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+/// A class of `wirespeed.exceptions`.
+fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let module = || MODULE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("wirespeed.exceptions")?.unbind()));
-    let make = || module()?.bind(py).getattr(name)?.call1(arguments);
-    match make() {
+    let module = MODULE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("wirespeed.exceptions")?.unbind()))?;
+    module.bind(py).getattr(name)
+}
+
+/// An exception of one.
+fn exception<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    match class(py, name).and_then(|class| class.call1(arguments)) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
     }
@@ -40,22 +48,57 @@ pub(crate) fn origin<T>(connection: &T) -> usize {
     std::ptr::from_ref(connection).addr()
 }
 
-/// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause, and which connection it tells of.
-pub(crate) fn connection_closed(py: Python<'_>, closing: &Closing, cause: Option<PyErr>, origin: usize) -> PyErr {
-    let name = if closing.is_clean() { "ConnectionClosedOK" } else { "ConnectionClosedError" };
-    let arguments = || PyResult::Ok((close(py, closing.received.as_ref())?, close(py, closing.sent.as_ref())?));
-    match arguments() {
-        Ok((received, sent)) => {
-            let error = exception(py, name, (received, sent, closing.received_then_sent));
+/// What the exceptions of one connection that is closed have in common, once it cannot change: made once, for
+/// who runs into it again and again. It refers to nothing that refers to anything.
+#[derive(Default)]
+pub(crate) struct Ending(OnceLock<Py<PyTuple>>);
+
+impl Ending {
+    /// What [`Self::exception`] needs.
+    pub(crate) fn lacks(&self, closing: impl FnOnce() -> Closing) -> Option<Closing> {
+        self.0.get().is_none().then(closing)
+    }
+
+    /// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause, and which connection it tells of.
+    pub(crate) fn exception(
+        &self,
+        py: Python<'_>,
+        closing: Option<Closing>,
+        cause: Option<PyErr>,
+        origin: usize,
+    ) -> PyErr {
+        let make = || {
+            let arguments = self.arguments(py, closing)?;
+            // As the constructor of the class does, which takes three calls in Python for it.
+            static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let new = NEW.get_or_try_init(py, || {
+                PyResult::Ok(py.get_type::<PyBaseException>().getattr(intern!(py, "__new__"))?.unbind())
+            })?;
+            let exception = new.bind(py).call1(arguments)?;
+            exception.setattr(intern!(py, "_origin"), origin)?;
+            let error = PyErr::from_value(exception);
             error.set_cause(py, cause);
-            // Only an exception of the wrong class takes no attribute, which a Python without memory may
-            // make.
-            match error.value(py).setattr(intern!(py, "_origin"), origin) {
-                Ok(()) => error,
-                Err(failed) => failed,
-            }
+            PyResult::Ok(error)
+        };
+        make().unwrap_or_else(|failed| failed)
+    }
+
+    /// The class, and what its constructor takes.
+    fn arguments<'py>(&self, py: Python<'py>, closing: Option<Closing>) -> PyResult<Bound<'py, PyTuple>> {
+        if let Some(arguments) = self.0.get() {
+            return Ok(arguments.bind(py).clone());
         }
-        Err(error) => error,
+        // There is none only if the arguments were there, and they stay.
+        let closing = closing.unwrap_or_default();
+        let Closing { received, sent, received_then_sent } = &closing;
+        let name = if closing.is_clean() { "ConnectionClosedOK" } else { "ConnectionClosedError" };
+        let arguments =
+            (class(py, name)?, close(py, received.as_ref())?, close(py, sent.as_ref())?, *received_then_sent)
+                .into_pyobject(py)?;
+        if received.is_some() && sent.is_some() {
+            let _ = self.0.set(arguments.clone().unbind()); // another thread may have
+        }
+        Ok(arguments)
     }
 }
 

@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{CloseFrame, PayloadBuffer, Side, State as ProtocolState};
+use wirespeed_protocol::{PayloadBuffer, Side, State as ProtocolState};
 
 use crate::drive::{Drive, Inbox, Marks};
 use crate::entropy;
-use crate::peer::{Failure, Peer, Stats};
+use crate::peer::{Closing, Failure, Peer, Stats};
 use crate::socket::Socket;
 use crate::thread::this_thread;
 
@@ -69,28 +69,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { close_timeout: Some(Duration::from_secs(10)), queue_messages: 16, queue_bytes: 4 << 20 }
-    }
-}
-
-/// How a connection ended, or is ending.
-#[derive(Debug)]
-pub struct Closing {
-    /// The peer's close frame.
-    pub received: Option<CloseFrame>,
-    /// Ours.
-    pub sent: Option<CloseFrame>,
-    /// Which came first.
-    pub received_then_sent: Option<bool>,
-}
-
-impl Closing {
-    /// Whether both ends have closed in the ordinary way: with 1000, 1001 or no code (RFC 6455 7.4.1).
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        let clean = |frame: &Option<CloseFrame>| {
-            frame.as_ref().is_some_and(|frame| frame.code.is_none_or(|code| matches!(code.0, 1000 | 1001)))
-        };
-        clean(&self.received) && clean(&self.sent)
     }
 }
 
@@ -337,13 +315,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// How the connection ended, or is ending.
     pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
-        let state = self.lock(host);
-        let link = &state.drive.peer.link;
-        Closing {
-            received: link.close_received().cloned(),
-            sent: link.close_sent().cloned(),
-            received_then_sent: link.received_then_sent(),
-        }
+        self.lock(host).drive.peer.link.closing()
     }
 
     /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be

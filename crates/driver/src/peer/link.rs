@@ -52,6 +52,28 @@ pub enum Failure {
     Forked,
 }
 
+/// How a connection ended, or is ending.
+#[derive(Debug, Default)]
+pub struct Closing {
+    /// The peer's close frame.
+    pub received: Option<CloseFrame>,
+    /// Ours.
+    pub sent: Option<CloseFrame>,
+    /// Which came first.
+    pub received_then_sent: Option<bool>,
+}
+
+impl Closing {
+    /// Whether both ends have closed in the ordinary way: with 1000, 1001 or no code (RFC 6455 7.4.1).
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let clean = |frame: &Option<CloseFrame>| {
+            frame.as_ref().is_some_and(|frame| frame.code.is_none_or(|code| matches!(code.0, 1000 | 1001)))
+        };
+        clean(&self.received) && clean(&self.sent)
+    }
+}
+
 /// Counters of one connection. Bytes are those of payloads, before compression.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
@@ -549,6 +571,16 @@ impl<B: PayloadBuffer> Link<B> {
     #[must_use]
     pub fn received_then_sent(&self) -> Option<bool> {
         self.received_then_sent.filter(|_| self.close_sent().is_some())
+    }
+
+    /// All of that.
+    #[must_use]
+    pub fn closing(&self) -> Closing {
+        Closing {
+            received: self.close_received().cloned(),
+            sent: self.close_sent().cloned(),
+            received_then_sent: self.received_then_sent(),
+        }
     }
 
     /// Whether a message has begun to arrive.

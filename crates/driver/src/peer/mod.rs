@@ -28,7 +28,7 @@ use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::Layer;
 
-pub use link::{Failure, LargeSend, Link, Stats};
+pub use link::{Closing, Failure, LargeSend, Link, Stats};
 
 /// A payload of which at least this much is missing is received straight into its buffer. Below, the second
 /// buffer of the system call costs more than the copy (measured: even at 8 KiB).

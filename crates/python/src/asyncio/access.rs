@@ -4,7 +4,7 @@
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Closing;
+use wirespeed_driver::peer::Closing;
 use wirespeed_driver::peer::Failure;
 
 use super::connection::AsyncConnection;
@@ -62,27 +62,24 @@ impl AsyncConnection {
 
     /// The exception of a connection that is closed.
     pub(super) fn closed(&self, py: Python<'_>) -> PyErr {
-        let ended = self.lock(py).map(|state| state.drive.peer.link.failure().cloned());
-        let (failure, closing) = match (ended, self.closing(py)) {
-            (Ok(failure), Ok(closing)) => (failure, closing),
-            (Err(error), _) | (_, Err(error)) => return error,
+        // Exceptions are made outside the lock: their constructors are Python.
+        let (failure, closing) = match self.lock(py) {
+            Ok(state) => {
+                let link = &state.drive.peer.link;
+                (link.failure().cloned(), self.about.ending.lacks(|| link.closing()))
+            }
+            Err(error) => return error,
         };
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
         // What a signal handler raised inside an ssl.SSLContext is no cause but goes on by itself.
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
             return cause.clone_ref(py);
         }
-        errors::connection_closed(py, &closing, cause, errors::origin(self))
+        self.about.ending.exception(py, closing, cause, errors::origin(self))
     }
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
-        let state = self.lock(py)?;
-        let link = &state.drive.peer.link;
-        Ok(Closing {
-            received: link.close_received().cloned(),
-            sent: link.close_sent().cloned(),
-            received_then_sent: link.received_then_sent(),
-        })
+        Ok(self.lock(py)?.drive.peer.link.closing())
     }
 
     pub(super) fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {

@@ -26,6 +26,7 @@ use super::port::Port;
 use super::raw::{adopt, is_filled};
 use super::state::State;
 use crate::ends::Ends;
+use crate::errors::Ending;
 use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::{errors, source, view};
@@ -62,13 +63,14 @@ pub(crate) struct AsyncConnection {
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
     pub(super) debug: bool,
     handshake: Py<Handshake>,
-    about: About,
+    pub(super) about: About,
 }
 
 /// What the connection only carries along.
-struct About {
+pub(super) struct About {
     logger: Py<PyAny>,
     ends: Ends,
+    pub(super) ending: Ending,
     /// Made when it is asked for.
     id: OnceLock<Py<PyAny>>,
     /// Of a server's connection.
@@ -130,6 +132,7 @@ impl AsyncConnection {
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
             handshake: Py::new(py, parts.handshake)?,
             about: About {
+                ending: Ending::default(),
                 logger: logger.unbind(),
                 ends: parts.ends.given(local_address, remote_address),
                 id: OnceLock::new(),

@@ -14,6 +14,7 @@ use super::deadline;
 use super::host::PythonHost;
 use super::ping::Ping;
 use crate::ends::Ends;
+use crate::errors::Ending;
 use crate::handshake::{Answer, Handshake};
 use crate::opening::Opened;
 use crate::payload::PyPayload;
@@ -30,6 +31,8 @@ pub(crate) struct BlockingConnection {
     ends: Ends,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
+    /// Not visited either.
+    ending: Ending,
 }
 
 /// The argument of `pong`, where `None` is no value.
@@ -75,7 +78,9 @@ impl BlockingConnection {
     fn closed(&self, py: Python<'_>) -> PyErr {
         let host = PythonHost { py, decode: None };
         // Exceptions are made outside the connection's lock: their constructors are Python.
-        let failure = self.inner.with_peer(&host, |peer| peer.link.failure().cloned());
+        let (failure, closing) = self
+            .inner
+            .with_peer(&host, |peer| (peer.link.failure().cloned(), self.ending.lacks(|| peer.link.closing())));
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
         // A signal handler that raised inside an ssl.SSLContext ended the connection; what it raised goes on,
         // once.
@@ -84,7 +89,7 @@ impl BlockingConnection {
         {
             return cause.clone_ref(py);
         }
-        errors::connection_closed(py, &self.inner.closing(&host), cause, errors::origin(self))
+        self.ending.exception(py, closing, cause, errors::origin(self))
     }
 
     fn map<T>(&self, py: Python<'_>, result: Result<T>) -> PyResult<T> {
@@ -153,6 +158,7 @@ impl BlockingConnection {
             handshake: Py::new(py, parts.handshake)?,
             ends: parts.ends.given(local_address, remote_address),
             interrupt_told: AtomicBool::new(false),
+            ending: Ending::default(),
         })
     }
 
