@@ -104,7 +104,7 @@ impl World {
             13 if step & 0x80 != 0 => {
                 let code = CloseCode(4000 + u16::from(input.byte()));
                 let refused = end.drive.begin_close(Some(code), "bye", now).is_err();
-                assert!(!refused || end.drive.peer.link.is_mid_frame());
+                assert!(!refused || end.drive.link().is_mid_frame());
             }
             _ => drop(end.drive.advance(|| now)),
         }
@@ -117,14 +117,14 @@ impl World {
         for end in &mut self.ends {
             self.cut |= end.drive.is_closing_limited() && end.drive.deadline(now).is_some_and(|due| due <= now);
             end.drive.handle_deadline(now, Reading::Going);
-            self.cut |= end.drive.peer.link.failure().is_some();
+            self.cut |= end.drive.link().failure().is_some();
         }
     }
 
     /// What holds at any moment.
     fn check(&self) {
         for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
-            let link = &end.drive.peer.link;
+            let link = end.drive.link();
             assert!(other.sent.starts_with(&end.received), "what arrives is what was sent, in order");
             if link.close_received().is_some() {
                 assert_eq!(end.received.len(), other.sent.len(), "what was sent before a close arrives before it");
@@ -154,12 +154,12 @@ impl World {
     /// `closer`: who closes, unless somebody has.
     fn finish(mut self, closer: usize) {
         self.rest();
-        if !self.cut && self.ends.iter().all(|end| end.drive.peer.link.state() == State::Open) {
+        if !self.cut && self.ends.iter().all(|end| end.drive.link().state() == State::Open) {
             for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
                 assert_eq!(end.received.len(), other.sent.len(), "everything arrives");
                 let answered = end.pongs.last() == end.pings.last();
                 assert!(answered || self.pings, "the last ping is answered");
-                assert_eq!(end.drive.peer.link.queued(), 0);
+                assert_eq!(end.drive.link().queued(), 0);
             }
             self.ends[closer].drive.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", self.now).unwrap();
             self.rest();
@@ -177,11 +177,11 @@ impl World {
         }
         for end in &self.ends {
             assert!(end.drive.is_over(), "nobody has to wait for a timeout");
-            assert_eq!(end.drive.peer.link.state(), State::Closed);
+            assert_eq!(end.drive.link().state(), State::Closed);
             // But for a part of the other's last word of TLS.
             assert!(end.drive.peer.held_capacity() < 64, "{}", end.drive.peer.held_capacity());
         }
-        let [first, second] = self.ends.each_ref().map(|end| &end.drive.peer.link);
+        let [first, second] = self.ends.each_ref().map(|end| end.drive.link());
         assert_eq!((first.close_received(), first.close_sent()), (second.close_sent(), second.close_received()));
     }
 }
@@ -202,7 +202,7 @@ impl End {
 
     /// Whether something was queued; it is refused only in the middle of a message, or after the end.
     fn allows(&self, result: Result<(), SendError>, in_message: bool) -> bool {
-        let link = &self.drive.peer.link;
+        let link = self.drive.link();
         let expected = if link.is_mid_frame() {
             Err(SendError::MessageOpen)
         } else if !link.state().can_send() {
@@ -234,7 +234,7 @@ impl End {
             return self.send(step, payload);
         }
         let message = message(step, payload);
-        let begun = self.drive.peer.link.begin_large(message.0, message.1.len());
+        let begun = self.drive.link_mut().begin_large(message.0, message.1.len());
         let refused = begun.as_ref().map(|_| ()).map_err(|error| *error);
         if let Ok(large) = begun {
             self.large = Some((large, message, 0));
@@ -247,7 +247,7 @@ impl End {
     fn append(&mut self, most: usize) -> bool {
         let Some((mut large, message, start)) = self.large.take() else { return false };
         let stop = message.1.len().min(start + most.max(1));
-        let done = self.drive.peer.link.append_large(&mut large, &message.1[start..stop]);
+        let done = self.drive.link_mut().append_large(&mut large, &message.1[start..stop]);
         assert_eq!(done, stop == message.1.len());
         if !done {
             self.large = Some((large, message, stop));
@@ -259,7 +259,7 @@ impl End {
 
     fn send_fragment(&mut self, step: u8, payload: Vec<u8>) {
         let (kind, payload) = message(step, payload);
-        let link = &mut self.drive.peer.link;
+        let link = self.drive.link_mut();
         let Some((kind, mut whole)) = self.fragments.take() else {
             let result = link.send_first_fragment(kind, &payload, None);
             if self.allows(result, false) {
@@ -285,14 +285,14 @@ impl End {
     fn ping(&mut self, mut payload: Vec<u8>) {
         payload.truncate(120);
         payload.extend_from_slice(&(self.pings.len() as u32).to_le_bytes()); // no two are the same
-        if self.drive.peer.link.send_ping(&payload).is_ok() {
+        if self.drive.link_mut().send_ping(&payload).is_ok() {
             self.pings.push(payload);
         }
     }
 
     /// Reads once, if all that came before was taken.
     fn read(&mut self, wanted: bool) -> bool {
-        if self.unpolled || self.drive.peer.link.is_eof() {
+        if self.unpolled || self.drive.link().is_eof() {
             return false;
         }
         self.unpolled = true;
@@ -306,7 +306,7 @@ impl End {
                 Some(PeerEvent::Message { kind, payload }) => self.received.push((kind, owned(payload))),
                 Some(PeerEvent::Pong(payload)) => {
                     let payload = payload.as_slice();
-                    self.drive.peer.link.keepalive.handle_pong(payload, now);
+                    self.drive.link_mut().keepalive.handle_pong(payload, now);
                     if payload.len() > 4 || self.pings.iter().any(|ping| ping == payload) {
                         self.pongs.push(payload.to_vec());
                     }
@@ -326,19 +326,19 @@ impl End {
     fn turn(&mut self, now: Instant) -> bool {
         if self.drive.is_over() {
             self.large = None;
-            self.drive.peer.link.abandon_large();
+            self.drive.link_mut().abandon_large();
             return self.poll(usize::MAX, now);
         }
-        let written = self.drive.peer.link.written();
+        let written = self.drive.link().written();
         let mut moved = self.append(WRITE_SIZE);
-        if self.fragments.is_some() && self.drive.peer.link.state().can_send() && !self.drive.peer.link.is_mid_frame() {
+        if self.fragments.is_some() && self.drive.link().state().can_send() && !self.drive.link().is_mid_frame() {
             self.send_fragment(64, Vec::new());
             moved = true;
         }
         moved |= self.poll(usize::MAX, now) | self.read(true);
         moved |= self.poll(usize::MAX, now);
         let progress = self.drive.flush_and_advance(|| now).1;
-        moved || progress == Progress::Over || self.drive.peer.link.written() != written
+        moved || progress == Progress::Over || self.drive.link().written() != written
     }
 }
 

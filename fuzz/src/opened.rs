@@ -63,7 +63,7 @@ pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([Drive<Ve
                 peer.link.send_head(&response.to_bytes());
                 let mut drive = Drive::new(peer, Some(socket), Some(CLOSE_TIMEOUT));
                 for number in 0..choices.early {
-                    drive.peer.link.send_message(MessageKind::Binary, &early(number), None).unwrap();
+                    drive.link_mut().send_message(MessageKind::Binary, &early(number), None).unwrap();
                 }
                 drive.flush();
                 served = Some(drive);

@@ -19,7 +19,7 @@ const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 const RESPONSE: &[u8] = b"HTTP/1.1 404 Not Found\r\n\r\n";
 
 fn refuse(conn: &mut Drive<Vec<u8>>) {
-    conn.peer.link.send_head(RESPONSE);
+    conn.link_mut().send_head(RESPONSE);
     conn.peer.refuse();
 }
 
@@ -41,7 +41,7 @@ fn a_refusal_is_read_before_tcp_ends() {
     let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
     refuse(&mut conn);
     assert!(conn.is_closing());
-    assert_eq!(conn.peer.link.send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
+    assert_eq!(conn.link_mut().send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
     assert_eq!(conn.flush(), Flushed::All);
     // Our direction ends with the response; the client's stays until it has ended it, whatever it sends.
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
@@ -128,8 +128,8 @@ fn what_was_read_comes_before_the_end() {
     let (client, server) = sockets(None);
     let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
     let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
-    other.peer.link.send_message(MessageKind::Text, b"one", None).unwrap();
-    other.peer.link.send_message(MessageKind::Text, b"two", None).unwrap();
+    other.link_mut().send_message(MessageKind::Text, b"one", None).unwrap();
+    other.link_mut().send_message(MessageKind::Text, b"two", None).unwrap();
     other.flush();
     drop(other);
     assert!(conn.read(false, usize::MAX));
@@ -140,7 +140,7 @@ fn what_was_read_comes_before_the_end() {
     assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
     assert!(conn.poll_event().is_none());
     assert_eq!(conn.advance(Instant::now), Progress::Over);
-    assert!(matches!(conn.peer.link.failure(), Some(Failure::Eof)));
+    assert!(matches!(conn.link().failure(), Some(Failure::Eof)));
     assert!(conn.take_ended().is_some() && conn.take_ended().is_none());
 }
 
@@ -163,16 +163,16 @@ fn a_read_tells_whether_anything_came() {
     assert!(!conn.read_by(true, usize::MAX, |_, _| Err(std::io::ErrorKind::Interrupted.into())));
     server.send(b"\x81", Mode::NonBlocking).unwrap();
     assert!(conn.read(true, usize::MAX));
-    assert!(conn.poll_event().is_none() && conn.peer.link.failure().is_none());
+    assert!(conn.poll_event().is_none() && conn.link().failure().is_none());
     assert!(conn.read_by(true, usize::MAX, |_, _| Err(std::io::ErrorKind::ConnectionReset.into())));
-    assert!(matches!(conn.peer.link.failure(), Some(Failure::Io(_))));
+    assert!(matches!(conn.link().failure(), Some(Failure::Io(_))));
 }
 
 #[test]
 fn nothing_can_be_sent_where_writing_has_failed() {
     let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), None, TIMEOUT);
     assert!(!conn.is_closing());
-    conn.peer.link.handle_write_error(std::io::ErrorKind::BrokenPipe.into());
+    conn.link_mut().handle_write_error(std::io::ErrorKind::BrokenPipe.into());
     assert!(conn.is_closing());
 }
 
@@ -184,14 +184,14 @@ fn tls_ends_behind_the_last_frame() {
     shake_hands(&mut client, &mut server, 1000);
     let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, Some(server.layer)), None, TIMEOUT);
     let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), None, TIMEOUT);
-    let mut large = conn.peer.link.begin_large(MessageKind::Binary, 6).unwrap();
-    assert!(!conn.peer.link.append_large(&mut large, b"mes"));
+    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 6).unwrap();
+    assert!(!conn.link_mut().append_large(&mut large, b"mes"));
     other.begin_close(None, "", Instant::now()).unwrap();
     conn.receive(&other.take_output());
     while conn.poll_event().is_some() {}
     other.receive(&conn.take_output());
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(conn.peer.link.append_large(&mut large, b"ges"));
+    assert!(conn.link_mut().append_large(&mut large, b"ges"));
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     other.receive(&conn.take_output());
     assert_eq!(conn.advance(Instant::now), Progress::Over);
@@ -202,7 +202,7 @@ fn tls_ends_behind_the_last_frame() {
         }
     }
     assert_eq!(lengths, [6]);
-    assert!(other.peer.link.close_received().is_some() && other.peer.link.is_eof());
+    assert!(other.link().close_received().is_some() && other.link().is_eof());
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn the_time_that_closing_may_take_is_determined_once() {
     assert_eq!(conn.deadline(now), Some(now + 10 * S));
     assert_eq!(conn.advance(|| now + 10 * S - S / 1000), Progress::Closing);
     assert_eq!(conn.advance(|| now + 10 * S), Progress::Over);
-    assert!(matches!(conn.peer.link.failure(), Some(Failure::CloseTimeout)));
+    assert!(matches!(conn.link().failure(), Some(Failure::CloseTimeout)));
     assert_eq!(conn.deadline(now), None);
     conn.begin_close(None, "", now).unwrap(); // it is closed
     // Without a limit, and with one that somebody else has determined.
@@ -256,7 +256,7 @@ fn answered(conn: &mut Drive<Vec<u8>>) -> Vec<u8> {
 fn receive_pong(conn: &mut Drive<Vec<u8>>, pong: &[u8], now: Instant) {
     conn.receive(pong);
     let Some(PeerEvent::Pong(payload)) = conn.poll_event() else { panic!("no pong") };
-    assert!(conn.peer.link.keepalive.handle_pong(payload.as_slice(), now).is_some());
+    assert!(conn.link_mut().keepalive.handle_pong(payload.as_slice(), now).is_some());
 }
 
 #[test]
@@ -281,14 +281,14 @@ fn a_ping_is_sent_when_it_is_due() {
     conn.begin_close(None, "", now + 21 * S).unwrap();
     assert_eq!(conn.deadline(now + 21 * S), Some(now + 60 * S));
     assert_eq!(conn.handle_deadline(now + 59 * S, Reading::Going), None);
-    assert!(conn.peer.link.failure().is_none());
+    assert!(conn.link().failure().is_none());
 }
 
 #[test]
 fn a_short_interval_is_looked_at_before_the_pong_is_due() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
-    conn.peer.link.keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
+    conn.link_mut().keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
     conn.handle_deadline(now + 2 * S, Reading::Going);
     assert_eq!(conn.deadline(now + 2 * S), Some(now + 4 * S));
     assert_eq!(conn.deadline(now + 4 * S), Some(now + 7 * S), "that ping waits for the pong");
@@ -301,10 +301,10 @@ fn a_peer_without_a_pong_is_told_and_left() {
     conn.handle_deadline(now + 10 * S, Reading::Going);
     assert!(!conn.take_output().is_empty());
     conn.handle_deadline(now + 15 * S - S / 1000, Reading::Going);
-    assert!(conn.peer.link.failure().is_none());
+    assert!(conn.link().failure().is_none());
     conn.handle_deadline(now + 15 * S, Reading::Going);
-    assert!(matches!(conn.peer.link.failure(), Some(Failure::KeepaliveTimeout)));
-    assert_eq!(conn.peer.link.close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
+    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
+    assert_eq!(conn.link().close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
     assert!(!conn.take_output().is_empty());
     assert_eq!(conn.advance(|| now + 15 * S), Progress::Over);
     assert!(!conn.take_shut(), "it is over");
@@ -314,20 +314,20 @@ fn a_peer_without_a_pong_is_told_and_left() {
 fn a_ping_waits_for_the_rest_of_a_frame() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
-    let mut large = conn.peer.link.begin_large(MessageKind::Binary, 2).unwrap();
-    assert!(!conn.peer.link.append_large(&mut large, b"x"));
+    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 2).unwrap();
+    assert!(!conn.link_mut().append_large(&mut large, b"x"));
     let retry = conn.handle_deadline(now + 10 * S, Reading::Going).unwrap();
     assert!(retry > now + 10 * S && retry <= now + 10 * S + S / 10);
-    assert!(conn.peer.link.append_large(&mut large, b"y"));
-    let before = conn.peer.link.queued();
+    assert!(conn.link_mut().append_large(&mut large, b"y"));
+    let before = conn.link().queued();
     assert_eq!(conn.handle_deadline(retry, Reading::Going), None);
-    assert!(conn.peer.link.queued() > before);
+    assert!(conn.link().queued() > before);
 }
 
 #[test]
 fn a_pong_that_may_lie_unread_is_waited_for() {
     let now = Instant::now();
-    let is_kept = |conn: &Drive<Vec<u8>>| conn.peer.link.failure().is_none();
+    let is_kept = |conn: &Drive<Vec<u8>>| conn.link().failure().is_none();
     // As long as the application pauses, and one deadline after that.
     let mut conn = pinging(now, None);
     conn.handle_deadline(now + 10 * S, Reading::Going);
@@ -402,8 +402,8 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
         let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), Some(ours), TIMEOUT);
         let mut other: Drive<Vec<u8>> = Drive::new(peer(other_side, None), None, TIMEOUT);
         let message = vec![b'x'; 2 * buffers::WRITE_SIZE];
-        let mut large = conn.peer.link.begin_large(MessageKind::Binary, message.len()).unwrap();
-        assert!(!conn.peer.link.append_large(&mut large, &message[..buffers::WRITE_SIZE]));
+        let mut large = conn.link_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
+        assert!(!conn.link_mut().append_large(&mut large, &message[..buffers::WRITE_SIZE]));
         assert_eq!(conn.flush(), Flushed::Blocked);
         other.begin_close(Some(CloseCode::GOING_AWAY), "bye", Instant::now()).unwrap();
         let mut bytes = wirespeed_driver::WriteQueue::default();
@@ -420,8 +420,8 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
                 while conn.poll_event().is_some() {}
                 if conn.flush() == Flushed::All && !appended {
                     appended = true;
-                    assert!(conn.peer.link.failure().is_none());
-                    assert!(conn.peer.link.append_large(&mut large, &message[buffers::WRITE_SIZE..]));
+                    assert!(conn.link().failure().is_none());
+                    assert!(conn.link_mut().append_large(&mut large, &message[buffers::WRITE_SIZE..]));
                 }
                 conn.advance(Instant::now);
             }
@@ -438,8 +438,8 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
         }
         assert_eq!(conn.advance(Instant::now), Progress::Over);
         assert_eq!(lengths, [message.len()], "{side:?}");
-        assert_eq!(other.peer.link.close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
-        assert!(conn.peer.link.failure().is_none());
+        assert_eq!(other.link().close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
+        assert!(conn.link().failure().is_none());
     }
 }
 
@@ -456,7 +456,7 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
         // All of it is read, and its end, before the application takes anything.
         assert!(conn.read(false, usize::MAX));
         assert!(conn.read(false, usize::MAX));
-        assert!(conn.peer.link.is_eof() && conn.peer.has_input());
+        assert!(conn.link().is_eof() && conn.peer.has_input());
         assert_eq!(conn.advance(Instant::now), Progress::Closing, "{side:?}");
         assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { .. })));
         assert!(matches!(conn.poll_event(), Some(PeerEvent::Closing)));
@@ -464,7 +464,7 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
         let _ = conn.advance(Instant::now);
         conn.flush();
         let _ = conn.advance(Instant::now);
-        assert!(conn.peer.link.failure().is_none(), "{:?}", conn.peer.link.failure());
+        assert!(conn.link().failure().is_none(), "{:?}", conn.link().failure());
         let mut answer = Vec::new();
         read(&theirs, &mut answer);
         assert_eq!(answer.len(), if side == Side::Server { 7 } else { 11 }, "close 4000 with its reason: {answer:?}");
@@ -488,9 +488,9 @@ fn an_edge_is_read_to_its_end() {
     theirs.send(b"\x81\x01b", Mode::NonBlocking).unwrap();
     drop(theirs);
     assert!(!conn.read_edge(true), "no other edge tells of the end");
-    assert!(conn.poll_event().is_some() && !conn.peer.link.is_eof());
+    assert!(conn.poll_event().is_some() && !conn.link().is_eof());
     assert!(conn.read_edge(true));
-    assert!(conn.peer.link.is_eof());
+    assert!(conn.link().is_eof());
     assert!(conn.read_edge(false), "at the end, and after it");
     conn.end(Failure::Aborted);
     assert!(conn.read_edge(false));
@@ -541,18 +541,18 @@ fn the_steps_of_an_ending_may_have_something_to_say() {
     assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Open));
     other.begin_close(None, "", Instant::now()).unwrap();
     assert_eq!(other.flush_and_advance(Instant::now), (Flushed::All, Progress::Closing));
-    while conn.peer.link.close_received().is_none() {
+    while conn.link().close_received().is_none() {
         conn.read(false, usize::MAX);
         while conn.poll_event().is_some() {}
     }
     // The close frame, then the notice of TLS, then the end of TCP.
     assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Over));
-    while !other.peer.link.is_eof() {
+    while !other.link().is_eof() {
         other.read(false, usize::MAX);
         while other.poll_event().is_some() {}
     }
     assert_eq!(other.flush_and_advance(Instant::now).1, Progress::Over);
-    assert!(other.peer.link.failure().is_none() && other.peer.link.close_received().is_some());
+    assert!(other.link().failure().is_none() && other.link().close_received().is_some());
     // Where somebody else writes, it stays queued.
     let mut elsewhere: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), None, TIMEOUT);
     elsewhere.begin_close(None, "", Instant::now()).unwrap();

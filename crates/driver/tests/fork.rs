@@ -82,16 +82,16 @@ fn a_child_says_nothing() {
     assert!(is_silent(&queued_there));
 
     // The wall below every caller: nothing is encrypted, queued or written.
-    let _ = drive.peer.link.send_message(MessageKind::Text, b"x", None);
-    let _ = drive.peer.link.send_ping(b"x");
-    drive.peer.link.send_close_notify();
-    assert_eq!(drive.peer.link.queued(), 0);
+    let _ = drive.link_mut().send_message(MessageKind::Text, b"x", None);
+    let _ = drive.link_mut().send_ping(b"x");
+    drive.link_mut().send_close_notify();
+    assert_eq!(drive.link().queued(), 0);
     assert_eq!(drive.flush(), Flushed::All);
     assert!(is_silent(&there));
     // And the connection is over at the first touch, its socket open for the parent.
     drive.disown_after_fork();
     assert_eq!(drive.advance(Instant::now), Progress::Over);
-    assert!(matches!(drive.peer.link.failure(), Some(Failure::Forked)));
+    assert!(matches!(drive.link().failure(), Some(Failure::Forked)));
     let kept = drive.take_ended();
     assert!(is_silent(&there));
     drop(kept);

@@ -42,7 +42,7 @@ fn flow(socket: Option<Socket>, write: Marks, coalesce: bool) -> Flow<Numbers> {
 /// Queues a message that takes this many bytes with its header.
 fn queue(flow: &mut Flow<Numbers>, bytes: usize) {
     let header = if bytes < 128 { 2 } else { 4 };
-    flow.drive.peer.link.send_message(MessageKind::Binary, &vec![0; bytes - header], None).unwrap();
+    flow.drive.link_mut().send_message(MessageKind::Binary, &vec![0; bytes - header], None).unwrap();
 }
 
 /// All who are woken when there is room.
@@ -71,7 +71,7 @@ fn there_is_room_up_to_the_low_mark_and_too_much_above_the_high_one() {
         // What is corked leaves soon: it is too much only for a socket that takes nothing.
         flow.outbox.blocked = false;
         assert_eq!((flow.has_room(), flow.is_above_high(), flow.is_crowded()), (room, false, false), "{queued}");
-        let _ = flow.drive.peer.link.take_output();
+        let _ = flow.drive.link_mut().take_output();
     }
 }
 
@@ -98,8 +98,8 @@ fn a_transport_says_whether_it_has_room_and_a_socket_is_asked() {
 fn nothing_is_sent_beside_a_large_message_or_fragments() {
     let mut flow = flow(None, Marks::new(100, 40), true);
     assert!(!flow.must_wait(false) && !flow.must_wait(true));
-    let send = flow.drive.peer.link.begin_large(MessageKind::Binary, 1 << 20).unwrap();
-    let _ = flow.drive.peer.link.take_output();
+    let send = flow.drive.link_mut().begin_large(MessageKind::Binary, 1 << 20).unwrap();
+    let _ = flow.drive.link_mut().take_output();
     flow.outbox.large = Some(Box::new(Large { send, source: Vec::new(), offset: 0 }));
     assert!(!flow.has_room() && flow.is_crowded() && flow.must_wait(true) && !flow.is_written());
     flow.outbox.large = None;
@@ -245,7 +245,7 @@ fn a_flush_is_told_when_its_bytes_were_written() {
     while told.len() < 2 {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
         flow.drive.flush();
-        let written = flow.drive.peer.link.written();
+        let written = flow.drive.link().written();
         let Flow { drive, outbox, .. } = &mut flow;
         assert_eq!(outbox.is_flush_due(drive), written >= 100_000 && told.is_empty() || written >= 200_000);
         for waiter in outbox.take_flushed(drive) {

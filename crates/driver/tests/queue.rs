@@ -112,19 +112,19 @@ fn a_large_message_is_written_from_where_it_lies() {
     };
     for turn in 0..40usize {
         let message: Vec<u8> = (0..turn * 4_000 + 65_536).map(|at| (at * 7 + turn) as u8).collect();
-        conn.peer.link.send_message(MessageKind::Binary, &message[..turn], None).unwrap();
+        conn.link_mut().send_message(MessageKind::Binary, &message[..turn], None).unwrap();
         sent.push(message[..turn].to_vec());
         for _ in 0..turn % 20 {
             let mut frame = vec![0x82, 126, 0x13, 0x88];
             frame.extend_from_slice(&shared);
-            conn.peer.link.send_shared(&frame.into(), 5_000, false).unwrap();
+            conn.link_mut().send_shared(&frame.into(), 5_000, false).unwrap();
             sent.push(shared.to_vec());
         }
-        assert!(conn.peer.link.is_large(message.len(), None));
-        let mut large = conn.peer.link.begin_large(MessageKind::Binary, message.len()).unwrap();
+        assert!(conn.link().is_large(message.len(), None));
+        let mut large = conn.link_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
         client.link.send_ping(b"in the middle").unwrap();
         let mut start = 0;
-        while conn.peer.link.is_mid_frame() {
+        while conn.link().is_mid_frame() {
             let written = conn.write_large(&mut large, &message[start..]).unwrap();
             start += written;
             partial += usize::from(start < message.len());
@@ -139,7 +139,7 @@ fn a_large_message_is_written_from_where_it_lies() {
     assert!(partial > 100, "the kernel never had too little room");
     assert!(got == sent, "messages came in another order");
     assert!(pongs > 0 && client.link.failure().is_none());
-    assert_eq!((conn.peer.link.queued(), conn.peer.held_capacity()), (0, 0));
+    assert_eq!((conn.link().queued(), conn.peer.held_capacity()), (0, 0));
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn a_large_message_to_nobody_fails() {
     let (ours, theirs) = sockets(None);
     drop(theirs);
     let mut conn = Drive::new(peer(Side::Server, None), Some(ours), None);
-    let mut large = conn.peer.link.begin_large(MessageKind::Binary, 200_000).unwrap();
+    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 200_000).unwrap();
     assert_eq!(conn.write_large(&mut large, &[0; 200_000]), Some(0));
-    assert!(matches!(conn.peer.link.failure(), Some(Failure::Io(_))));
-    assert_eq!(conn.peer.link.queued(), 0);
+    assert!(matches!(conn.link().failure(), Some(Failure::Io(_))));
+    assert_eq!(conn.link().queued(), 0);
 }

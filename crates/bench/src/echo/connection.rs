@@ -85,7 +85,7 @@ fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readabl
         }
         // While the kernel has room, what is queued leaves before it is out of the cache.
         let limit = if blocked { most } else { HIGH_WATER };
-        while !*paused && drive.peer.link.queued() < limit {
+        while !*paused && drive.link().queued() < limit {
             let (event, mut sender) = drive.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
@@ -98,7 +98,7 @@ fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readabl
         let more = role.produce(&mut drive.sender());
         let (flushed, progress) = drive.flush_and_advance(Instant::now);
         blocked = flushed == Flushed::Blocked;
-        let queued = drive.peer.link.queued();
+        let queued = drive.link().queued();
         *paused = queued >= if *paused { most / 4 } else { most };
         if progress == Progress::Over || *paused {
             return progress;

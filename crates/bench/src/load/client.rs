@@ -128,7 +128,7 @@ impl Client {
     pub(crate) fn queued(&self) -> usize {
         match &self.phase {
             Phase::Opening(..) => 0,
-            Phase::Open(drive) => drive.peer.link.queued(),
+            Phase::Open(drive) => drive.link().queued(),
         }
     }
 
@@ -139,7 +139,7 @@ impl Client {
 
     /// Whether compression was agreed on.
     pub(crate) fn has_deflate(&self) -> bool {
-        matches!(&self.phase, Phase::Open(drive) if drive.peer.link.deflate().is_some())
+        matches!(&self.phase, Phase::Open(drive) if drive.link().deflate().is_some())
     }
 
     /// The open connection.
@@ -169,7 +169,7 @@ impl Client {
             found = self.deliver(found, on_message)?;
             let Phase::Open(drive) = &mut self.phase else { return Ok(found) };
             let (_, progress) = drive.flush_and_advance(Instant::now);
-            let link = &drive.peer.link;
+            let link = drive.link();
             if progress == Progress::Over || link.is_eof() {
                 return if link.received_then_sent() == Some(false) { Ok(Found::Closed) } else { Err(end(link)) };
             }

@@ -36,8 +36,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if state.drive.is_over() {
             return Ok(());
         }
-        if state.drive.peer.link.state() == ProtocolState::Open {
-            state.drive.peer.link.send_close(code, reason).map_err(Error::Refused)?;
+        if state.drive.link().state() == ProtocolState::Open {
+            state.drive.link_mut().send_close(code, reason).map_err(Error::Refused)?;
         }
         state.drive.limit_closing_to(deadline);
         self.see_to_the_end(state, host)
@@ -82,13 +82,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.lock(host);
         // We began the closing handshake and it goes on. With a thread in close(), this one waits as that
         // does, and learns how it ends; without one there may be messages to receive first.
-        if state.drive.peer.link.state() == ProtocolState::CloseSent && state.drive.peer.link.failure().is_none() {
+        if state.drive.link().state() == ProtocolState::CloseSent && state.drive.link().failure().is_none() {
             return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
         }
         // The socket is broken for writing: look at what can be read without waiting.
-        while state.drive.peer.link.failure().is_some() && !state.drive.is_over() && !state.reading {
+        while state.drive.link().failure().is_some() && !state.drive.is_over() && !state.reading {
             self.fill_queue(&mut state, host)?;
-            if state.drive.peer.link.is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
+            if state.drive.link().is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
                 self.end(&mut state, Failure::Aborted);
                 return Ok(());
             }
@@ -123,9 +123,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Ok(());
             }
             // The last word of TLS.
-            if state.drive.peer.link.queued() > 0 && !state.sending {
+            if state.drive.link().queued() > 0 && !state.sending {
                 self.flush_some(&mut state);
-                if state.drive.peer.link.queued() == 0 {
+                if state.drive.link().queued() == 0 {
                     continue;
                 }
             }
@@ -136,7 +136,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let step = if state.reading || state.sending {
                 self.wait_for_change(state, host, deadline)
-            } else if state.drive.peer.link.queued() > 0 {
+            } else if state.drive.link().queued() > 0 {
                 match self.drain_slowly(state, host, deadline) {
                     Ok(state) => Ok(state),
                     Err(Stop::Error(error)) => Err(error),

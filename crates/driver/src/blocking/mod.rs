@@ -182,7 +182,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             match self.current().try_lock() {
                 Ok(state) => {
                     let mut state = self.hold(state);
-                    if state.drive.peer.link.is_forked() && !state.drive.is_over() {
+                    if state.drive.link().is_forked() && !state.drive.is_over() {
                         self.forget(&mut state, Failure::Forked);
                     }
                     return state;
@@ -310,19 +310,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Where the connection is: the protocol's state, and whether TCP is over.
     pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
         let state = self.lock(host);
-        (state.drive.peer.link.state(), state.drive.is_over())
+        (state.drive.link().state(), state.drive.is_over())
     }
 
     /// How the connection ended, or is ending.
     pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
-        self.lock(host).drive.peer.link.closing()
+        self.lock(host).drive.link().closing()
     }
 
     /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be
     /// written.
     pub fn stats<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (Stats, usize, usize, usize) {
         let state = self.lock(host);
-        let link = &state.drive.peer.link;
+        let link = state.drive.link();
         (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
     }
 

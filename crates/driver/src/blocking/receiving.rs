@@ -197,13 +197,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Whether nothing will be received any more.
     pub(super) fn is_over(&self, state: &State<B, M>) -> bool {
-        state.drive.is_over() || (!state.drive.peer.link.state().can_receive() && !state.drive.peer.has_input())
+        state.drive.is_over() || (!state.drive.link().state().can_receive() && !state.drive.peer.has_input())
     }
 
     /// Hands the kernel what is queued, as far as it has room.
     #[inline]
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
-        if state.drive.peer.link.queued() > 0 && !state.sending {
+        if state.drive.link().queued() > 0 && !state.sending {
             // A failure is kept by the peer, and told when its last bytes have been read.
             state.drive.flush();
         }
@@ -225,7 +225,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
         if state.reading {
             wake = earliest(wake, patience.deadline());
-            if state.drive.peer.link.queued() == 0 || state.sending {
+            if state.drive.link().queued() == 0 || state.sending {
                 return self.wait_for_change(state, host, wake).or_else(|error| match error {
                     // The caller's deadline, or not yet.
                     Error::TimedOut if patience.deadline() != wake => Ok(self.lock(host)),
@@ -249,10 +249,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             Patience::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
             _ => None,
         };
-        let interest = Readiness {
-            readable: true,
-            writable: spin.is_none() && state.drive.peer.link.queued() > 0 && !state.sending,
-        };
+        let interest =
+            Readiness { readable: true, writable: spin.is_none() && state.drive.link().queued() > 0 && !state.sending };
         let (mut state, result) =
             self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
         match result {
@@ -309,7 +307,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[inline]
     pub(super) fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
         let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
-        match state.drive.peer.link.keepalive.poll(now) {
+        match state.drive.link().keepalive.poll(now) {
             Due::Nothing(next) => next,
             Due::Ping | Due::TimedOut => self.attend_now(state, now, absent),
         }
@@ -318,14 +316,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[cold]
     fn attend_now(&self, state: &mut State<B, M>, now: Instant, absent: Duration) -> Option<Instant> {
         // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
-        let keepalive = &state.drive.peer.link.keepalive;
+        let keepalive = &state.drive.link().keepalive;
         let was_absent = keepalive.timeout().is_some_and(|timeout| absent > timeout / 2);
         let reading = if was_absent { Reading::Resumed } else { Reading::Going };
         let retry = state.drive.handle_deadline(now, reading);
         self.flush_some(state);
         let next = state.drive.deadline(now);
         // It has failed: the caller sees to that at once.
-        let failed = state.drive.peer.link.failure().is_some().then_some(now);
+        let failed = state.drive.link().failure().is_some().then_some(now);
         failed.or(match (retry, next) {
             (Some(retry), Some(next)) => Some(next.max(retry)),
             (retry, next) => retry.or(next),

@@ -80,23 +80,23 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if !state.drive.peer.link.is_large(source.len(), compress) {
-            state.drive.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if !state.drive.link().is_large(source.len(), compress) {
+            state.drive.link_mut().send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
             return self.drain_all(state, host);
         }
-        let mut large = state.drive.peer.link.begin_large(kind, source.len()).map_err(refused)?;
+        let mut large = state.drive.link_mut().begin_large(kind, source.len()).map_err(refused)?;
         let mut start = 0;
         loop {
-            if state.drive.peer.link.is_bare() {
+            if state.drive.link().is_bare() {
                 host.moving_much(|| ()); // what is written below may change while others run
                 start += state.drive.write_large(&mut large, source.piece(start..source.len())).unwrap_or(0);
             }
             let end = (start + buffers::WRITE_SIZE).min(source.len());
             if end > start {
-                state.drive.peer.link.append_large(&mut large, source.piece(start..end));
+                state.drive.link_mut().append_large(&mut large, source.piece(start..end));
                 start = end;
             }
-            if !state.drive.peer.link.is_mid_frame() {
+            if !state.drive.link().is_mid_frame() {
                 return self.drain_all(state, host);
             }
             state = match self.drain(state, host) {
@@ -105,12 +105,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     // The frame must not stay open: what is left of it is queued, unless nothing can leave
                     // any more. The turn was kept until here, so that nobody else's frame came between.
                     let mut state = self.lock(host);
-                    if state.drive.peer.link.failure().is_some() || state.drive.is_over() {
-                        state.drive.peer.link.abandon_large();
+                    if state.drive.link().failure().is_some() || state.drive.is_over() {
+                        state.drive.link_mut().abandon_large();
                     }
-                    while state.drive.peer.link.is_mid_frame() {
+                    while state.drive.link().is_mid_frame() {
                         let end = (start + buffers::WRITE_SIZE).min(source.len());
-                        state.drive.peer.link.append_large(&mut large, source.piece(start..end));
+                        state.drive.link_mut().append_large(&mut large, source.piece(start..end));
                         start = end;
                     }
                     self.give_turn(&mut state);
@@ -131,12 +131,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if state.drive.peer.link.is_large(source.len(), compress) {
+        if state.drive.link().is_large(source.len(), compress) {
             drop(state);
             return self.send(host, kind, source, compress);
         }
-        state.drive.peer.link.send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
-        if state.drive.peer.link.queued() >= buffers::WRITE_SIZE {
+        state.drive.link_mut().send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if state.drive.link().queued() >= buffers::WRITE_SIZE {
             return self.drain_all(state, host);
         }
         Ok(())
@@ -160,8 +160,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.take_turn(host)?;
         let payload = source.piece(0..source.len());
         match kind {
-            Some(kind) => state.drive.peer.link.send_first_fragment(kind, payload, compress),
-            None => state.drive.peer.link.send_fragment(payload, fin),
+            Some(kind) => state.drive.link_mut().send_first_fragment(kind, payload, compress),
+            None => state.drive.link_mut().send_fragment(payload, fin),
         }
         .map_err(refused)?;
         self.drain_all(state, host)
@@ -174,11 +174,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         payload: &[u8],
     ) -> Result<Arc<PingTicket>, Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if state.drive.peer.link.keepalive.is_outstanding(payload) {
+        if state.drive.link().keepalive.is_outstanding(payload) {
             return Err(Error::PingOutstanding);
         }
-        state.drive.peer.link.send_ping(payload).map_err(refused)?;
-        let id = state.drive.peer.link.keepalive.handle_ping_sent(payload, false, Instant::now());
+        state.drive.link_mut().send_ping(payload).map_err(refused)?;
+        let id = state.drive.link_mut().keepalive.handle_ping_sent(payload, false, Instant::now());
         let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
         self.drain_all(state, host).map(|()| ticket)
@@ -215,7 +215,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Sends a pong that nobody asked for.
     pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        state.drive.peer.link.send_pong(payload).map_err(refused)?;
+        state.drive.link_mut().send_pong(payload).map_err(refused)?;
         self.drain_all(state, host)
     }
 
@@ -233,7 +233,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
             state = self.look(state, host)?;
         }
-        if state.drive.peer.link.state().can_send() && state.drive.peer.link.failure().is_none() {
+        if state.drive.link().state().can_send() && state.drive.link().failure().is_none() {
             Ok(state)
         } else {
             drop(state);
@@ -314,7 +314,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             return Err(Error::Closed.into());
         }
         let flushed =
-            if drive.peer.link.queued() < MUCH { drive.try_flush() } else { host.moving_much(|| drive.try_flush()) };
+            if drive.link().queued() < MUCH { drive.try_flush() } else { host.moving_much(|| drive.try_flush()) };
         match flushed {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
@@ -339,7 +339,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             Err(error) => {
                 let mut state = self.lock(host);
-                if !state.drive.peer.link.is_mid_frame() {
+                if !state.drive.link().is_mid_frame() {
                     self.give_turn(&mut state);
                 }
                 Err(error)
@@ -358,11 +358,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let patience = state.drive.peer.link.keepalive.patience();
-        let (mut written, mut since) = (state.drive.peer.link.written(), Instant::now());
+        let patience = state.drive.link().keepalive.patience();
+        let (mut written, mut since) = (state.drive.link().written(), Instant::now());
         loop {
             let Some(socket) = state.drive.socket().cloned() else { return Err(Error::Closed.into()) };
-            match state.drive.peer.link.flush(&socket, Mode::NonBlocking) {
+            match state.drive.link_mut().flush(&socket, Mode::NonBlocking) {
                 Ok(Flushed::All) => return Ok(state),
                 Ok(Flushed::Blocked) => {}
                 Err(_) => return Err(Error::Closed.into()),
@@ -371,15 +371,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
-            if state.drive.peer.link.failure().is_some() {
+            if state.drive.link().failure().is_some() {
                 return Err(Error::Closed.into());
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(Error::TimedOut.into());
             }
-            if state.drive.peer.link.written() != written {
-                (written, since) = (state.drive.peer.link.written(), now);
+            if state.drive.link().written() != written {
+                (written, since) = (state.drive.link().written(), now);
             }
             // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
             // take is as silent as one that does not answer.
@@ -393,7 +393,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Err(Error::Closed.into());
             }
             // A peer that has closed need not read any more.
-            if !state.drive.peer.link.state().can_receive() {
+            if !state.drive.link().state().can_receive() {
                 let by = state.drive.limit_closing(now);
                 if by.is_some_and(|by| by <= now) {
                     return Err(Error::Closed.into());
@@ -403,7 +403,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let readable = !state.reading
                 && !self.is_queue_full(&state)
                 && !state.drive.peer.has_input()
-                && state.drive.peer.link.state().can_receive();
+                && state.drive.link().state().can_receive();
             if state.reading {
                 // When the reader stops reading, this thread has to go on with it; nobody interrupts its
                 // sleep to say so.

@@ -356,7 +356,7 @@ impl<E: Environment> Flow<E> {
     /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the
     /// peer, unless the application still receives.
     fn may_pause(&self, cx: E::Context<'_>, closing: bool) -> bool {
-        let link = &self.drive.peer.link;
+        let link = self.drive.link();
         let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
         let wanted = match self.inbox.wanted() {
             Wanted::All => !closing,
@@ -409,7 +409,7 @@ impl<E: Environment> Flow<E> {
         }
         let large = self.outbox.large.take();
         if large.is_some() {
-            self.drive.peer.link.abandon_large();
+            self.drive.link_mut().abandon_large();
         }
         self.paused = false;
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
@@ -419,7 +419,7 @@ impl<E: Environment> Flow<E> {
         let pings = pings.into_iter().map(|(_, future)| future).collect();
         let flushes = self.outbox.take_flushes().collect();
         // In a child process no loop will close it: it is the parent's.
-        let lingers = lingers && !self.drive.peer.link.is_forked();
+        let lingers = lingers && !self.drive.link().is_forked();
         self.end = if lingers { End::Lingering } else { End::Complete };
         let closers = if lingers && !closers.is_empty() {
             self.watchers.make().closers = closers; // they wait on

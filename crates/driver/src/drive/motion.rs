@@ -9,7 +9,7 @@ use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
 use super::Sender;
 use crate::keepalive::Due;
-use crate::peer::{Failure, LargeSend, Peer, PeerEvent, ReadOperation};
+use crate::peer::{Failure, LargeSend, Link, Peer, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
 
@@ -110,6 +110,19 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         let mut conn = Self::new(Peer::disowned(side), None, None);
         conn.end(Failure::Forked);
         conn
+    }
+
+    /// What is sent, and what the connection remembers.
+    #[must_use]
+    #[inline]
+    pub fn link(&self) -> &Link<B> {
+        &self.peer.link
+    }
+
+    /// The same, to send.
+    #[inline]
+    pub fn link_mut(&mut self) -> &mut Link<B> {
+        &mut self.peer.link
     }
 
     /// The socket, if bytes come from one and TCP is not over.

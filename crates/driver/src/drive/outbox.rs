@@ -175,13 +175,13 @@ impl<E: Environment> Outbox<E> {
     /// soon.
     #[inline]
     pub fn is_above_high(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.blocked && drive.peer.link.queued() > self.marks.high
+        self.blocked && drive.link().queued() > self.marks.high
     }
 
     /// Whether so much has left that senders may go on.
     #[inline]
     pub fn has_room(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.large.is_none() && !self.is_blocked_elsewhere(drive) && drive.peer.link.queued() <= self.marks.low
+        self.large.is_none() && !self.is_blocked_elsewhere(drive) && drive.link().queued() <= self.marks.low
     }
 
     /// A transport has said that it has no room; a socket is asked by queueing.
@@ -295,7 +295,7 @@ impl<E: Environment> Outbox<E> {
     /// Whether nothing is left to be written.
     #[inline]
     pub fn is_written(&self, drive: &Drive<E::Buffer>) -> bool {
-        drive.peer.link.queued() == 0 && self.large.is_none()
+        drive.link().queued() == 0 && self.large.is_none()
     }
 
     /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`:
@@ -319,7 +319,7 @@ impl<E: Environment> Outbox<E> {
             self.looked = Looked::default();
             return Output::Write;
         }
-        if drive.peer.link.queued() >= CORK_LIMIT.min(2 * self.marks.high) {
+        if drive.link().queued() >= CORK_LIMIT.min(2 * self.marks.high) {
             // What masking and writing so much takes is no pause of the sender's.
             self.looked.at = None;
             return Output::Write;
@@ -368,7 +368,7 @@ impl<E: Environment> Outbox<E> {
 
     /// Somebody waits until everything that is queued now was written.
     pub fn park_flush(&mut self, drive: &mut Drive<E::Buffer>, waiter: E::Waiter) {
-        let link = &mut drive.peer.link;
+        let link = drive.link_mut();
         link.seal(); // it counts as it will be written
         let target = if self.large.is_some() { u64::MAX } else { link.written() + link.queued() as u64 };
         self.waiting.make().flushes.push((target, waiter));
@@ -378,8 +378,8 @@ impl<E: Environment> Outbox<E> {
     #[inline]
     pub fn is_flush_due(&self, drive: &Drive<E::Buffer>) -> bool {
         let Some(waiting) = self.waiting.get() else { return false };
-        waiting.has_flushes() && drive.peer.link.failure().is_none() && {
-            let written = drive.peer.link.written();
+        waiting.has_flushes() && drive.link().failure().is_none() && {
+            let written = drive.link().written();
             self.is_written(drive) || waiting.flushes.iter().any(|(target, _)| *target <= written)
         }
     }
@@ -389,7 +389,7 @@ impl<E: Environment> Outbox<E> {
         if !self.is_flush_due(drive) {
             return Vec::new();
         }
-        let (all, written) = (self.is_written(drive), drive.peer.link.written());
+        let (all, written) = (self.is_written(drive), drive.link().written());
         let flushes = &mut self.waiting.make().flushes;
         flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
     }

@@ -386,7 +386,7 @@ impl End {
                 if self.flow.must_wait(turn) {
                     return self.park(number);
                 }
-                self.flow.drive.peer.link.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+                self.flow.drive.link_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
                 self.sent.push(size);
                 match self.flow.output(self.iteration) {
                     Output::Write => self.write(),
@@ -468,7 +468,7 @@ impl End {
         self.write();
         self.settle();
         let written = self.flow.is_written() && self.kept.is_empty();
-        if self.flow.is_finished() || self.flow.drive.peer.link.failure().is_some() || written {
+        if self.flow.is_finished() || self.flow.drive.link().failure().is_some() || written {
             return self.end_task(number);
         }
         self.wait(number);
@@ -485,7 +485,7 @@ impl End {
             return;
         }
         let payload = random.next().to_be_bytes();
-        let link = &mut self.flow.drive.peer.link;
+        let link = self.flow.drive.link_mut();
         link.send_ping(&payload).unwrap();
         let id = link.keepalive.handle_ping_sent(&payload, false, self.now);
         let future = self.tasks.future();

@@ -79,7 +79,7 @@ impl World {
 
     fn fingerprint(&self) -> Vec<usize> {
         let of = |end: &End| {
-            let link = &end.flow.drive.peer.link;
+            let link = end.flow.drive.link();
             [
                 end.kept.len(),
                 link.written() as usize,

@@ -65,7 +65,7 @@ impl AsyncConnection {
         // Exceptions are made outside the lock: their constructors are Python.
         let (failure, closing) = match self.lock(py) {
             Ok(state) => {
-                let link = &state.drive.peer.link;
+                let link = state.drive.link();
                 (link.failure().cloned(), self.about.ending.lacks(|| link.closing()))
             }
             Err(error) => return error,
@@ -79,7 +79,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
-        Ok(self.lock(py)?.drive.peer.link.closing())
+        Ok(self.lock(py)?.drive.link().closing())
     }
 
     pub(super) fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {

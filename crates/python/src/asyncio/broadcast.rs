@@ -148,7 +148,7 @@ fn send(
     if state.is_connecting() || state.is_closing() {
         return Ok(None);
     }
-    if state.outbox.hold != Hold::Free || state.drive.peer.link.is_sending_fragments() {
+    if state.outbox.hold != Hold::Free || state.drive.link().is_sending_fragments() {
         return Ok(Some(Err(Missed::Fragments)));
     }
     // In the middle of a large message nothing can be queued at all.
@@ -170,7 +170,7 @@ fn send(
         }
         return Ok(Some(Err(Missed::Slow)));
     }
-    let link = &mut state.drive.peer.link;
+    let link = state.drive.link_mut();
     let len = frames.payload.len();
     let result = if link.side() == Side::Server {
         let params = link.deflate().copied();
@@ -187,6 +187,6 @@ fn send(
         }
     }
     AsyncConnection::write_queued(this, state, len, iteration)?;
-    let failed = conn.lock(py)?.drive.peer.link.failure().is_some();
+    let failed = conn.lock(py)?.drive.link().failure().is_some();
     Ok(Some(if failed { Err(Missed::Failed) } else { Ok(()) }))
 }

@@ -277,7 +277,7 @@ impl AsyncConnection {
             None => entropy::draw_key().to_vec(),
         };
         let this = slf.get();
-        if this.lock(py)?.drive.peer.link.keepalive.is_outstanding(&payload) {
+        if this.lock(py)?.drive.link().keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
         let future = this.create_future(py)?;
@@ -287,7 +287,7 @@ impl AsyncConnection {
                 drop(state);
                 return Err(this.closed(py));
             }
-            let link = &mut state.drive.peer.link;
+            let link = state.drive.link_mut();
             link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
             let id = link.keepalive.handle_ping_sent(&payload, false, Instant::now());
             state.watchers.make().pings.push((id, future.clone_ref(py)));
@@ -307,7 +307,7 @@ impl AsyncConnection {
                 drop(state);
                 return Err(slf.get().closed(py));
             }
-            state.drive.peer.link.send_pong(&payload).map_err(|error| errors::refused(py, error))?;
+            state.drive.link_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
         }
         Self::write_out(slf)
     }
@@ -391,15 +391,14 @@ impl AsyncConnection {
             return Ok(0);
         }
         // After a failure nothing can be sent any more, whatever the protocol knows of it.
-        Ok(view::state(state.drive.peer.link.state(), state.drive.is_over())
-            .max(1 + u8::from(state.drive.is_closing())))
+        Ok(view::state(state.drive.link().state(), state.drive.is_over()).max(1 + u8::from(state.drive.is_closing())))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let state = self.lock(py)?;
-        Ok(view::close(&state.drive.peer.link, state.drive.is_over()))
+        Ok(view::close(state.drive.link(), state.drive.is_over()))
     }
 
     /// The opening handshake.
@@ -465,7 +464,7 @@ impl AsyncConnection {
     /// Whether this is a copy in a child process: the connection is the parent's.
     #[getter]
     fn _is_forked(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.drive.peer.link.is_forked())
+        Ok(self.lock(py)?.drive.link().is_forked())
     }
 
     /// Whether TCP is over: nothing is left to be done with it.
@@ -489,7 +488,7 @@ impl AsyncConnection {
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.lock(py)?.drive.peer.link.latency().map_or(0.0, |latency| latency.as_secs_f64()))
+        Ok(self.lock(py)?.drive.link().latency().map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
     /// "fd" or "transport".
@@ -518,14 +517,14 @@ impl AsyncConnection {
     /// What was negotiated by TLS, if there is TLS.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        view::tls(py, &self.lock(py)?.drive.peer.link)
+        view::tls(py, self.lock(py)?.drive.link())
     }
 
     /// Counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = {
             let state = self.lock(py)?;
-            let link = &state.drive.peer.link;
+            let link = state.drive.link();
             (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
         };
         view::stats(py, stats, messages, bytes, unsent + self.kept_by_transport(py)?)

@@ -70,7 +70,7 @@ impl AsyncConnection {
             conn.hold(this);
             Self::make_port(this)?.get().keep_context(py)?;
         }
-        let refused = conn.lock(py)?.drive.peer.link.failure().is_some();
+        let refused = conn.lock(py)?.drive.link().failure().is_some();
         let opened = if refused { Ok(()) } else { Self::tell_open(this) };
         conn.schedule(this)?;
         // What came with the response of the opening handshake is there already.
@@ -99,7 +99,7 @@ impl AsyncConnection {
                 return Ok(()); // the task that comes back takes it
             }
             // What was read before is parsed before anything else is read.
-            if !postponed && (!left || !state.drive.peer.link.state().can_receive()) {
+            if !postponed && (!left || !state.drive.link().state().can_receive()) {
                 state.inbox.set_unparsed(Unparsed::New);
                 let wanted = conn.listens() || !state.receivers.is_empty();
                 let most = state.inbox.room();
@@ -111,7 +111,7 @@ impl AsyncConnection {
                     return Ok(());
                 }
             }
-            state.drive.peer.link.is_eof()
+            state.drive.link().is_eof()
         };
         let processed = Self::process(this);
         // The end of the stream stays readable, and what is left to be written may take long.
@@ -244,7 +244,7 @@ impl AsyncConnection {
         let (old, deadline) = {
             let state = self.lock(py)?;
             // After a fork the timer of the loop is the parent's too.
-            if state.drive.peer.link.is_forked() {
+            if state.drive.link().is_forked() {
                 return Ok(());
             }
             let deadline = state.drive.deadline(Instant::now());
@@ -452,7 +452,7 @@ impl AsyncConnection {
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
         let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
         // After a fork, what the loop watches is shared with the parent, whose connection goes on.
-        if self.lock(py)?.drive.peer.link.is_forked() {
+        if self.lock(py)?.drive.link().is_forked() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);

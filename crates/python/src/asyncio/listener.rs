@@ -267,7 +267,7 @@ impl AsyncConnection {
         };
         let (code, reason) = {
             let state = this.get().lock(py)?;
-            crate::view::close(&state.drive.peer.link, true).unwrap_or((1006, String::new()))
+            crate::view::close(state.drive.link(), true).unwrap_or((1006, String::new()))
         };
         let (code, reason) = (code.into_pyobject(py)?, reason.into_pyobject(py)?);
         Self::guard(this, call(method, [this.as_any(), code.as_any(), reason.as_any()]))

@@ -93,7 +93,7 @@ impl AsyncConnection {
             }
             None => {
                 let due =
-                    state.drive.is_closing() || state.paused || state.drive.peer.link.queued() > 0 || !notes.is_empty();
+                    state.drive.is_closing() || state.paused || state.drive.link().queued() > 0 || !notes.is_empty();
                 drop(state);
                 if due {
                     Self::tell_notes(this, notes)?;

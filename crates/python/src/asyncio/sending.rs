@@ -108,13 +108,13 @@ impl AsyncConnection {
         if state.must_wait(turn) {
             return if state.is_connecting() { Err(connecting()) } else { Ok(Sent::Wait) };
         }
-        let result = if state.drive.peer.link.is_large(len, compress) {
+        let result = if state.drive.link().is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             state = conn.lock(py)?;
             Ok(())
         } else {
-            state.drive.peer.link.send_message(kind, bytes.piece(0..len), compress)
+            state.drive.link_mut().send_message(kind, bytes.piece(0..len), compress)
         };
         match result {
             Ok(()) => {}
@@ -153,7 +153,7 @@ impl AsyncConnection {
         if output == Output::Cork {
             state.outbox.corked = true;
             // The other short way: it leaves with what was queued before it.
-            if corked && !large && state.drive.peer.link.failure().is_none() {
+            if corked && !large && state.drive.link().failure().is_none() {
                 return Ok(if turn_due { Sent::Turn } else { Sent::Done });
             }
         }
@@ -165,7 +165,7 @@ impl AsyncConnection {
             Output::Cork | Output::Wait => {}
         }
         let state = conn.lock(py)?;
-        if state.drive.peer.link.failure().is_some() {
+        if state.drive.link().failure().is_some() {
             drop(state);
             Self::settle(this)?; // the end begins
             return Ok(Sent::Closed);
@@ -208,7 +208,7 @@ impl AsyncConnection {
             Kind::Drain => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.drive.is_over() || state.drive.peer.link.failure().is_some() => Sent::Closed,
+                    () if state.drive.is_over() || state.drive.link().failure().is_some() => Sent::Closed,
                     () if state.is_crowded() => Sent::Full,
                     () => Sent::Done,
                 }
@@ -326,13 +326,13 @@ impl AsyncConnection {
         let py = this.py();
         let len = bytes.len();
         let mut state = self.lock(py)?;
-        if state.drive.peer.link.is_large(len, compress) {
+        if state.drive.link().is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             Self::write_out(this)?;
             return Ok(None);
         }
-        match state.drive.peer.link.send_message(kind, bytes.piece(0..len), compress) {
+        match state.drive.link_mut().send_message(kind, bytes.piece(0..len), compress) {
             Ok(()) => {}
             Err(SendError::NotOpen) => return Ok(Some(Sent::Closed)),
             Err(error) => {
@@ -340,7 +340,7 @@ impl AsyncConnection {
                 return Err(errors::refused(py, error));
             }
         }
-        if state.drive.peer.link.queued() >= buffers::WRITE_SIZE / 2 && !state.outbox.blocked {
+        if state.drive.link().queued() >= buffers::WRITE_SIZE / 2 && !state.outbox.blocked {
             drop(state);
             Self::write_out(this)?;
         }
@@ -437,7 +437,7 @@ impl AsyncConnection {
             if state.drive.is_closing() {
                 Err(SendError::NotOpen)
             } else {
-                let link = &mut state.drive.peer.link;
+                let link = state.drive.link_mut();
                 let payload = bytes.piece(0..bytes.len());
                 let result = if first {
                     link.send_first_fragment(kind, payload, compress)

@@ -34,7 +34,7 @@ impl AsyncConnection {
         let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
         let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
         let mut state = this.get().lock(py)?;
-        let send = state.drive.peer.link.begin_large(kind, bytes.len());
+        let send = state.drive.link_mut().begin_large(kind, bytes.len());
         let send = send.map_err(|error| errors::refused(py, error))?;
         state.outbox.large = Some(Box::new(Large { send, source: source.unbind(), offset: 0 }));
         Ok(())
@@ -45,8 +45,8 @@ impl AsyncConnection {
     fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
         let mut state = self.lock(py)?;
         let Some(mut large) = state.outbox.large.take() else { return Ok(false) };
-        if state.drive.is_over() || state.drive.peer.link.failure().is_some() {
-            state.drive.peer.link.abandon_large();
+        if state.drive.is_over() || state.drive.link().failure().is_some() {
+            state.drive.link_mut().abandon_large();
             drop(state);
             drop(large);
             return Ok(false);
@@ -62,11 +62,11 @@ impl AsyncConnection {
         let written = self.loop_state.get().moving(py, rest.len() >= handover::MUCH, || drive.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = &rest[..rest.len().min(buffers::WRITE_SIZE)];
-            drive.peer.link.append_large(send, piece);
+            drive.link_mut().append_large(send, piece);
             piece.len()
         });
-        if drive.peer.link.is_mid_frame() {
-            let blocked = written.is_some() && drive.peer.link.failure().is_none();
+        if drive.link().is_mid_frame() {
+            let blocked = written.is_some() && drive.link().failure().is_none();
             state.outbox.large = Some(large);
             return Ok(blocked);
         }
@@ -96,7 +96,7 @@ impl AsyncConnection {
         let conn = this.get();
         loop {
             // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
-            if conn.lock(py)?.drive.peer.link.queued() < LARGE_FOLLOWS && conn.append_large(py)? {
+            if conn.lock(py)?.drive.link().queued() < LARGE_FOLLOWS && conn.append_large(py)? {
                 return conn.set_blocked(py, true);
             }
             if Self::flush_once(this)? || conn.lock(py)?.is_written() {
@@ -268,7 +268,7 @@ impl AsyncConnection {
         let kept = self.kept_by_transport(py)?;
         {
             let mut state = self.lock(py)?;
-            if state.drive.peer.link.failure().is_some() || state.drive.is_over() {
+            if state.drive.link().failure().is_some() || state.drive.is_over() {
                 drop(state);
                 return Err(self.closed(py));
             }

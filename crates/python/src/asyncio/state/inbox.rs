@@ -125,7 +125,7 @@ impl State {
                 Some(PeerEvent::Ping(payload)) => Arrival::Ping(payload.as_slice().to_vec()),
                 Some(PeerEvent::Pong(payload)) => {
                     let data = payload.as_slice().to_vec();
-                    let answered = drive.peer.link.keepalive.handle_pong(&data, Instant::now());
+                    let answered = drive.link_mut().keepalive.handle_pong(&data, Instant::now());
                     note_pong(watchers, answered, notes);
                     Arrival::Pong(data)
                 }

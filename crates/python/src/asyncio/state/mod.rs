@@ -109,7 +109,7 @@ impl State {
     #[inline]
     pub(super) fn flush(&mut self, py: Python<'_>, event_loop: &LoopState) -> Flushed {
         let drive = &mut self.flow.drive;
-        let much = drive.peer.link.queued() >= handover::MUCH;
+        let much = drive.link().queued() >= handover::MUCH;
         event_loop.moving(py, much, || drive.flush())
     }
 
