@@ -1,11 +1,12 @@
 //! One WebSocket connection on one socket, plain or TLS.
 //!
 //! This crate joins [`wirespeed_protocol`] to the operating system: sockets, TLS, buffers, keepalive. It
-//! knows nothing of Python, event loops, topics or more than one peer. It reads no clock on the hot path:
+//! knows nothing of Python, event loops or topics. It reads no clock on the hot path:
 //! [`Keepalive`] is given the time.
 //!
 //! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
 //! - [`drive`] is what moves, closes and keeps alive a connection, whoever waits for it and how.
+//! - [`encoded`] is one message for many connections.
 //! - [`blocking`] is how threads wait: the calls of the socket happen outside its lock.
 //! - [`readiness`] waits for many sockets at once.
 //! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
@@ -16,6 +17,7 @@ pub mod buffers;
 pub mod contexts;
 pub mod dial;
 pub mod drive;
+pub mod encoded;
 pub mod entropy;
 pub mod keepalive;
 pub mod opening;

@@ -1,0 +1,96 @@
+//! One message for many connections: its frames are made once, and compressed at most once for each way of
+//! compressing.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wirespeed_protocol::deflate::Params;
+use wirespeed_protocol::{Config, Connection, MessageKind, PayloadBuffer, SendError, Side};
+
+use crate::entropy;
+use crate::peer::Link;
+
+/// Bytes of the longest header of a frame without a mask (RFC 6455 5.2).
+const HEADER_MAX: usize = 10;
+
+/// See the module.
+pub struct Encoded {
+    kind: MessageKind,
+    /// Its frame as it is, without a mask; the payload is the end of it.
+    plain: Arc<[u8]>,
+    len: usize,
+    compressed: Mutex<Vec<(Params, Arc<[u8]>)>>,
+}
+
+impl std::fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encoded").field("kind", &self.kind).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Encoded {
+    /// Encodes a message.
+    ///
+    /// # Errors
+    /// There is no such message: of a kind that is none, or text that is no UTF-8.
+    pub fn new(kind: MessageKind, payload: &[u8]) -> Result<Self, SendError> {
+        let plain = encode(kind, payload, None)?;
+        Ok(Self { kind, plain, len: payload.len(), compressed: Mutex::new(Vec::new()) })
+    }
+
+    /// Of the message.
+    #[must_use]
+    pub fn kind(&self) -> MessageKind {
+        self.kind
+    }
+
+    /// What the message says.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.plain[self.plain.len() - self.len..]
+    }
+
+    /// Bytes that it takes on the wire, uncompressed.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.plain.len()
+    }
+
+    /// Queues it.
+    ///
+    /// # Errors
+    /// As for [`Link::send_message`].
+    pub fn send<B: PayloadBuffer>(&self, link: &mut Link<B>) -> Result<(), SendError> {
+        if link.side() == Side::Client {
+            return link.send_message(self.kind, self.payload(), None); // each has a mask of its own
+        }
+        match link.deflate().filter(|params| self.len >= params.threshold).copied() {
+            None => link.send_shared(&self.plain, self.len as u64, false),
+            Some(params) => link.send_shared(&self.compressed(&params)?, self.len as u64, true),
+        }
+    }
+
+    fn compressed(&self, params: &Params) -> Result<Arc<[u8]>, SendError> {
+        // What the peer may send, and whether our window goes on, do not show in one message.
+        let key = Params {
+            local_no_context_takeover: true,
+            remote_no_context_takeover: true,
+            remote_window_bits: 15,
+            ..*params
+        };
+        // Whoever else needs it meanwhile waits for it, and does not make it again.
+        let mut known = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, frames)) = known.iter().find(|(other, _)| *other == key) {
+            return Ok(Arc::clone(frames));
+        }
+        let frames = encode(self.kind, self.payload(), Some(key))?;
+        known.push((key, Arc::clone(&frames)));
+        Ok(frames)
+    }
+}
+
+fn encode(kind: MessageKind, payload: &[u8], deflate: Option<Params>) -> Result<Arc<[u8]>, SendError> {
+    let mut connection: Connection<Vec<u8>> = Connection::new(Config { deflate, ..Config::new(Side::Server) });
+    let mut out = Vec::with_capacity(payload.len() + HEADER_MAX);
+    connection.send_message(kind, payload, None, entropy::draw_key, &mut out)?;
+    Ok(out.into())
+}

@@ -1,0 +1,78 @@
+//! One message for many connections.
+
+#![allow(clippy::unwrap_used)] // tests fail by panicking
+
+mod support;
+
+use std::time::Instant;
+
+use support::peer;
+use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::peer::PeerEvent;
+use wirespeed_driver::protocol::deflate::Params;
+use wirespeed_driver::protocol::{Config, Connection, MessageKind, Payload, SendError, Side};
+use wirespeed_driver::{Keepalive, Peer};
+
+const PARAMS: Params = Params {
+    local_no_context_takeover: false,
+    remote_no_context_takeover: false,
+    local_window_bits: 15,
+    remote_window_bits: 15,
+    level: 6,
+    memory_level: 5,
+    threshold: 100,
+};
+
+fn compressing(side: Side, params: Params) -> Peer {
+    let connection = Connection::new(Config { deflate: Some(params), ..Config::new(side) });
+    Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
+}
+
+/// What the other end makes of it; the bytes that it took.
+fn deliver(message: &Encoded, from: &mut Peer, to: &mut Peer) -> (Vec<u8>, usize) {
+    message.send(&mut from.link).unwrap();
+    let bytes = from.link.take_output();
+    to.receive_slice(&bytes);
+    let Some(PeerEvent::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
+    assert_eq!(kind, message.kind());
+    let received = match payload {
+        Payload::Slice(slice) => slice.to_vec(),
+        Payload::Buffer(buffer) => buffer,
+    };
+    (received, bytes.len())
+}
+
+#[test]
+fn each_connection_gets_it_its_own_way() {
+    for len in [0_usize, 1, 99, 100, 125, 126, 70_000] {
+        let text = "the same again ".repeat(len.div_ceil(15))[..len].as_bytes().to_vec();
+        let message = Encoded::new(MessageKind::Text, &text).unwrap();
+        assert_eq!((message.payload(), message.kind()), (&text[..], MessageKind::Text));
+        let (mut server, mut client) = (peer(Side::Server, None), peer(Side::Client, None));
+        for _ in 0..2 {
+            assert_eq!(deliver(&message, &mut server, &mut client), (text.clone(), message.size()));
+            // What clients send is masked, each time with another key (RFC 6455 5.3).
+            assert_eq!(deliver(&message, &mut client, &mut server), (text.clone(), message.size() + 4));
+        }
+        for bits in [9, 15] {
+            let (ours, theirs) =
+                (Params { local_window_bits: bits, ..PARAMS }, Params { remote_window_bits: bits, ..PARAMS });
+            let (mut server, mut client) = (compressing(Side::Server, ours), compressing(Side::Client, theirs));
+            for _ in 0..2 {
+                let (received, bytes) = deliver(&message, &mut server, &mut client);
+                assert_eq!(received, text);
+                assert_eq!(bytes < message.size(), len >= PARAMS.threshold, "{bytes} of {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_closing_does_not_get_it() {
+    let message = Encoded::new(MessageKind::Binary, b"late").unwrap();
+    let mut server = peer(Side::Server, None);
+    server.link.send_close(None, "").unwrap();
+    let before = server.link.queued();
+    assert_eq!(message.send(&mut server.link), Err(SendError::NotOpen));
+    assert_eq!((server.link.queued(), server.link.stats().messages_sent), (before, 0));
+}
