@@ -10,7 +10,7 @@ use support::peer;
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
-use wirespeed_driver::protocol::{Config, Connection, MessageKind, Payload, SendError, Side};
+use wirespeed_driver::protocol::{Config, Connection, MessageKind, SendError, Side};
 use wirespeed_driver::{Keepalive, Peer};
 
 const PARAMS: Params = Params {
@@ -35,11 +35,7 @@ fn deliver(message: &Encoded, from: &mut Peer, to: &mut Peer) -> (Vec<u8>, usize
     to.receive_slice(&bytes);
     let Some(PeerEvent::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
     assert_eq!(kind, message.kind());
-    let received = match payload {
-        Payload::Slice(slice) => slice.to_vec(),
-        Payload::Buffer(buffer) => buffer,
-    };
-    (received, bytes.len())
+    (payload.as_slice().to_vec(), bytes.len())
 }
 
 #[test]

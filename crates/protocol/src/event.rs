@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::close::CloseFrame;
 use crate::frame::Opcode;
+use crate::payload::PayloadBuffer;
 
 /// The two kinds of message (RFC 6455 5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,18 @@ pub enum Payload<'i, B> {
     Slice(&'i [u8]),
     /// They were assembled from several frames or chunks, or inflated.
     Buffer(B),
+}
+
+impl<B: PayloadBuffer> Payload<'_, B> {
+    /// The bytes, wherever they are.
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Slice(slice) => slice,
+            Self::Buffer(buffer) => buffer.as_slice(),
+        }
+    }
 }
 
 /// The payload of a ping or pong: 125 bytes at most, held inline.

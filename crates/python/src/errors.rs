@@ -4,7 +4,7 @@ use std::io;
 use std::sync::OnceLock;
 
 use pyo3::exceptions::{
-    PyBaseException, PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
+    PyBaseException, PyEOFError, PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
 };
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -106,14 +106,11 @@ impl Ending {
 pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
     match failure {
         Failure::Fault(fault) => Some(self::fault(py, fault)),
-        Failure::Eof => Some(pyo3::exceptions::PyEOFError::new_err("the stream ended without a closing handshake")),
         Failure::Io(error) => Some(io_error(error)),
         Failure::Tls(error) => Some(tls_ref(py, error)),
-        Failure::KeepaliveTimeout => Some(PyTimeoutError::new_err("keepalive ping timeout")),
-        Failure::CloseTimeout => Some(PyTimeoutError::new_err("timed out while closing connection")),
-        Failure::Forked => Some(PyRuntimeError::new_err(
-            "this is a copy in a child process: the connection belongs to the process that has opened it",
-        )),
+        Failure::Eof => Some(PyEOFError::new_err(failure.to_string())),
+        Failure::KeepaliveTimeout | Failure::CloseTimeout => Some(PyTimeoutError::new_err(failure.to_string())),
+        Failure::Forked => Some(PyRuntimeError::new_err(failure.to_string())),
         Failure::Refused | Failure::Aborted => None,
     }
 }

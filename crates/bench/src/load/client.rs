@@ -10,7 +10,7 @@ use wirespeed_driver::drive::{Progress, Sender};
 use wirespeed_driver::opening::{self, Carrier, Moved, Opening};
 use wirespeed_driver::peer::{Failure, Link, PeerEvent};
 use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
-use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind, Payload};
+use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::{Drive, Keepalive, entropy};
 
@@ -212,10 +212,7 @@ impl Client {
             let (event, sender) = drive.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
-                    let bytes: &[u8] = match &payload {
-                        Payload::Slice(slice) => slice,
-                        Payload::Buffer(buffer) => buffer,
-                    };
+                    let bytes = payload.as_slice();
                     let mut line = Line { exchange, sender, now: *now.get_or_insert_with(Instant::now) };
                     if kind != MessageKind::Text || !bytes.starts_with(WSE) {
                         on_message(&mut line, kind, bytes)?;

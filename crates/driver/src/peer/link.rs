@@ -3,6 +3,7 @@
 
 mod control;
 
+use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -50,6 +51,24 @@ pub enum Failure {
     CloseTimeout,
     /// This is a copy in a child process: the connection is the parent's.
     Forked,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Eof => f.write_str("the stream ended without a closing handshake"),
+            Self::Io(error) => error.fmt(f),
+            Self::Tls(error) => error.fmt(f),
+            Self::KeepaliveTimeout => f.write_str("keepalive ping timeout"),
+            Self::Refused => f.write_str("the opening handshake was refused"),
+            Self::Aborted => f.write_str("the application ended it without a closing handshake"),
+            Self::CloseTimeout => f.write_str("timed out while closing connection"),
+            Self::Forked => f.write_str(
+                "this is a copy in a child process: the connection belongs to the process that has opened it",
+            ),
+        }
+    }
 }
 
 /// How a connection ended, or is ending.

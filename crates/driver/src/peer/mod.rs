@@ -491,8 +491,5 @@ impl<B: PayloadBuffer> Peer<B> {
 
 /// How long a payload is.
 pub fn payload_len<B: PayloadBuffer>(payload: &Payload<'_, B>) -> usize {
-    match payload {
-        Payload::Slice(slice) => slice.len(),
-        Payload::Buffer(buffer) => buffer.as_slice().len(),
-    }
+    payload.as_slice().len()
 }

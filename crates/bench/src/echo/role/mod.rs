@@ -102,10 +102,7 @@ impl Role {
         kind: MessageKind,
         payload: &Payload<'_, Vec<u8>>,
     ) -> Result<(), SendError> {
-        let bytes: &[u8] = match payload {
-            Payload::Slice(slice) => slice,
-            Payload::Buffer(buffer) => buffer,
-        };
+        let bytes = payload.as_slice();
         match self {
             Self::Echo => sender.send_message(kind, bytes, None),
             Self::Stamp(reply) => stamp::answer(sender, kind, bytes, reply),
