@@ -41,7 +41,7 @@ fn deliver(message: &Encoded, from: &mut Peer, to: &mut Peer) -> (Vec<u8>, usize
 #[test]
 fn each_connection_gets_it_its_own_way() {
     for len in [0_usize, 1, 99, 100, 125, 126, 70_000] {
-        let text = "the same again ".repeat(len.div_ceil(15))[..len].as_bytes().to_vec();
+        let text = "the same again ".repeat(len.div_ceil(15)).as_bytes()[..len].to_vec();
         let message = Encoded::new(MessageKind::Text, &text).unwrap();
         assert_eq!((message.payload(), message.kind()), (&text[..], MessageKind::Text));
         let (mut server, mut client) = (peer(Side::Server, None), peer(Side::Client, None));

@@ -1,0 +1,128 @@
+//! What an engine is told before it starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wirespeed_driver::protocol::Limits;
+use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
+use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
+
+use crate::outbox::Policy;
+
+/// Where clients connect to.
+#[derive(Clone)]
+pub struct Listen {
+    /// The address.
+    pub at: Place,
+    /// With TLS.
+    pub tls: Option<Arc<TlsConfig>>,
+}
+
+/// An address to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// TCP; port 0: one that is free.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// What is done with the messages of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// They are events, for [`crate::Engine::events`].
+    Events,
+    /// Each is sent back.
+    Echo,
+}
+
+/// What becomes of a request.
+pub enum Admission {
+    /// It becomes a session.
+    Accept {
+        /// What is done with its messages.
+        role: Role,
+        /// The subprotocol, one of those that the client offers.
+        subprotocol: Option<String>,
+        /// Further header fields of the answer.
+        headers: HeaderList,
+    },
+    /// It is answered by HTTP, and the connection closed.
+    Refuse {
+        /// The status, 200 to 999.
+        status: u16,
+        /// Header fields.
+        headers: HeaderList,
+        /// What is said.
+        body: Vec<u8>,
+    },
+    /// The same, with a response that is complete.
+    Respond(Response),
+}
+
+/// Decides, in a worker's thread: it must not wait.
+pub type Admit = dyn Fn(&Request, Option<SocketAddr>) -> Admission + Send + Sync;
+
+/// What an engine is told before it starts.
+#[derive(Clone)]
+pub struct Config {
+    /// Where clients connect to; each worker has a listener of its own at each.
+    pub listen: Vec<Listen>,
+    /// Threads that serve; 0: one for each core.
+    pub workers: usize,
+    /// Who gets a session.
+    pub admit: Arc<Admit>,
+    /// Of what clients send.
+    pub limits: Limits,
+    /// How permessage-deflate is accepted; `None`: it is not.
+    pub compression: Option<negotiate::Config>,
+    /// How long a client may take from its connection to its session.
+    pub open_timeout: Duration,
+    /// Between pings; `None`: none are sent.
+    pub ping_interval: Option<Duration>,
+    /// How long a pong may take.
+    pub ping_timeout: Option<Duration>,
+    /// How long a client may take to do its part of the closing.
+    pub close_timeout: Duration,
+    /// Bytes that may wait for one session.
+    pub outbox_limit: usize,
+    /// What becomes of what is more.
+    pub policy: Policy,
+    /// Sent messages, in bytes, that may wait for one worker.
+    pub mailbox_limit: usize,
+    /// Events that may wait to be taken; nothing is read while more do.
+    pub max_events: usize,
+    /// The same, in bytes of their messages.
+    pub max_event_bytes: usize,
+    /// Sessions, and clients that are to become some, at most.
+    pub max_connections: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            workers: 0,
+            admit: Arc::new(|_, _| Admission::Accept {
+                role: Role::Events,
+                subprotocol: None,
+                headers: HeaderList::new(),
+            }),
+            limits: Limits::default(),
+            compression: None,
+            open_timeout: Duration::from_secs(10),
+            ping_interval: Some(Duration::from_secs(20)),
+            ping_timeout: Some(Duration::from_secs(20)),
+            close_timeout: Duration::from_secs(10),
+            outbox_limit: 1 << 20,
+            policy: Policy::default(),
+            mailbox_limit: 4 << 20,
+            max_events: 64 * 1024,
+            max_event_bytes: 64 << 20,
+            max_connections: usize::MAX,
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What has happened, on its way from the workers to whoever handles it: in batches, bounded in events and in
+//! bytes. A worker whose events find no room reads nothing more, so nothing is dropped.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use wirespeed_driver::protocol::MessageKind;
+
+use crate::mailbox::{Wake, lock};
+use crate::session::Session;
+
+/// Payloads from this size on are not copied into the batch.
+const LARGE: usize = 16 * 1024;
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The close code that the client sent; 1005 if its close frame had none, 1006 if there was no close frame
+    /// (RFC 6455 7.1.5).
+    pub code: u16,
+    /// The reason that the client gave.
+    pub reason: String,
+    /// Why the connection failed, if it did.
+    pub failure: Option<String>,
+}
+
+/// What has happened to one session.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// It is open.
+    Connected,
+    /// A message came.
+    Message {
+        /// Text, which is UTF-8, or binary.
+        kind: MessageKind,
+        /// What it says.
+        data: &'a [u8],
+    },
+    /// It is over; nothing of it follows.
+    Disconnected(&'a Ended),
+}
+
+enum Kept {
+    Connected,
+    Small(MessageKind, Range<u32>),
+    Large(MessageKind, Vec<u8>),
+    Disconnected(Box<Ended>),
+}
+
+/// Events of one turn of a worker, in their order.
+#[derive(Default)]
+pub struct Batch {
+    /// Of which session: an index into `sessions`.
+    events: VecDeque<(u32, Kept)>,
+    sessions: Vec<Session>,
+    /// What small messages say.
+    bytes: Vec<u8>,
+    /// Bytes of the messages that are in it.
+    size: usize,
+}
+
+impl Batch {
+    /// Events in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Bytes that its messages hold.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    fn session(&mut self, session: &Session) -> u32 {
+        // Most of the time it is the last one: a read brings many messages of one.
+        if self.sessions.last().is_none_or(|last| last != session) {
+            self.sessions.push(session.clone());
+        }
+        self.sessions.len() as u32 - 1
+    }
+
+    pub(crate) fn connected(&mut self, session: &Session) {
+        let index = self.session(session);
+        self.events.push_back((index, Kept::Connected));
+    }
+
+    pub(crate) fn message(&mut self, session: &Session, kind: MessageKind, data: &[u8]) {
+        let index = self.session(session);
+        self.size += data.len();
+        let kept = match u32::try_from(self.bytes.len() + data.len()) {
+            Ok(end) if data.len() < LARGE => {
+                let start = self.bytes.len() as u32;
+                self.bytes.extend_from_slice(data);
+                Kept::Small(kind, start..end)
+            }
+            _ => Kept::Large(kind, data.to_vec()),
+        };
+        self.events.push_back((index, kept));
+    }
+
+    pub(crate) fn owned_message(&mut self, session: &Session, kind: MessageKind, data: Vec<u8>) {
+        if data.len() < LARGE {
+            return self.message(session, kind, &data);
+        }
+        let index = self.session(session);
+        self.size += data.len();
+        self.events.push_back((index, Kept::Large(kind, data)));
+    }
+
+    pub(crate) fn disconnected(&mut self, session: &Session, ended: Ended) {
+        let index = self.session(session);
+        self.events.push_back((index, Kept::Disconnected(Box::new(ended))));
+    }
+
+    /// Each event and whose it is, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Session, Event<'_>)> {
+        self.events.iter().map(|(index, kept)| (&self.sessions[*index as usize], self.event(kept)))
+    }
+
+    fn event<'a>(&'a self, kept: &'a Kept) -> Event<'a> {
+        match kept {
+            Kept::Connected => Event::Connected,
+            Kept::Small(kind, range) => {
+                Event::Message { kind: *kind, data: &self.bytes[range.start as usize..range.end as usize] }
+            }
+            Kept::Large(kind, data) => Event::Message { kind: *kind, data },
+            Kept::Disconnected(ended) => Event::Disconnected(ended),
+        }
+    }
+
+    /// Takes the first `count` events out.
+    fn split(&mut self, count: usize) -> Self {
+        let mut first = Self::default();
+        for _ in 0..count {
+            let Some((index, kept)) = self.events.pop_front() else { break };
+            let session = self.sessions[index as usize].clone();
+            match kept {
+                Kept::Connected => first.connected(&session),
+                Kept::Small(kind, range) => {
+                    let data = &self.bytes[range.start as usize..range.end as usize];
+                    first.message(&session, kind, data);
+                }
+                Kept::Large(kind, data) => {
+                    first.owned_message(&session, kind, data);
+                }
+                Kept::Disconnected(ended) => first.disconnected(&session, *ended),
+            }
+        }
+        self.size -= first.size;
+        first
+    }
+}
+
+struct Inner {
+    batches: VecDeque<Batch>,
+    events: usize,
+    bytes: usize,
+    /// Workers that wait for room, by their numbers.
+    stalled: BTreeMap<usize, Arc<dyn Wake>>,
+    /// Nothing more will come.
+    closed: bool,
+}
+
+/// See the module.
+pub struct Events {
+    inner: Mutex<Inner>,
+    some: Condvar,
+    max_events: usize,
+    max_bytes: usize,
+    /// Told, beside whoever waits in [`Events::take`], when there is something after there was nothing.
+    notify: Mutex<Option<Arc<dyn Wake>>>,
+}
+
+/// There is nothing, and never will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl Events {
+    pub(crate) fn new(max_events: usize, max_bytes: usize) -> Self {
+        let inner = Inner { batches: VecDeque::new(), events: 0, bytes: 0, stalled: BTreeMap::new(), closed: false };
+        Self { inner: Mutex::new(inner), some: Condvar::new(), max_events, max_bytes, notify: Mutex::new(None) }
+    }
+
+    /// Sets who is told, in a worker's thread, when there is something after there was nothing.
+    pub fn set_notify(&self, notify: Option<Arc<dyn Wake>>) {
+        let mut there = lock(&self.notify);
+        *there = notify;
+        let some = lock(&self.inner).events > 0;
+        if some && let Some(notify) = &*there {
+            notify.wake();
+        }
+    }
+
+    /// For a worker: adds what has happened, however much there is. False: there is no room for more, and it
+    /// will be woken when there is.
+    pub(crate) fn put(&self, batch: Batch, number: usize, worker: &Arc<dyn Wake>) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.closed || batch.is_empty() {
+            return true;
+        }
+        let first = inner.events == 0;
+        inner.events += batch.len();
+        inner.bytes += batch.size();
+        inner.batches.push_back(batch);
+        let full = self.is_full(&inner);
+        if full {
+            inner.stalled.insert(number, Arc::clone(worker));
+        }
+        drop(inner);
+        if first {
+            self.some.notify_one();
+            let notify = lock(&self.notify).clone();
+            if let Some(notify) = notify {
+                notify.wake();
+            }
+        }
+        !full
+    }
+
+    fn is_full(&self, inner: &Inner) -> bool {
+        inner.events >= self.max_events || inner.bytes >= self.max_bytes
+    }
+
+    /// Whether a worker may read: the caller is woken once it may, if not.
+    pub(crate) fn has_room(&self, number: usize, worker: &Arc<dyn Wake>) -> bool {
+        let mut inner = lock(&self.inner);
+        let full = self.is_full(&inner) && !inner.closed;
+        if full {
+            inner.stalled.insert(number, Arc::clone(worker));
+        }
+        !full
+    }
+
+    /// Events that wait, and the bytes of their messages.
+    #[must_use]
+    pub fn waiting(&self) -> (usize, usize) {
+        let inner = lock(&self.inner);
+        (inner.events, inner.bytes)
+    }
+
+    /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none.
+    ///
+    /// # Errors
+    /// The engine has ended, and everything was taken.
+    pub fn take(&self, most: usize, deadline: Option<Instant>) -> Result<Vec<Batch>, Closed> {
+        let mut inner = lock(&self.inner);
+        while inner.events == 0 {
+            if inner.closed {
+                return Err(Closed);
+            }
+            inner = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.some.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return Ok(Vec::new()),
+                Some(left) => self.some.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+        let most = most.max(1);
+        let mut taken = Vec::new();
+        let mut count = 0;
+        while count < most
+            && let Some(next) = inner.batches.front_mut()
+        {
+            let batch =
+                if next.len() <= most - count { inner.batches.pop_front() } else { Some(next.split(most - count)) };
+            let Some(batch) = batch else { break };
+            count += batch.len();
+            inner.events -= batch.len();
+            inner.bytes -= batch.size();
+            taken.push(batch);
+        }
+        // Half of the room, so that workers are not woken for each batch.
+        let roomy = inner.events <= self.max_events / 2 && inner.bytes <= self.max_bytes / 2;
+        let stalled = if roomy { std::mem::take(&mut inner.stalled) } else { BTreeMap::new() };
+        let more = inner.events > 0;
+        drop(inner);
+        if more {
+            self.some.notify_one(); // for another consumer
+        }
+        stalled.values().for_each(|worker| worker.wake());
+        Ok(taken)
+    }
+
+    /// Nothing more will come: whoever waits is told, after what there is.
+    pub(crate) fn close(&self) {
+        let mut inner = lock(&self.inner);
+        inner.closed = true;
+        inner.stalled.clear();
+        drop(inner);
+        self.some.notify_all();
+        let notify = lock(&self.notify).clone();
+        if let Some(notify) = notify {
+            notify.wake();
+        }
+    }
+}

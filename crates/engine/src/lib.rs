@@ -1,0 +1,28 @@
+//! A WebSocket server of many threads.
+//!
+//! Each worker is a thread with listeners, clients, an event loop and a clock of its own; a client stays with
+//! the worker that has accepted it. Whatever the application or another worker wants of a client is a command
+//! in its worker's [`mailbox`]; what clients send becomes [`events`], unless the session's role is served by
+//! the worker itself. Neither is unbounded: a mailbox that is full is told to whoever fills it, events that
+//! find no room stop the reading of sockets, and what a client does not read is bounded by its [`outbox`] and
+//! the policy for slow consumers.
+//!
+//! It knows nothing of Python, and opens no runtime: only threads.
+
+mod config;
+mod connection;
+mod engine;
+pub mod events;
+mod listen;
+pub mod mailbox;
+pub mod outbox;
+mod session;
+mod slab;
+pub mod wheel;
+mod worker;
+
+pub use config::{Admission, Admit, Config, Listen, Place, Role};
+pub use engine::Engine;
+pub use session::{Refusal, Session};
+pub use wirespeed_driver as driver;
+pub use worker::Counters;

@@ -1,0 +1,184 @@
+//! One client, as the application sees it: a handle that may be kept and used from any thread, also after the
+//! session's end.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::protocol::handshake::{HeaderList, Request};
+use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
+
+use crate::mailbox::Mailbox;
+use crate::outbox::Pending;
+use crate::worker::{Command, Key};
+
+/// What a session cannot do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is over, or about to be.
+    Closed,
+    /// There is no such message: see the reason.
+    Invalid(SendError),
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Session(Arc<Shared>);
+
+pub(crate) struct Shared {
+    id: u64,
+    key: Key,
+    mailbox: Arc<Mailbox<Command>>,
+    remote: Option<SocketAddr>,
+    request: Request,
+    subprotocol: Option<Box<str>>,
+    /// Messages are accepted.
+    open: AtomicBool,
+    /// Bytes that wait for the client, as of the worker's last look.
+    queued: AtomicUsize,
+    attachment: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl PartialEq for Session {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Session {}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The target may hold a token.
+        f.debug_struct("Session").field("id", &self.0.id).field("remote", &self.0.remote).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        id: u64,
+        key: Key,
+        mailbox: Arc<Mailbox<Command>>,
+        remote: Option<SocketAddr>,
+        request: Request,
+        subprotocol: Option<String>,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            id,
+            key,
+            mailbox,
+            remote,
+            request,
+            subprotocol: subprotocol.map(String::into_boxed_str),
+            open: AtomicBool::new(true),
+            queued: AtomicUsize::new(0),
+            attachment: OnceLock::new(),
+        }))
+    }
+
+    /// Its number: no other session of this engine has had it, or will.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Where the client is; `None` of a Unix socket.
+    #[must_use]
+    pub fn remote_address(&self) -> Option<SocketAddr> {
+        self.0.remote
+    }
+
+    /// The path of the request's target, not decoded.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.request.target.split(['?', '#']).next().unwrap_or_default()
+    }
+
+    /// The query of the request's target, not decoded, without its question mark; empty if there is none.
+    #[must_use]
+    pub fn query(&self) -> &str {
+        self.0.request.target.split_once('?').map_or("", |(_, query)| query)
+    }
+
+    /// The header fields of the request.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderList {
+        &self.0.request.headers
+    }
+
+    /// The subprotocol that was chosen.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.0.subprotocol.as_deref()
+    }
+
+    /// Whether messages are accepted for it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0.open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_closed(&self) -> bool {
+        self.0.open.swap(false, Ordering::AcqRel)
+    }
+
+    /// Bytes that wait because the client does not read as fast, a moment ago.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.0.queued.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_queued(&self, bytes: usize) {
+        self.0.queued.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Something of the application's that goes with the session: set once.
+    #[must_use]
+    pub fn attachment(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.0.attachment
+    }
+
+    /// Sends a message: it leaves after everything that was sent before, by whatever call. True: there is room
+    /// for more; false: whoever can wait should, see [`crate::Engine::wait_for_room`].
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn send(&self, kind: MessageKind, payload: &[u8]) -> Result<bool, Refusal> {
+        self.send_encoded(Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), None)
+    }
+
+    /// The same, of a message that was encoded before. `key`: what it is about, see
+    /// [`crate::outbox::Policy::Conflate`].
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn send_encoded(&self, message: Arc<Encoded>, key: Option<Arc<str>>) -> Result<bool, Refusal> {
+        if !self.is_open() {
+            return Err(Refusal::Closed);
+        }
+        let size = message.size();
+        let command = Command::Send(self.0.key, Pending { message, key });
+        self.0.mailbox.put(command, size).map_err(|_| Refusal::Closed)
+    }
+
+    /// Closes it, with the closing handshake, after what was sent before. Again, or after its end: nothing.
+    ///
+    /// # Errors
+    /// The code must not be sent, or the reason is too long (RFC 6455 7.4).
+    pub fn close(&self, code: CloseCode, reason: &str) -> Result<(), SendError> {
+        // RFC 6455 5.5: the payload of a control frame has at most 125 bytes, 2 of them the code.
+        if !code.is_sendable() {
+            return Err(SendError::InvalidCloseCode(code.0));
+        }
+        if reason.len() > 123 {
+            return Err(SendError::ReasonTooLong(reason.len()));
+        }
+        if self.set_closed() {
+            let command = Command::Close(self.0.key, code, reason.into());
+            let _ = self.0.mailbox.put(command, 0); // its worker has ended: so has it
+        }
+        Ok(())
+    }
+}

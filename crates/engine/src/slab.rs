@@ -1,0 +1,91 @@
+//! Clients by their places: found without a hash, and never taken for one that had the place before.
+
+/// A place, and who of those that had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    place: u32,
+    turn: u32,
+}
+
+/// Bits of a token that tell the place; the others tell the turn, as far as they go.
+const PLACE_BITS: u32 = 32;
+
+impl Key {
+    /// As a number that `mio` carries.
+    pub(crate) fn to_token(self) -> usize {
+        ((self.turn as usize) << PLACE_BITS | self.place as usize) & (usize::MAX >> 8)
+    }
+
+    pub(crate) fn from_token(token: usize) -> Self {
+        Self { place: token as u32, turn: (token >> PLACE_BITS) as u32 }
+    }
+}
+
+struct Entry<T> {
+    /// Below 2^24, so that it fits into a token.
+    turn: u32,
+    value: Option<T>,
+}
+
+/// See the module.
+pub(crate) struct Slab<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: Vec::new(), len: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Key {
+        self.len += 1;
+        if let Some(place) = self.free.pop() {
+            let entry = &mut self.entries[place as usize];
+            entry.value = Some(value);
+            return Key { place, turn: entry.turn };
+        }
+        let place = self.entries.len() as u32;
+        self.entries.push(Entry { turn: 0, value: Some(value) });
+        Key { place, turn: 0 }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.place as usize)?;
+        if entry.turn == key.turn { entry.value.as_mut() } else { None }
+    }
+
+    /// Puts something else in its place, for the same key.
+    pub(crate) fn replace(&mut self, key: Key, value: T) {
+        if let Some(there) = self.get_mut(key) {
+            *there = value;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let entry = self.entries.get_mut(key.place as usize)?;
+        if entry.turn != key.turn {
+            return None;
+        }
+        let value = entry.value.take()?;
+        entry.turn = (entry.turn + 1) & 0xff_ffff;
+        self.free.push(key.place);
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// Those that there are.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let of = |(place, entry): (usize, &Entry<T>)| {
+            entry.value.as_ref().map(|_| Key { place: place as u32, turn: entry.turn })
+        };
+        self.entries.iter().enumerate().filter_map(of).collect()
+    }
+}

@@ -1,0 +1,499 @@
+//! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events as Ready, Interest, Poll, Token};
+use wirespeed_driver::drive::Progress;
+use wirespeed_driver::protocol::CloseCode;
+use wirespeed_driver::socket::Socket;
+use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
+use wirespeed_driver::tls::{Layer, RustlsLayer};
+
+use crate::config::Config;
+use crate::connection::{Client, Live, Opened, Opening, Turn};
+use crate::events::{Batch, Events};
+use crate::mailbox::{Mailbox, Wake};
+use crate::outbox::Pending;
+use crate::session::Session;
+use crate::slab::Slab;
+use crate::wheel::Wheel;
+
+pub(crate) use crate::slab::Key;
+
+/// Tokens of listeners; those of clients follow.
+const LISTENERS: usize = 64;
+const WAKER: Token = Token(LISTENERS - 1);
+
+/// Clients accepted in one turn, of one listener: then the others have theirs.
+const ACCEPTS: usize = 64;
+
+/// How long nobody is accepted when descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Events, and bytes of their messages, that are handed on before the turn is over.
+const BATCH_EVENTS: usize = 4096;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// What others want of a worker.
+pub(crate) enum Command {
+    /// A message for one.
+    Send(Key, Pending),
+    /// A message for all but one.
+    Broadcast(Pending, Option<u64>),
+    /// The closing handshake, after what was sent before.
+    Close(Key, CloseCode, Box<str>),
+    /// The same for all, and nobody is accepted any more.
+    Drain(CloseCode, Box<str>),
+}
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Clients that are connected, with a session or about to have one.
+    pub connections: AtomicUsize,
+    /// Sessions that are open.
+    pub sessions: AtomicUsize,
+    /// Sessions that there ever were.
+    pub opened: AtomicU64,
+    /// Openings that came to nothing.
+    pub refused: AtomicU64,
+    /// Messages received.
+    pub received: AtomicU64,
+    /// Messages dropped, because a client reads too slowly.
+    pub dropped: AtomicU64,
+}
+
+/// What all workers share.
+pub(crate) struct Common {
+    pub(crate) config: Config,
+    pub(crate) events: Events,
+    pub(crate) counters: Counters,
+    pub(crate) stop: AtomicBool,
+    pub(crate) last_id: AtomicU64,
+}
+
+/// A listener, and what is spoken there.
+pub(crate) struct Door {
+    pub(crate) listener: OwnedFd,
+    pub(crate) tls: Option<Arc<TlsConfig>>,
+    pub(crate) unix: bool,
+}
+
+/// See the module.
+pub(crate) struct Worker {
+    number: usize,
+    common: Arc<Common>,
+    poll: Poll,
+    mailbox: Arc<Mailbox<Command>>,
+    wake: Arc<dyn Wake>,
+    doors: Vec<Door>,
+    clients: Slab<Client>,
+    /// Of what is due, and when: one entry for each client, as a rule.
+    wheel: Wheel<Key>,
+    /// Those that have something to read, and have had their turn.
+    again: VecDeque<Key>,
+    /// Those that wait until events have room.
+    held: Vec<Key>,
+    /// Those that have something to write.
+    dirty: Vec<Key>,
+    batch: Batch,
+    /// Events have room.
+    roomy: bool,
+    /// Listeners where more clients wait.
+    accepting: Vec<usize>,
+    /// Until then nobody is accepted.
+    accept_after: Option<Instant>,
+    draining: bool,
+}
+
+/// What a worker is made of before its thread begins.
+pub(crate) fn prepare(number: usize, common: Arc<Common>, doors: Vec<Door>) -> io::Result<Worker> {
+    let poll = Poll::new()?;
+    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+    let wake: Arc<dyn Wake> = Arc::new(move || {
+        // It fails only if its counter is full, and then the worker is awake.
+        let _ = waker.wake();
+    });
+    let mailbox = Arc::new(Mailbox::new(common.config.mailbox_limit, Arc::clone(&wake)));
+    for (index, door) in doors.iter().enumerate() {
+        poll.registry().register(&mut SourceFd(&door.listener.as_raw_fd()), Token(index), Interest::READABLE)?;
+    }
+    Ok(Worker {
+        number,
+        common,
+        poll,
+        mailbox,
+        wake,
+        accepting: (0..doors.len()).collect(),
+        doors,
+        clients: Slab::default(),
+        wheel: Wheel::new(Instant::now()),
+        again: VecDeque::new(),
+        held: Vec::new(),
+        dirty: Vec::new(),
+        batch: Batch::default(),
+        roomy: true,
+        accept_after: None,
+        draining: false,
+    })
+}
+
+impl Worker {
+    pub(crate) fn mailbox(&self) -> Arc<Mailbox<Command>> {
+        Arc::clone(&self.mailbox)
+    }
+
+    pub(crate) fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.wake)
+    }
+
+    /// Serves until it is stopped.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut ready = Ready::with_capacity(1024);
+        let mut commands = VecDeque::new();
+        let mut due = Vec::new();
+        let result = loop {
+            if self.common.stop.load(Ordering::Acquire) || self.draining && self.clients.is_empty() {
+                break Ok(());
+            }
+            let idle = self.again.is_empty() && self.accepting.is_empty() && self.dirty.is_empty();
+            let some = self.mailbox.take(&mut commands, idle);
+            let timeout = if idle && !some { self.sleep() } else { Some(Duration::ZERO) };
+            match self.poll.poll(&mut ready, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => ready.clear(),
+                Err(error) => break Err(error),
+                Ok(()) => {}
+            }
+            self.look_for_room();
+            for event in &ready {
+                match event.token() {
+                    WAKER => {}
+                    Token(door) if door < LISTENERS => self.note_door(door),
+                    Token(token) => self.edge(Key::from_token(token - LISTENERS), event),
+                }
+            }
+            self.accept();
+            for _ in 0..self.again.len() {
+                let Some(key) = self.again.pop_front() else { break };
+                self.read(key);
+            }
+            for command in commands.drain(..) {
+                self.obey(command);
+            }
+            self.write_dirty();
+            self.handle_time(&mut due);
+            self.hand_on();
+        };
+        self.end();
+        result
+    }
+
+    // ---- waiting ----
+
+    fn sleep(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
+        match (self.wheel.sleep(now), accept) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Events may have room again: those that wait for it go on.
+    fn look_for_room(&mut self) {
+        if !self.roomy && self.common.events.has_room(self.number, &self.wake) {
+            self.roomy = true;
+            self.again.extend(self.held.drain(..));
+        }
+    }
+
+    /// Hands on what has happened.
+    fn hand_on(&mut self) {
+        if !self.batch.is_empty() {
+            let batch = std::mem::take(&mut self.batch);
+            self.common.counters.received.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            self.roomy &= self.common.events.put(batch, self.number, &self.wake);
+        }
+    }
+
+    fn handle_time(&mut self, due: &mut Vec<Key>) {
+        let now = Instant::now();
+        if self.accept_after.is_some_and(|after| after <= now) {
+            self.accept_after = None;
+            self.accepting = (0..self.doors.len()).collect();
+        }
+        self.wheel.take_due(now, due);
+        for key in due.drain(..) {
+            let held = !self.roomy;
+            match self.clients.get_mut(key) {
+                None => {}
+                // It has had its time.
+                Some(Client::Opening(_)) => self.remove(key),
+                Some(Client::Live(live)) => {
+                    live.handle_deadline(now, held, &self.common.config);
+                    self.write(key);
+                    self.set_time(key, now);
+                }
+            }
+        }
+    }
+
+    fn set_time(&mut self, key: Key, now: Instant) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+            && let Some(deadline) = live.deadline(now, &self.common.config)
+        {
+            self.wheel.set(deadline, key);
+        }
+    }
+
+    // ---- clients ----
+
+    fn note_door(&mut self, door: usize) {
+        if !self.accepting.contains(&door) {
+            self.accepting.push(door);
+        }
+    }
+
+    fn accept(&mut self) {
+        if self.accepting.is_empty() || self.accept_after.is_some() {
+            return;
+        }
+        let mut more = Vec::new();
+        for door in std::mem::take(&mut self.accepting) {
+            for turn in 0.. {
+                if turn == ACCEPTS {
+                    more.push(door);
+                    break;
+                }
+                match Socket::accept(self.doors[door].listener.as_fd()) {
+                    Ok(Some((socket, remote))) => self.welcome(door, socket, remote),
+                    Ok(None) => break,
+                    // A client that left before it was accepted.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // Too few descriptors for now: the others go on.
+                    Err(_) => {
+                        self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
+                        return;
+                    }
+                }
+            }
+        }
+        self.accepting = more;
+    }
+
+    fn welcome(&mut self, door: usize, socket: Socket, remote: Option<std::net::SocketAddr>) {
+        let common = Arc::clone(&self.common);
+        let connections = &common.counters.connections;
+        if self.draining || connections.fetch_add(1, Ordering::Relaxed) >= common.config.max_connections {
+            connections.fetch_sub(usize::from(!self.draining), Ordering::Relaxed);
+            return;
+        }
+        let door = &self.doors[door];
+        if !door.unix {
+            let _ = socket.options().set_tcp_nodelay(true); // it may have left meanwhile, which is found when it is read
+            socket.limit_unsent();
+        }
+        let layer: Option<Box<dyn Layer>> = match &door.tls {
+            None => None,
+            Some(config) => match RustlsLayer::server(Arc::clone(config)) {
+                Ok(layer) => Some(Box::new(layer)),
+                Err(_) => return self.forget_connection(),
+            },
+        };
+        let fd = socket.raw();
+        let Some(opening) = Opening::new(socket, remote, layer, &common.config) else {
+            return self.forget_connection();
+        };
+        let key = self.clients.insert(Client::Opening(Box::new(opening)));
+        let token = Token(LISTENERS + key.to_token());
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut SourceFd(&fd), token, interest).is_err() {
+            return self.remove(key);
+        }
+        self.wheel.set(Instant::now() + common.config.open_timeout, key);
+        // Most requests are there by now.
+        self.open(key);
+    }
+
+    fn forget_connection(&self) {
+        self.common.counters.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn edge(&mut self, key: Key, event: &mio::event::Event) {
+        match self.clients.get_mut(key) {
+            None => {}
+            Some(Client::Opening(_)) => self.open(key),
+            Some(Client::Live(live)) => {
+                if event.is_read_closed() {
+                    live.note_read_closed();
+                }
+                let answers = event.is_writable() && live.waits_to_answer();
+                if event.is_writable() && !self.write(key) {
+                    return;
+                }
+                if event.is_readable() || answers {
+                    self.read(key);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, key: Key) {
+        let common = Arc::clone(&self.common);
+        let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
+        match opening.proceed(&common.config) {
+            Opened::NotYet => {}
+            Opened::Over => self.remove(key),
+            Opened::Session(peer, request, role, subprotocol) => {
+                let (remote, socket) = (opening.remote, opening.take_socket());
+                let Some(socket) = socket else { return self.remove(key) };
+                let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+                let session = Session::new(id, key, Arc::clone(&self.mailbox), remote, *request, subprotocol);
+                self.batch.connected(&session);
+                common.counters.opened.fetch_add(1, Ordering::Relaxed);
+                common.counters.sessions.fetch_add(1, Ordering::Relaxed);
+                let live = Live::new(session, role, *peer, socket, common.config.close_timeout);
+                self.clients.replace(key, Client::Live(Box::new(live)));
+                if common.config.ping_interval.is_some_and(|interval| interval < common.config.open_timeout) {
+                    self.set_time(key, Instant::now());
+                }
+                self.read(key); // there may be more than was read
+            }
+        }
+    }
+
+    fn read(&mut self, key: Key) {
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
+        live.unread = false;
+        let closing = live.is_ending();
+        match live.read(&mut self.batch, self.roomy) {
+            Turn::Idle => {
+                if live.is_ending() != closing {
+                    self.set_time(key, Instant::now());
+                }
+            }
+            Turn::Again => self.again.push_back(key),
+            Turn::Held => self.held.push(key),
+            Turn::Over => self.remove(key),
+        }
+        if self.batch.len() >= BATCH_EVENTS || self.batch.size() >= BATCH_BYTES {
+            self.hand_on();
+        }
+    }
+
+    /// Writes what waits; false: it is over.
+    fn write(&mut self, key: Key) -> bool {
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return false };
+        let closing = live.is_ending();
+        if live.write(Instant::now) == Progress::Over {
+            self.remove(key);
+            return false;
+        }
+        live.session.set_queued(live.queued());
+        if live.is_ending() != closing {
+            self.set_time(key, Instant::now());
+        }
+        true
+    }
+
+    fn write_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for key in dirty.drain(..) {
+            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                live.dirty = false;
+                self.write(key);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    fn remove(&mut self, key: Key) {
+        match self.clients.remove(key) {
+            None => return,
+            Some(Client::Opening(_)) => {
+                self.common.counters.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(Client::Live(live)) => {
+                live.session.set_closed();
+                self.common.counters.sessions.fetch_sub(1, Ordering::Relaxed);
+                self.common.counters.dropped.fetch_add(live.dropped, Ordering::Relaxed);
+                self.batch.disconnected(&live.session, live.ended());
+            }
+        }
+        self.forget_connection();
+    }
+
+    // ---- what others want ----
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Send(key, message) => self.push(key, message),
+            Command::Broadcast(message, except) => {
+                for key in self.clients.keys() {
+                    self.push_unless(key, except, &message);
+                }
+            }
+            Command::Close(key, code, reason) => {
+                if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                    live.close(code, reason);
+                    self.mark(key);
+                    self.set_time(key, Instant::now());
+                }
+            }
+            Command::Drain(code, reason) => {
+                self.draining = true;
+                for key in self.clients.keys() {
+                    match self.clients.get_mut(key) {
+                        Some(Client::Live(live)) => {
+                            live.close(code, reason.clone());
+                            self.mark(key);
+                        }
+                        _ => self.remove(key),
+                    }
+                }
+            }
+        }
+    }
+
+    fn push_unless(&mut self, key: Key, except: Option<u64>, message: &Pending) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+            && except != Some(live.session.id())
+        {
+            self.push(key, message.clone());
+        }
+    }
+
+    fn push(&mut self, key: Key, message: Pending) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+            live.push(message, &self.common.config);
+            self.mark(key);
+        }
+    }
+
+    fn mark(&mut self, key: Key) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+            && !std::mem::replace(&mut live.dirty, true)
+        {
+            self.dirty.push(key);
+        }
+    }
+
+    /// It is over: all who are left are ended, and told of.
+    fn end(&mut self) {
+        drop(self.mailbox.close());
+        for key in self.clients.keys() {
+            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                live.abort();
+            }
+            self.remove(key);
+        }
+        self.hand_on();
+    }
+}

@@ -1,0 +1,210 @@
+//! The parts of a worker that know no socket, against plain models of them.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use wirespeed_engine::driver::encoded::Encoded;
+use wirespeed_engine::driver::protocol::MessageKind;
+use wirespeed_engine::mailbox::{Mailbox, Refused};
+use wirespeed_engine::outbox::{Outbox, Pending, Policy, Pushed};
+use wirespeed_engine::wheel::{TICK, Wheel};
+
+// ---- the outbox ----
+
+fn message(len: usize, key: Option<u8>) -> Pending {
+    let message = Arc::new(Encoded::new(MessageKind::Binary, &vec![0; len]).unwrap());
+    Pending { message, key: key.map(|key| key.to_string().into()) }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(usize, Option<u8>, usize),
+    Pop,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let push = (0..60_usize, proptest::option::of(0..4_u8), prop_oneof![Just(0_usize), 0..120_usize]);
+    let step = prop_oneof![3 => push.prop_map(|(len, key, beside)| Step::Push(len, key, beside)), 1 => Just(Step::Pop)];
+    proptest::collection::vec(step, 1..80)
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    prop_oneof![Just(Policy::Disconnect), Just(Policy::DropOldest), Just(Policy::DropNewest), Just(Policy::Conflate),]
+}
+
+const LIMIT: usize = 150;
+
+proptest! {
+    #[test]
+    fn an_outbox_keeps_what_its_policy_says(policy in policies(), steps in steps()) {
+        let mut outbox = Outbox::default();
+        let mut model: VecDeque<(usize, Option<u8>)> = VecDeque::new();
+        for step in steps {
+            match step {
+                Step::Pop => {
+                    let popped = outbox.pop().map(|pending| pending.message.size());
+                    prop_assert_eq!(popped, model.pop_front().map(|(size, _)| size));
+                }
+                Step::Push(len, key, beside) => {
+                    let new = message(len, key);
+                    let size = new.message.size();
+                    let before = model.len();
+                    if policy == Policy::Conflate && key.is_some() {
+                        model.retain(|(_, other)| *other != key);
+                    }
+                    let conflated = before - model.len();
+                    let fits = |model: &VecDeque<(usize, Option<u8>)>| {
+                        let waiting = model.iter().map(|(size, _)| size).sum::<usize>() + beside;
+                        waiting == 0 || waiting + size <= LIMIT
+                    };
+                    let mut expected = Pushed::Kept { dropped: conflated };
+                    if !fits(&model) {
+                        expected = match policy {
+                            Policy::Disconnect => Pushed::Overflow,
+                            Policy::DropNewest => Pushed::Dropped,
+                            Policy::DropOldest | Policy::Conflate => {
+                                let mut dropped = conflated;
+                                while !fits(&model) && model.pop_front().is_some() {
+                                    dropped += 1;
+                                }
+                                if fits(&model) { Pushed::Kept { dropped } } else { Pushed::Dropped }
+                            }
+                        };
+                    }
+                    if matches!(expected, Pushed::Kept { .. }) {
+                        model.push_back((size, key));
+                    }
+                    prop_assert_eq!(outbox.push(new, beside, LIMIT, policy), expected);
+                }
+            }
+            prop_assert_eq!(outbox.len(), model.len());
+            prop_assert_eq!(outbox.bytes(), model.iter().map(|(size, _)| size).sum::<usize>());
+        }
+    }
+}
+
+// ---- the wheel ----
+
+proptest! {
+    #[test]
+    fn a_wheel_tells_each_time_once_and_never_early(
+        times in proptest::collection::vec(0..100_000_u64, 1..60),
+        looks in proptest::collection::vec(1..30_000_u64, 1..40),
+    ) {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut wheel = Wheel::new(start);
+        let mut waiting: Vec<(u64, usize)> = Vec::new();
+        let mut now = 0;
+        let mut times = times.into_iter().enumerate();
+        for look in looks {
+            for (key, time) in times.by_ref().take(3) {
+                wheel.set(at(time), key);
+                // What has passed already is due at the next tick.
+                waiting.push((time.max(now), key));
+            }
+            if let Some(sleep) = wheel.sleep(at(now)) {
+                let earliest = waiting.iter().map(|(time, _)| *time).min().unwrap().max(now);
+                prop_assert!(at(now) + sleep <= at(earliest) + TICK, "it sleeps too long");
+            } else {
+                prop_assert!(waiting.is_empty());
+            }
+            now += look;
+            let mut due = Vec::new();
+            wheel.take_due(at(now), &mut due);
+            for key in due {
+                let index = waiting.iter().position(|(_, other)| *other == key);
+                prop_assert!(index.is_some(), "told twice");
+                let (time, _) = waiting.swap_remove(index.unwrap());
+                prop_assert!(time <= now, "{time} was told at {now}");
+            }
+            let late = waiting.iter().filter(|(time, _)| at(*time) + TICK * 2 < at(now)).count();
+            prop_assert_eq!(late, 0, "forgotten");
+            prop_assert_eq!(wheel.len(), waiting.len());
+        }
+    }
+}
+
+// ---- the mailbox ----
+
+/// A thread that sleeps until it is woken.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    ring: Condvar,
+    count: AtomicUsize,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        *self.rung.lock().unwrap() = true;
+        self.ring.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            let (guard, result) = self.ring.wait_timeout(rung, Duration::from_secs(20)).unwrap();
+            assert!(!result.timed_out(), "a wake-up was lost");
+            rung = guard;
+        }
+        *rung = false;
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
+    const COUNT: usize = 100_000;
+    let bell = Arc::new(Bell::default());
+    let mailbox = Arc::new(Mailbox::new(1000, {
+        let bell = Arc::clone(&bell);
+        Arc::new(move || bell.ring())
+    }));
+    let senders: Vec<_> = (0..3_usize)
+        .map(|sender| {
+            let mailbox = Arc::clone(&mailbox);
+            std::thread::spawn(move || {
+                for number in 0..COUNT {
+                    if !mailbox.put((sender, number), 10).unwrap() {
+                        mailbox.wait_for_room(None).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut next = [0; 3];
+    let mut taken = VecDeque::new();
+    while next != [COUNT; 3] {
+        if !mailbox.take(&mut taken, true) {
+            bell.wait();
+            continue;
+        }
+        assert!(taken.len() <= 1000 / 10 + 3, "{} were put where there was room for 100", taken.len());
+        for (sender, number) in taken.drain(..) {
+            assert_eq!(number, next[sender]);
+            next[sender] += 1;
+        }
+    }
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    assert!(bell.count.load(Ordering::Relaxed) <= 3 * COUNT);
+}
+
+#[test]
+fn a_mailbox_that_is_full_or_closed_says_so() {
+    let mailbox = Mailbox::new(10, Arc::new(|| {}));
+    assert_eq!((mailbox.put(1, 9), mailbox.has_room()), (Ok(true), true));
+    assert_eq!((mailbox.put(2, 1), mailbox.has_room(), mailbox.bytes()), (Ok(false), false, 10));
+    assert_eq!(mailbox.wait_for_room(Some(Instant::now() + Duration::from_millis(10))), Err(Refused::Full));
+    let mut taken = VecDeque::new();
+    assert!(mailbox.take(&mut taken, false));
+    assert_eq!((Vec::from(taken), mailbox.wait_for_room(None)), (vec![1, 2], Ok(())));
+    mailbox.put(3, 1).unwrap();
+    assert_eq!(mailbox.close(), [3]);
+    assert_eq!((mailbox.put(4, 1), mailbox.wait_for_room(None)), (Err(Refused::Closed), Err(Refused::Closed)));
+}

@@ -1,0 +1,299 @@
+//! What an engine does for clients over real sockets.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::{Client, PATIENCE, address, config};
+use wirespeed_engine::driver::protocol::deflate::negotiate;
+use wirespeed_engine::driver::protocol::handshake::HeaderList;
+use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
+use wirespeed_engine::events::Event;
+use wirespeed_engine::{Admission, Config, Engine, Role, Session};
+
+/// What happened, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Connected,
+    Message(Vec<u8>),
+    Disconnected(u16, String),
+}
+
+/// Takes `count` events of each session.
+fn take(engine: &Engine, count: usize) -> Vec<(Session, Seen)> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut seen = Vec::new();
+    while seen.len() < count {
+        let batches = engine.events().take(count - seen.len(), Some(deadline)).unwrap();
+        assert!(!batches.is_empty(), "only {seen:?}");
+        for batch in &batches {
+            for (session, event) in batch.iter() {
+                seen.push((
+                    session.clone(),
+                    match event {
+                        Event::Connected => Seen::Connected,
+                        Event::Message { data, .. } => Seen::Message(data.to_vec()),
+                        Event::Disconnected(ended) => Seen::Disconnected(ended.code, ended.reason.clone()),
+                    },
+                ));
+            }
+        }
+    }
+    seen
+}
+
+fn role(role: Role) -> Config {
+    let admit = move |_: &_, _| Admission::Accept { role: role.clone(), subprotocol: None, headers: HeaderList::new() };
+    Config { admit: Arc::new(admit), ..config() }
+}
+
+#[test]
+fn echo_of_every_size() {
+    let engine = Engine::start(role(Role::Echo)).unwrap();
+    let mut client = Client::open(&engine, "/");
+    for size in [0, 1, 125, 126, 65_535, 65_536, 1_000_000] {
+        let data: Vec<u8> = (0..size).map(|index| index as u8).collect();
+        client.send(MessageKind::Binary, &data);
+        let (kind, echo) = client.receive().unwrap();
+        assert!(kind == MessageKind::Binary && echo == data, "{size}");
+    }
+    client.close(1000, "bye");
+    assert_eq!(client.end(), Some((1000, "bye".to_owned())));
+    engine.stop().unwrap();
+}
+
+#[test]
+fn a_flood_is_echoed_though_nobody_reads_meanwhile() {
+    let engine = Engine::start(role(Role::Echo)).unwrap();
+    let mut client = Client::open(&engine, "/");
+    let mut writer = client.stream.try_clone().unwrap();
+    let count = 30_000;
+    for number in 0..count {
+        client.queue(MessageKind::Text, format!("{number:0>1000}").as_bytes());
+    }
+    let bytes = client.peer.link.take_output();
+    let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    for number in 0..count {
+        assert_eq!(client.receive_text(), format!("{number:0>1000}"));
+    }
+    writing.join().unwrap();
+}
+
+#[test]
+fn events_come_in_order_and_answers_too() {
+    let engine = Engine::start(config()).unwrap();
+    let mut clients: Vec<_> = (0..20).map(|number| Client::open(&engine, &format!("/room?number={number}"))).collect();
+    let mut sessions = HashMap::new();
+    for (session, seen) in take(&engine, 20) {
+        assert_eq!(seen, Seen::Connected);
+        assert_eq!(session.path(), "/room");
+        assert_eq!(session.headers().value_str("host"), Some("localhost"));
+        let number: usize = session.query().strip_prefix("number=").unwrap().parse().unwrap();
+        assert_eq!(session.remote_address(), Some(clients[number].stream.local_addr().unwrap()));
+        assert!(sessions.insert(session.id(), number).is_none(), "no number twice");
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        for message in 0..100 {
+            client.queue(MessageKind::Text, format!("{number} {message}").as_bytes());
+        }
+        client.flush();
+    }
+    let mut next = [0; 20];
+    for (session, seen) in take(&engine, 2000) {
+        let number = sessions[&session.id()];
+        assert_eq!(seen, Seen::Message(format!("{number} {}", next[number]).into_bytes()));
+        next[number] += 1;
+        session.send(MessageKind::Text, format!("got {}", next[number]).as_bytes()).unwrap();
+    }
+    for client in &mut clients {
+        for message in 1..=100 {
+            assert_eq!(client.receive_text(), format!("got {message}"));
+        }
+        client.close(3000, "done");
+        assert_eq!(client.end(), Some((3000, "done".to_owned())));
+    }
+    for (session, seen) in take(&engine, 20) {
+        assert_eq!(seen, Seen::Disconnected(3000, "done".to_owned()));
+        assert!(!session.is_open());
+        assert!(session.send(MessageKind::Text, b"late").is_err());
+        session.close(CloseCode::NORMAL_CLOSURE, "again").unwrap();
+    }
+    assert_eq!(engine.counters().sessions.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(engine.counters().connections.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn broadcast_and_close_keep_the_order_of_the_calls() {
+    let engine = Engine::start(Config { compression: Some(negotiate::Config::server()), ..config() }).unwrap();
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let mut clients: Vec<_> =
+        (0..10).map(|number| Client::request(&engine, "/", if number % 2 == 0 { offer } else { "" })).collect();
+    let sessions: Vec<_> = take(&engine, 10).into_iter().map(|(session, _)| session).collect();
+    let long = "x".repeat(5000);
+    for number in 0..50 {
+        engine.broadcast(MessageKind::Text, format!("all {number} {long}").as_bytes(), None).unwrap();
+        for session in &sessions {
+            session.send(MessageKind::Text, format!("one {number}").as_bytes()).unwrap();
+        }
+    }
+    engine.broadcast(MessageKind::Text, b"not you", Some(&sessions[0])).unwrap();
+    for session in &sessions {
+        session.close(CloseCode(4000), "enough").unwrap();
+    }
+    let mut without = 0;
+    for client in &mut clients {
+        for number in 0..50 {
+            assert_eq!(client.receive_text(), format!("all {number} {long}"));
+            assert_eq!(client.receive_text(), format!("one {number}"));
+        }
+        match client.receive() {
+            Some((_, text)) => assert_eq!(text, b"not you"),
+            None => without += 1,
+        }
+        assert_eq!(client.end(), Some((4000, "enough".to_owned())));
+    }
+    assert_eq!(without, 1);
+}
+
+#[test]
+fn what_nobody_takes_stops_the_reading_and_is_not_lost() {
+    let limits = Config { max_events: 100, max_event_bytes: 1 << 20, workers: 1, ..config() };
+    let engine = Engine::start(limits).unwrap();
+    let mut client = Client::open(&engine, "/");
+    take(&engine, 1);
+    let mut writer = client.stream.try_clone().unwrap();
+    let payload = vec![b'x'; 1000];
+    for number in 0..50_000_u32 {
+        client.queue(MessageKind::Binary, &[&number.to_be_bytes()[..], &payload].concat());
+    }
+    let bytes = client.peer.link.take_output();
+    let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!writing.is_finished(), "50 MB were read, for events that nobody takes");
+    let (_, waiting) = engine.events().waiting();
+    assert!(waiting < 8 << 20, "{waiting} bytes wait");
+    let mut next = 0_u32;
+    while next < 50_000 {
+        for (_, seen) in take(&engine, 1) {
+            let Seen::Message(data) = seen else { panic!("{seen:?}") };
+            assert_eq!(data[..4], next.to_be_bytes());
+            next += 1;
+        }
+    }
+    writing.join().unwrap();
+}
+
+#[test]
+fn who_does_not_read_is_ended_and_others_are_not_held_up() {
+    let engine = Engine::start(Config {
+        workers: 1,
+        outbox_limit: 100_000,
+        close_timeout: Duration::from_millis(300),
+        ..config()
+    })
+    .unwrap();
+    let (mut deaf, mut honest) = (Client::open(&engine, "/"), Client::open(&engine, "/"));
+    let sessions: Vec<_> = take(&engine, 2).into_iter().map(|(session, _)| session).collect();
+    let deaf_port = deaf.stream.local_addr().unwrap();
+    let message = vec![b'x'; 10_000];
+    let mut sent = 0;
+    while sessions.iter().all(Session::is_open) {
+        engine.broadcast(MessageKind::Binary, &message, None).unwrap();
+        assert_eq!(honest.receive().unwrap().1.len(), 10_000);
+        sent += 1;
+        assert!(sent < 20_000, "200 MB wait for a client that does not read");
+    }
+    let (session, seen) = take(&engine, 1).remove(0);
+    assert_eq!((session.remote_address(), seen), (Some(deaf_port), Seen::Disconnected(1006, String::new())));
+    assert!(deaf.end().is_none() || deaf.peer.link.close_received().is_some());
+    engine.broadcast(MessageKind::Text, b"still here", None).unwrap();
+    assert_eq!(honest.receive_text(), "still here");
+}
+
+#[test]
+fn what_is_no_websocket_is_answered() {
+    let refuse = |request: &wirespeed_engine::driver::protocol::handshake::Request, _| match request.target.as_str() {
+        "/secret" => Admission::Refuse { status: 403, headers: HeaderList::new(), body: b"no".to_vec() },
+        _ => Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() },
+    };
+    let engine = Engine::start(Config { admit: Arc::new(refuse), ..config() }).unwrap();
+    assert_eq!(Client::request(&engine, "/secret", "").status, 403);
+    assert_eq!(Client::request(&engine, "/", "").status, 101);
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 426 "),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 405 "),
+        ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
+    ] {
+        let mut stream = TcpStream::connect(address(&engine)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(status), "{answer}");
+    }
+}
+
+#[test]
+fn who_says_nothing_is_closed_in_time() {
+    let engine = Engine::start(Config { open_timeout: Duration::from_millis(200), ..config() }).unwrap();
+    let begin = Instant::now();
+    let mut silent = TcpStream::connect(address(&engine)).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
+    let waited = begin.elapsed();
+    assert!(waited >= Duration::from_millis(190) && waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[test]
+fn pings_find_who_is_gone() {
+    let times = Config {
+        ping_interval: Some(Duration::from_millis(200)),
+        ping_timeout: Some(Duration::from_millis(300)),
+        ..config()
+    };
+    let engine = Engine::start(times).unwrap();
+    let mut alive = Client::open(&engine, "/alive");
+    let _gone = Client::open(&engine, "/gone");
+    take(&engine, 2);
+    let answering = std::thread::spawn(move || alive.end());
+    let (session, seen) = take(&engine, 1).remove(0);
+    assert_eq!((session.path(), seen), ("/gone", Seen::Disconnected(1006, String::new())));
+    std::thread::sleep(Duration::from_millis(1500));
+    let left = engine.events().take(1, Some(Instant::now())).unwrap();
+    assert!(left.is_empty(), "who answers stays: {:?}", left[0].iter().next());
+    engine.drain(CloseCode::GOING_AWAY, "that was it");
+    assert_eq!(answering.join().unwrap(), Some((1001, "that was it".to_owned())));
+    engine.join().unwrap();
+    assert!(TcpStream::connect(address(&engine)).is_err());
+}
+
+#[test]
+fn stopping_tells_everybody_and_whoever_waits() {
+    let engine = Arc::new(Engine::start(config()).unwrap());
+    let mut clients: Vec<_> = (0..5).map(|_| Client::open(&engine, "/")).collect();
+    let taking = std::thread::spawn({
+        let engine = Arc::clone(&engine);
+        move || {
+            let mut count = 0;
+            while let Ok(batches) = engine.events().take(1000, None) {
+                count += batches.iter().map(wirespeed_engine::events::Batch::len).sum::<usize>();
+            }
+            count
+        }
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    engine.stop().unwrap();
+    engine.stop().unwrap();
+    assert_eq!(taking.join().unwrap(), 10, "5 have come, 5 have gone");
+    for client in &mut clients {
+        assert_eq!(client.end(), None);
+    }
+    assert!(engine.broadcast(MessageKind::Text, b"late", None).is_err());
+}

@@ -1,0 +1,147 @@
+//! Clients for an engine, over real sockets: bytes by `std`, frames by the driver's peer.
+
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use wirespeed_engine::driver::peer::PeerEvent;
+use wirespeed_engine::driver::protocol::deflate::{Params, negotiate};
+use wirespeed_engine::driver::protocol::handshake::{Header, HeaderList};
+use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, Limits, MessageKind, Side};
+use wirespeed_engine::driver::{Keepalive, Peer};
+use wirespeed_engine::{Config, Engine, Listen, Place};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn config() -> Config {
+    let at = Place::Tcp("127.0.0.1:0".parse().unwrap());
+    Config { listen: vec![Listen { at, tls: None }], workers: 2, ..Config::default() }
+}
+
+pub fn address(engine: &Engine) -> SocketAddr {
+    match &engine.places()[0] {
+        Place::Tcp(address) => *address,
+        Place::Unix(_) => panic!("a path"),
+    }
+}
+
+pub struct Client {
+    pub stream: TcpStream,
+    pub peer: Peer,
+    pub status: u16,
+    pub head: String,
+}
+
+impl Client {
+    pub fn open(engine: &Engine, target: &str) -> Self {
+        let client = Self::request(engine, target, "");
+        assert_eq!(client.status, 101, "{}", client.head);
+        client
+    }
+
+    /// Sends a request with these further fields, and reads the head of its answer.
+    pub fn request(engine: &Engine, target: &str, fields: &str) -> Self {
+        let mut stream = TcpStream::connect(address(engine)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!(
+            "GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{fields}\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read(&mut byte) {
+                Ok(1) => head.push(byte[0]),
+                _ => break,
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let deflate = Self::negotiated(&head);
+        let limits = Limits { message_size: None, ..Limits::default() };
+        let connection = Connection::new(Wire { limits, deflate, ..Wire::new(Side::Client) });
+        let peer = Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()));
+        Self { stream, peer, status, head }
+    }
+
+    fn negotiated(head: &str) -> Option<Params> {
+        let (_, value) = head.split_once("Sec-WebSocket-Extensions: ")?;
+        let mut headers = HeaderList::new();
+        headers.push("Sec-WebSocket-Extensions", value.lines().next()?).unwrap();
+        let _: Option<&Header> = headers.iter().next();
+        negotiate::Config::client().accept_response(&headers).unwrap()
+    }
+
+    pub fn send(&mut self, kind: MessageKind, payload: &[u8]) {
+        self.queue(kind, payload);
+        self.flush();
+    }
+
+    pub fn queue(&mut self, kind: MessageKind, payload: &[u8]) {
+        self.peer.link.send_message(kind, payload, None).unwrap();
+    }
+
+    pub fn flush(&mut self) {
+        let bytes = self.peer.link.take_output();
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    pub fn send_text(&mut self, text: &str) {
+        self.send(MessageKind::Text, text.as_bytes());
+    }
+
+    /// The next message; `None`: the other end has closed, or ended.
+    pub fn receive(&mut self) -> Option<(MessageKind, Vec<u8>)> {
+        loop {
+            while let Some(event) = self.peer.poll_event() {
+                if let PeerEvent::Message { kind, payload } = event {
+                    return Some((kind, payload.as_slice().to_vec()));
+                }
+            }
+            self.flush_quietly();
+            if !self.read_some() {
+                return None;
+            }
+        }
+    }
+
+    pub fn receive_text(&mut self) -> String {
+        let (kind, payload) = self.receive().unwrap();
+        assert_eq!(kind, MessageKind::Text);
+        String::from_utf8(payload).unwrap()
+    }
+
+    fn flush_quietly(&mut self) {
+        let bytes = self.peer.link.take_output();
+        let _ = self.stream.write_all(&bytes);
+    }
+
+    fn read_some(&mut self) -> bool {
+        let mut bytes = vec![0; 256 * 1024];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.peer.receive_slice(&bytes[..count]);
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Reads to the end; the close frame that came.
+    pub fn end(&mut self) -> Option<(u16, String)> {
+        while self.receive().is_some() {}
+        let close = self.peer.link.close_received()?;
+        Some((close.code.map_or(1005, |code| code.0), close.reason.clone()))
+    }
+
+    pub fn close(&mut self, code: u16, reason: &str) {
+        self.peer.link.send_close(Some(CloseCode(code)), reason).unwrap();
+        self.flush();
+    }
+}
