@@ -231,6 +231,7 @@ MODULES = {
     ".close_codes": "",
     ".compat": "",
     ".datastructures": "",
+    ".engine": "a server of many threads",
     ".exceptions": "",
     ".sync": "",
     ".tls": "",

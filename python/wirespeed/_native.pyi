@@ -15,7 +15,7 @@ from uuid import UUID
 from typing_extensions import Buffer, Self, disjoint_base
 
 from ._native_types import ConnectOptions, DeflateOptions, Stats
-from .datastructures import Request, Response
+from .datastructures import Headers, Request, Response
 from .exceptions import ConnectionClosed
 from .typing import LoggerLike, Subprotocol
 
@@ -27,14 +27,19 @@ __all__ = [
     "ClientPlan",
     "ClientTLS",
     "Connected",
+    "ConnectedSocket",
+    "Disconnected",
     "Handshake",
     "LoopState",
+    "Message",
+    "NativeEngine",
     "NativeSelector",
     "Opened",
     "Ping",
     "ServerOpening",
     "ServerSettings",
     "ServerTLS",
+    "Session",
     "__version__",
     "accept",
     "after_fork",
@@ -162,15 +167,15 @@ class Opened:
     def _discard(self) -> None: ...
 
 @final
-class Connected:
+class ConnectedSocket:
     """A stream socket that is connected, or is being. It is closed with this object, unless somebody takes it."""
 
     @staticmethod
-    def begin(host: str, port: int, family: int) -> Connected | None:
+    def begin(host: str, port: int, family: int) -> ConnectedSocket | None:
         """Begin to connect to a numeric address of a family, 0 for any; ``None`` if it is none."""
 
     @staticmethod
-    def adopt(fd: int) -> Connected:
+    def adopt(fd: int) -> ConnectedSocket:
         """Take over a descriptor that was detached."""
 
     def is_connected(self) -> bool:
@@ -229,7 +234,7 @@ class ClientOpening:
     def is_tls_handshaking(self) -> bool:
         """Whether TLS is what is waited for."""
 
-    def proceed(self, connected: Connected) -> int:
+    def proceed(self, connected: ConnectedSocket) -> int:
         """Move what can be moved over a non-blocking socket.
 
         Returns:
@@ -237,7 +242,7 @@ class ClientOpening:
             written to.
         """
 
-    def run(self, connected: Connected, timeout: float | None) -> Opened:
+    def run(self, connected: ConnectedSocket, timeout: float | None) -> Opened:
         """Open the WebSocket over a socket, which is taken over, and blocks from then on."""
 
     def feed(self, data: bytes) -> None:
@@ -246,7 +251,7 @@ class ClientOpening:
     def take_output(self) -> bytes:
         """Return what is to be sent now; after an exception too."""
 
-    def finish(self, connected: Connected | None = None) -> Opened:
+    def finish(self, connected: ConnectedSocket | None = None) -> Opened:
         """Return the WebSocket that was opened; with its socket, which is taken over, if it is to have one."""
 
 @final
@@ -780,3 +785,183 @@ def broadcast(
     Returns:
         How many these are, and which of the others did not get it for what reason.
     """
+
+@final
+class Session:
+    """A client of an engine. It may be kept, and used from any thread, also after its end.
+
+    Attributes:
+        id: A number that no other session of the engine has had, or will.
+        path: The path of the request, not decoded.
+        query: What follows its question mark, not decoded; empty if there is nothing.
+        remote_address: Address and port of the client; ``None`` at a Unix socket.
+        subprotocol: The subprotocol that was chosen.
+        is_open: Whether messages are accepted for it.
+        queued: Bytes that wait because the client does not read as fast, a moment ago.
+    """
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def query(self) -> str: ...
+    @property
+    def headers(self) -> Headers:
+        """The header fields of the request, a new object each time."""
+
+    @property
+    def remote_address(self) -> tuple[str, int] | None: ...
+    @property
+    def subprotocol(self) -> Subprotocol | None: ...
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def queued(self) -> int: ...
+    def send(self, message: str | Buffer, text: bool | None = None) -> bool:
+        """Send a message: it leaves after everything that was sent to the session before, by whatever call.
+
+        Args:
+            message: ``str`` is sent as text, anything with a buffer as binary.
+            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
+
+        Returns:
+            Whether there is room for more: whoever can wait should, if not, by ``engine.wait_for_room()``.
+
+        Raises:
+            InvalidState: The session is closed.
+            TypeError: It is neither ``str`` nor has it a buffer.
+            UnicodeError: It is no UTF-8.
+        """
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close the session, after everything that was sent to it before. Again, or after its end: nothing.
+
+        Args:
+            code: Close code (RFC 6455 7.4).
+            reason: What is said beside, 123 bytes of UTF-8 at most.
+
+        Raises:
+            ProtocolError: The code must not be sent, or the reason is too long.
+        """
+
+@final
+class Connected:
+    """A session is open.
+
+    Attributes:
+        session: Whose.
+    """
+
+    __match_args__ = ("session",)
+    @property
+    def session(self) -> Session: ...
+
+@final
+class Message:
+    """A message came.
+
+    Attributes:
+        session: Whose.
+        data: Text as ``str``, binary as ``bytes``.
+    """
+
+    __match_args__ = ("session", "data")
+    @property
+    def session(self) -> Session: ...
+    @property
+    def data(self) -> str | bytes: ...
+
+@final
+class Disconnected:
+    """A session is over; nothing of it follows.
+
+    Attributes:
+        session: Whose.
+        code: The close code that the client sent; 1005 if its close frame had none, 1006 without a close frame.
+        reason: The reason that the client gave.
+        failure: Why the connection failed, in words; ``None`` if it did not.
+    """
+
+    __match_args__ = ("session", "code", "reason")
+    @property
+    def session(self) -> Session: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def failure(self) -> str | None: ...
+
+@disjoint_base
+class NativeEngine:
+    """Base of :class:`wirespeed.engine.Engine`."""
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+    def _configure(
+        self,
+        listen: Sequence[tuple[str | None, int, str | None, ServerTLS | None]],
+        *,
+        workers: int,
+        origins: Sequence[str] | None,
+        subprotocols: Sequence[str],
+        compression: bool,
+        max_size: int | None,
+        open_timeout: float,
+        ping_interval: float | None,
+        ping_timeout: float | None,
+        close_timeout: float,
+        outbox_limit: int,
+        policy: str,
+        max_events: int,
+        max_event_bytes: int,
+        max_connections: int | None,
+    ) -> None: ...
+    def _route(self, path: str, role: str) -> None: ...
+    def start(self) -> None: ...
+    @property
+    def addresses(self) -> list[Any]:
+        """Where clients connect to: address and port, or the path of a Unix socket."""
+
+    @property
+    def workers(self) -> int:
+        """Threads that serve."""
+
+    def _take(self, max_events: int, timeout: float | None) -> list[Connected | Message | Disconnected] | None: ...
+    def _bell(self) -> int: ...
+    def _silence(self) -> None: ...
+    def broadcast(self, message: str | Buffer, *, text: bool | None = None, exclude: Session | None = None) -> bool:
+        """Send a message to all sessions that are open. It is encoded once.
+
+        Args:
+            message: ``str`` is sent as text, anything with a buffer as binary.
+            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
+            exclude: A session that does not get it.
+
+        Returns:
+            Whether there is room for more: whoever can wait should, if not, by :meth:`wait_for_room`.
+
+        Raises:
+            InvalidState: The engine has stopped.
+            RuntimeError: It has not started.
+        """
+
+    def wait_for_room(self, timeout: float | None = None) -> bool:
+        """Wait until there is room for more to be sent.
+
+        Args:
+            timeout: Seconds; ``None``: any time.
+
+        Returns:
+            Whether there is.
+
+        Raises:
+            InvalidState: The engine has stopped.
+        """
+
+    def _drain(self, code: int = 1001, reason: str = "") -> None: ...
+    def stop(self) -> None:
+        """End everything now, and wait for the threads. Again, or before the start: nothing."""
+
+    def stats(self) -> dict[str, int]:
+        """Return counters by name."""

@@ -16,6 +16,7 @@ pub mod events;
 mod listen;
 pub mod mailbox;
 pub mod outbox;
+mod routes;
 mod session;
 mod slab;
 pub mod wheel;
@@ -23,6 +24,7 @@ mod worker;
 
 pub use config::{Admission, Admit, Config, Listen, Place, Role};
 pub use engine::Engine;
+pub use routes::{Origins, Routes};
 pub use session::{Refusal, Session};
 pub use wirespeed_driver as driver;
 pub use worker::Counters;

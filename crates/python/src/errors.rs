@@ -297,6 +297,11 @@ pub(crate) fn refused(py: Python<'_>, error: SendError) -> PyErr {
     }
 }
 
+/// The session of an engine, or the engine, is over.
+pub(crate) fn session_closed(py: Python<'_>) -> PyErr {
+    exception(py, "InvalidState", ("the session is closed",))
+}
+
 /// A blocking call that did not end well; `closed` makes the exception for a connection that is closed.
 pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: impl FnOnce() -> PyErr) -> PyErr {
     match error {

@@ -4,6 +4,7 @@
 mod asyncio;
 mod blocking;
 mod ends;
+mod engine;
 mod errors;
 mod handover;
 mod handshake;
@@ -35,11 +36,17 @@ mod _native {
     #[pymodule_export]
     use crate::blocking::ping::Ping;
     #[pymodule_export]
+    use crate::engine::event::{Connected, Disconnected, Message};
+    #[pymodule_export]
+    use crate::engine::handle::NativeEngine;
+    #[pymodule_export]
+    use crate::engine::session::PySession;
+    #[pymodule_export]
     use crate::handshake::{Answer, Handshake};
     #[pymodule_export]
     use crate::opening::client::ClientOpening;
     #[pymodule_export]
-    use crate::opening::connected::{Connected, accept};
+    use crate::opening::connected::{ConnectedSocket, accept};
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]

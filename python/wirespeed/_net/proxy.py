@@ -324,14 +324,14 @@ def _socks_proxy(stream: socket.socket, proxy: Proxy) -> SocksProxy:
     kind = socks_type(proxy)
     from python_socks.sync import Proxy as SocksProxy
 
-    class Connected(SocksProxy):
+    class ConnectedSocket(SocksProxy):
         def connect(self, dest_host: str, dest_port: int, timeout: float | None = None, **kwargs: Any) -> socket.socket:
             return stream
 
     address = proxy.host, proxy.port
     # It negotiates on the connection that another proxy gives it: here, the one which exists already.
     return SocksProxy(
-        kind, *address, proxy.username, proxy.password, proxy.remote_dns, forward=Connected(kind, *address)
+        kind, *address, proxy.username, proxy.password, proxy.remote_dns, forward=ConnectedSocket(kind, *address)
     )
 
 

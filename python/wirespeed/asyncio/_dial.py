@@ -13,7 +13,7 @@ import math
 import os
 import socket
 
-from .._native import Connected
+from .._native import ConnectedSocket
 from .._net.addresses import (
     HAPPY_EYEBALLS_DELAY,
     UNIX_RETRY,
@@ -32,7 +32,7 @@ from ._sockets import abandon, until_ready, watches_descriptors
 __all__ = ["dial", "dial_address", "dial_unix"]
 
 
-async def dial_address(host: str, port: int, *, family: int = 0) -> Connected | None:
+async def dial_address(host: str, port: int, *, family: int = 0) -> ConnectedSocket | None:
     """Connect to a TCP server by a numeric address, which needs no resolver.
 
     Args:
@@ -49,7 +49,7 @@ async def dial_address(host: str, port: int, *, family: int = 0) -> Connected | 
     """
     attempt = None
     try:
-        attempt = Connected.begin(host, port, family)
+        attempt = ConnectedSocket.begin(host, port, family)
         while attempt is not None and not attempt.is_connected():
             await until_ready(attempt.fileno(), to_read=False, to_write=True)
     except BaseException as exc:

@@ -14,7 +14,7 @@ import socket as socket_module
 from typing import Any, NamedTuple
 
 from .._handshake.plan import OpeningPlan, opening_timeout, plan_opening
-from .._native import ClientOpening, ClientPlan, Connected
+from .._native import ClientOpening, ClientPlan, ConnectedSocket
 from .._net.addresses import Failures, ends_of
 from .._net.proxy import socks_timeout
 from .._net.redirects import RedirectChain
@@ -65,7 +65,7 @@ class Opening(NamedTuple):
     """
 
     handshake: ClientOpening
-    connected: Connected
+    connected: ConnectedSocket
     addresses: dict[str, Any]
 
 
@@ -104,7 +104,7 @@ async def open_websocket(
         request = options.request(chain.parsed, chain.headers)
 
 
-async def _move(connected: Connected, opening: ClientOpening, needs: int) -> Connected:
+async def _move(connected: ConnectedSocket, opening: ClientOpening, needs: int) -> ConnectedSocket:
     """Move bytes by a loop that watches no descriptors."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
@@ -114,12 +114,12 @@ async def _move(connected: Connected, opening: ClientOpening, needs: int) -> Con
         # The end of the stream is found once more, by the core.
         opening.feed(await loop.sock_recv(sock, _READ_SIZE))
         stack.pop_all()
-    return Connected.adopt(sock.detach())
+    return ConnectedSocket.adopt(sock.detach())
 
 
 async def _connect(
     chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: Deadline
-) -> tuple[Connected, dict[str, Any]]:
+) -> tuple[ConnectedSocket, dict[str, Any]]:
     """Return a connected socket, and the addresses of its ends, if they cannot be read off it later."""
     if network.sock is not None:
         return _take_over(network.sock)
@@ -149,14 +149,14 @@ async def _connect(
             deadline.text = lambda: socks_timeout(proxy, host, port)
             await connect_socks(sock, proxy, host, port)
             stack.pop_all()
-    return Connected.adopt(sock.detach()), {}
+    return ConnectedSocket.adopt(sock.detach()), {}
 
 
-def _take_over(sock: socket_module.socket) -> tuple[Connected, dict[str, Any]]:
+def _take_over(sock: socket_module.socket) -> tuple[ConnectedSocket, dict[str, Any]]:
     sock.setblocking(False)
     with contextlib.suppress(OSError):
         # As on a socket of our own; a Unix socket does not know it.
         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
     addresses = ends_of(sock)
     # The caller's object cannot close it from here on.
-    return Connected.adopt(sock.detach()), addresses
+    return ConnectedSocket.adopt(sock.detach()), addresses

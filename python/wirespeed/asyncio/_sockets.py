@@ -11,7 +11,7 @@ import contextlib
 import socket
 from typing import Any
 
-from .._native import Connected, LoopState
+from .._native import ConnectedSocket, LoopState
 
 __all__ = ["abandon", "ignore", "ready", "receive", "send_all", "until_ready", "watches_descriptors"]
 
@@ -135,7 +135,7 @@ def ignore(descriptor: int) -> None:
         LoopState.of(asyncio.get_running_loop())._ignore(descriptor)
 
 
-def abandon(connected: Connected) -> None:
+def abandon(connected: ConnectedSocket) -> None:
     """Close a socket that the loop may watch.
 
     Args:

@@ -45,7 +45,7 @@ async def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int)
     except ImportError as exc:
         raise socks_missing() from exc
 
-    class Connected(SocksProxy):
+    class ConnectedSocket(SocksProxy):
         async def connect(
             self, dest_host: str, dest_port: int, timeout: float | None = None, **kwargs: Any
         ) -> socket.socket:
@@ -54,7 +54,7 @@ async def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int)
     loop = cast("asyncio.AbstractEventLoop", _Loop())
     address = proxy.host, proxy.port
     # It negotiates on the connection that another proxy gives it: here, the one which exists already.
-    forward = Connected(kind, *address, loop=loop)
+    forward = ConnectedSocket(kind, *address, loop=loop)
     socks = SocksProxy(kind, *address, proxy.username, proxy.password, proxy.remote_dns, forward=forward, loop=loop)
     try:
         await socks.connect(host, port, timeout=_FOREVER)

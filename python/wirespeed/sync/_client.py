@@ -11,7 +11,7 @@ from .._connection.construction import construct
 from .._connection.status import Heads
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
-from .._native import Connected
+from .._native import ConnectedSocket
 from .._net.addresses import HAPPY_EYEBALLS_DELAY, ends_of
 from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain
@@ -255,7 +255,7 @@ def _open(
 
 def _reach(
     chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None
-) -> tuple[Connected, dict[str, Any]]:
+) -> tuple[ConnectedSocket, dict[str, Any]]:
     """Return a connected socket, and the addresses of its ends, if they cannot be read off it later."""
     if network.sock is not None:
         network.sock.setblocking(True)
@@ -278,12 +278,12 @@ def _reach(
     )
     if plan.proxy is not None and by_socks:
         sock = connect_socks(sock, plan.proxy, host, port, deadline=deadline)
-    return Connected.adopt(sock.detach()), {}
+    return ConnectedSocket.adopt(sock.detach()), {}
 
 
-def _take_over(sock: socket_module.socket) -> tuple[Connected, dict[str, Any]]:
+def _take_over(sock: socket_module.socket) -> tuple[ConnectedSocket, dict[str, Any]]:
     addresses = ends_of(sock)
-    return Connected.adopt(sock.detach()), addresses
+    return ConnectedSocket.adopt(sock.detach()), addresses
 
 
 def _remaining(deadline: float | None) -> float | None:

@@ -12,7 +12,7 @@ import selectors
 import socket
 import time
 
-from .._native import Connected
+from .._native import ConnectedSocket
 from .._net.addresses import (
     HAPPY_EYEBALLS_DELAY,
     UNIX_RETRY,
@@ -29,7 +29,7 @@ from .._net.race import Race, Wait, attempts
 __all__ = ["dial", "dial_address", "dial_unix"]
 
 
-def dial_address(host: str, port: int, *, deadline: float | None, family: int = 0) -> Connected | None:
+def dial_address(host: str, port: int, *, deadline: float | None, family: int = 0) -> ConnectedSocket | None:
     """Connect to a TCP server by a numeric address, which needs no resolver.
 
     Args:
@@ -46,7 +46,7 @@ def dial_address(host: str, port: int, *, deadline: float | None, family: int = 
         TimeoutError: The deadline passed.
     """
     try:
-        attempt = Connected.begin(host, port, family)
+        attempt = ConnectedSocket.begin(host, port, family)
     except OSError as exc:
         raise Failures(f"{host}:{port}").sole(host, port, exc) from None
     if attempt is None:

@@ -10,7 +10,7 @@ use wirespeed_driver::opening::{self, Carrier, Client, Moved, Opening, Stage, St
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::{Keepalive, entropy};
 
-use super::connected::Connected;
+use super::connected::ConnectedSocket;
 use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
@@ -101,7 +101,7 @@ impl ClientOpening {
 
     /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is
     /// done; 1 to be read, 3 to be read or written.
-    fn proceed(&self, py: Python<'_>, connected: &Connected) -> PyResult<u8> {
+    fn proceed(&self, py: Python<'_>, connected: &ConnectedSocket) -> PyResult<u8> {
         // Not lent: under an `ssl.SSLContext` this runs Python, which may do anything, with the socket too.
         let socket = connected.take()?;
         let moved = self.with(|Inner { client, carrier }| {
@@ -127,15 +127,15 @@ impl ClientOpening {
     /// The WebSocket that was opened: on this socket, which is taken over, or on what somebody else reads and
     /// writes.
     #[pyo3(signature = (connected = None))]
-    fn finish(&self, connected: Option<&Connected>) -> PyResult<Opened> {
-        let socket = connected.map(Connected::take).transpose()?;
+    fn finish(&self, connected: Option<&ConnectedSocket>) -> PyResult<Opened> {
+        let socket = connected.map(ConnectedSocket::take).transpose()?;
         self.with(|inner| self.opened(&mut inner.client, socket))
     }
 
     /// Opens the WebSocket over this socket, which is taken over, and blocks from then on: if this raises, it
     /// is closed.
     #[pyo3(signature = (connected, timeout))]
-    fn run(&self, py: Python<'_>, connected: &Connected, timeout: Option<f64>) -> PyResult<Opened> {
+    fn run(&self, py: Python<'_>, connected: &ConnectedSocket, timeout: Option<f64>) -> PyResult<Opened> {
         let socket = connected.take()?;
         let deadline = deadline(timeout)?;
         // Out of its lock: other threads run meanwhile, and signal handlers.

@@ -34,11 +34,11 @@ pub(crate) fn accept(py: Python<'_>, listening: RawFd) -> PyResult<Option<(RawFd
 /// A connected stream socket, or one that is being connected. It is closed with this object, unless somebody
 /// takes it.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct Connected {
+pub(crate) struct ConnectedSocket {
     socket: Mutex<Option<Socket>>,
 }
 
-impl Connected {
+impl ConnectedSocket {
     fn lock(&self) -> MutexGuard<'_, Option<Socket>> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +64,7 @@ fn closed() -> PyErr {
 }
 
 #[pymethods]
-impl Connected {
+impl ConnectedSocket {
     /// Begins to connect to a numeric address of this family, 0 for any; `None`: it is none.
     #[staticmethod]
     fn begin(host: &str, port: u16, family: i32) -> PyResult<Option<Self>> {

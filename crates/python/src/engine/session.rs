@@ -1,0 +1,106 @@
+//! One client of the engine, for Python: a handle that may be used from any thread, also after its end.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use wirespeed_driver::blocking::Source;
+use wirespeed_driver::protocol::CloseCode;
+use wirespeed_engine::{Refusal, Session};
+
+use crate::{errors, headers, source};
+
+/// See the module.
+#[pyclass(frozen, weakref, name = "Session", module = "wirespeed.engine")]
+pub(crate) struct PySession {
+    pub(crate) session: Session,
+}
+
+impl PySession {
+    pub(crate) fn describe(&self, _py: Python<'_>) -> String {
+        format!("<Session {}>", self.session.id())
+    }
+}
+
+/// The message of a call, for whoever sends it.
+pub(super) fn with_message<R>(
+    message: &Bound<'_, PyAny>,
+    text: Option<bool>,
+    send: impl FnOnce(wirespeed_driver::protocol::MessageKind, &[u8]) -> Result<R, Refusal>,
+) -> PyResult<Result<R, Refusal>> {
+    let Some((kind, bytes)) = source::message(message, text)? else {
+        let name = source::type_name(message);
+        return Err(PyTypeError::new_err(format!("message must be str or bytes-like, not {name}")));
+    };
+    Ok(send(kind, bytes.piece(0..bytes.len())))
+}
+
+/// What cannot be said.
+pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
+    match refusal {
+        Refusal::Invalid(error) => errors::refused(py, error),
+        Refusal::Closed => errors::session_closed(py),
+    }
+}
+
+#[pymethods]
+impl PySession {
+    /// The session's number: no other one of this engine has had it, or will.
+    #[getter]
+    fn id(&self) -> u64 {
+        self.session.id()
+    }
+
+    #[getter]
+    fn path(&self) -> &str {
+        self.session.path()
+    }
+
+    #[getter]
+    fn query(&self) -> &str {
+        self.session.query()
+    }
+
+    #[getter]
+    fn headers(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let pairs = headers::to_python(self.session.headers());
+        HEADERS.import(py, "wirespeed.datastructures", "Headers")?.call1((pairs,)).map(Bound::unbind)
+    }
+
+    #[getter]
+    fn remote_address(&self) -> Option<(String, u16)> {
+        self.session.remote_address().map(|address| (address.ip().to_string(), address.port()))
+    }
+
+    #[getter]
+    fn subprotocol(&self) -> Option<&str> {
+        self.session.subprotocol()
+    }
+
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.session.is_open()
+    }
+
+    #[getter]
+    fn queued(&self) -> usize {
+        self.session.queued()
+    }
+
+    /// Sends a message, after everything that was sent to the session before.
+    #[pyo3(signature = (message, text = None))]
+    fn send(&self, message: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<bool> {
+        with_message(message, text, |kind, bytes| self.session.send(kind, bytes))?
+            .map_err(|refusal| refused(message.py(), refusal))
+    }
+
+    /// Closes the session, after everything that was sent to it before.
+    #[pyo3(signature = (code = 1000, reason = ""))]
+    fn close(&self, py: Python<'_>, code: u16, reason: &str) -> PyResult<()> {
+        self.session.close(CloseCode(code), reason).map_err(|error| errors::refused(py, error))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        self.describe(py)
+    }
+}

@@ -1,0 +1,20 @@
+"""The engine: a server of many threads inside Python, whose clients' events come in batches.
+
+Threads of its own serve the sockets: handshakes, frames, masks, pings and what is sent to many never wait for the
+interpreter. Python gets lists of events, each list for one turn of the interpreter's lock::
+
+    with wirespeed.engine.Engine("127.0.0.1", 8765) as engine:
+        for batch in engine.batches():
+            for event in batch:
+                match event:
+                    case Connected(session): ...
+                    case Message(session, data): session.send(data)
+                    case Disconnected(session, code, reason): ...
+"""
+
+from __future__ import annotations
+
+from .._native import Connected, Disconnected, Message, Session
+from ._engine import Engine, Event
+
+__all__ = ["Connected", "Disconnected", "Engine", "Event", "Message", "Session"]

@@ -1,0 +1,229 @@
+"""The engine from Python: batches, from threads and on an event loop, and what is told when it is misused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wirespeed
+from wirespeed.engine import Connected, Disconnected, Engine, Event, Message, Session
+from wirespeed.sync import ClientConnection, connect
+
+pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+
+def uri(engine: Engine, path: str = "/") -> str:
+    host, port = engine.addresses[0]
+    return f"ws://{host}:{port}{path}"
+
+
+def dial(engine: Engine, path: str = "/", **options: Any) -> ClientConnection:
+    return connect(uri(engine, path), proxy=None, **options)
+
+
+def take(engine: Engine, count: int) -> list[Event]:
+    events: list[Event] = []
+    for batch in engine.batches(timeout=20):
+        assert batch, f"only {events}"
+        events += batch
+        if len(events) >= count:
+            break
+    assert len(events) == count
+    return events
+
+
+def test_batches() -> None:
+    with Engine("127.0.0.1", workers=2) as engine:
+        assert engine.workers == 2
+        with dial(engine, "/room?a=b", additional_headers={"X-Name": "J\xfcrgen"}) as ws:
+            ws.send("text")
+            ws.send(b"bytes")
+            first, second, third = take(engine, 3)
+            assert isinstance(first, Connected)
+            session = first.session
+            assert (session.path, session.query, session.headers["X-Name"]) == ("/room", "a=b", "J\xfcrgen")
+            assert session.remote_address == ws.local_address
+            assert session.is_open
+            match second, third:
+                case Message(one, "text"), Message(other, b"bytes"):
+                    assert one is session
+                    assert other is session
+                case _:
+                    pytest.fail(f"{second} {third}")
+            assert session.send("answer")
+            assert session.send(b"\xff")
+            assert session.send(b"as text", text=True)
+            assert engine.broadcast("to all")
+            assert engine.broadcast("to the others", exclude=session)
+            assert [ws.recv(20) for _ in range(4)] == ["answer", b"\xff", "as text", "to all"]
+            session.close(3000, "enough")
+            with pytest.raises(wirespeed.ConnectionClosedError) as info:
+                ws.recv(20)
+            assert info.value.rcvd == wirespeed.Close(3000, "enough")
+        (last,) = take(engine, 1)
+        assert isinstance(last, Disconnected)
+        assert (last.session, last.code, last.reason, last.failure) == (session, 3000, "enough", None)
+        assert not session.is_open
+        with pytest.raises(wirespeed.InvalidState):
+            session.send("late")
+        session.close()
+        stats = engine.stats()
+        assert (stats["sessions"], stats["sessions_opened"], stats["connections"]) == (0, 1, 0)
+
+
+def test_what_a_session_cannot_say() -> None:
+    with Engine("127.0.0.1") as engine, dial(engine):
+        (event,) = take(engine, 1)
+        with pytest.raises(TypeError, match="message must be str or bytes-like, not int"):
+            event.session.send(1)  # type: ignore[arg-type]
+        with pytest.raises(UnicodeDecodeError):
+            event.session.send(b"\xff", text=True)
+        with pytest.raises(wirespeed.ProtocolError, match="1005"):
+            event.session.close(1005)
+        with pytest.raises(wirespeed.ProtocolError, match="124 bytes"):
+            event.session.close(1000, "x" * 124)
+        assert event.session.is_open
+
+
+def test_stopping_ends_the_batches_of_another_thread() -> None:
+    engine = Engine("127.0.0.1")
+    seen: list[Event] = []
+    with engine:
+        thread = threading.Thread(target=lambda: [seen.extend(batch) for batch in engine.batches()])
+        thread.start()
+        with dial(engine) as ws:
+            ws.send("hello")
+            engine.stop()
+            with pytest.raises(wirespeed.ConnectionClosedError):
+                ws.recv(20)
+        thread.join(20)
+        assert not thread.is_alive()
+    assert isinstance(seen[0], Connected)
+    assert isinstance(seen[-1], Disconnected)
+    with pytest.raises(wirespeed.InvalidState):
+        engine.broadcast("late")
+    engine.stop()
+
+
+def test_on_an_event_loop() -> None:
+    async def main() -> None:
+        async with Engine("127.0.0.1") as engine:
+
+            async def serve() -> int:
+                count = 0
+                async for batch in engine:
+                    for event in batch:
+                        if isinstance(event, Message):
+                            count += 1
+                            event.session.send(event.data)
+                return count
+
+            serving = asyncio.create_task(serve())
+
+            async def talk(name: str) -> None:
+                async with wirespeed.connect(uri(engine), proxy=None) as ws:
+                    for number in range(200):
+                        await ws.send(f"{name} {number}")
+                        if number % 50 == 0:
+                            await asyncio.sleep(0.01)
+                    for number in range(200):
+                        assert await ws.recv() == f"{name} {number}"
+
+            await asyncio.wait_for(asyncio.gather(*(talk(f"client {number}") for number in range(10))), 30)
+            engine.stop()
+            assert await asyncio.wait_for(serving, 20) == 2000
+
+    asyncio.run(main())
+
+
+def test_paths_origins_subprotocols() -> None:
+    engine = Engine("127.0.0.1", subprotocols=["b", "a"], origins=["https://good.example"])
+    engine.echo("/echo/{name}")
+    engine.route("/room")
+    with engine:
+        with dial(engine, "/echo/x", subprotocols=["a", "b"], origin="https://good.example") as ws:
+            assert ws.subprotocol == "b"
+            ws.send("back")
+            assert ws.recv(20) == "back"
+        for path, origin, status in [
+            ("/", None, 404),
+            ("/echo/x/y", None, 404),
+            ("/room", "https://bad.example", 403),
+            ("/room", None, None),
+        ]:
+            if status is None:
+                dial(engine, path, origin=origin).close()
+                continue
+            with pytest.raises(wirespeed.InvalidStatus) as info:
+                dial(engine, path, origin=origin)
+            assert info.value.response.status_code == status
+    with Engine("127.0.0.1") as engine:
+        host, port = engine.addresses[0]
+        dial(engine, origin=f"http://{host}:{port}").close()
+        with pytest.raises(wirespeed.InvalidStatus):
+            dial(engine, origin="https://elsewhere.example")
+
+
+def test_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with Engine(path=path, workers=2) as engine:
+        assert engine.addresses == [str(path)]
+        with wirespeed.sync.unix_connect(str(path)) as ws:
+            ws.send("hello")
+            _, message = take(engine, 2)
+            assert isinstance(message, Message)
+            assert (message.data, message.session.remote_address) == ("hello", None)
+
+
+def test_what_is_not_to_be() -> None:
+    with pytest.raises(ValueError, match="host, a path, or both"):
+        Engine()
+    with pytest.raises(ValueError, match='host "localhost" is no address'):
+        Engine("localhost")
+    with pytest.raises(ValueError, match='policy must be "disconnect"'):
+        Engine("127.0.0.1", policy="drop")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="ping_interval must be a number of seconds"):
+        Engine("127.0.0.1", ping_interval=-1)
+    engine = Engine("127.0.0.1")
+    with pytest.raises(ValueError, match="does not begin with a slash"):
+        engine.echo("echo")
+    engine.stop()
+    with pytest.raises(RuntimeError, match="has not started"):
+        engine.broadcast("early")
+    with engine:
+        with pytest.raises(RuntimeError, match="has started before"):
+            engine.start()
+        with pytest.raises(RuntimeError, match="add its paths before"):
+            engine.echo("/echo")
+    with Engine("127.0.0.1") as one, pytest.raises(OSError, match=r".*"):
+        Engine(path="/nowhere/at/all").start()
+    assert one.addresses
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_process_has_none_of_its_threads() -> None:
+    with Engine("127.0.0.1") as engine:
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.broadcast("from a child")
+            except RuntimeError as exc:
+                os._exit(7 if "child process" in str(exc) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_what_waits_for_nothing_is_interrupted_by_nothing_else() -> None:
+    with Engine("127.0.0.1") as engine:
+        assert next(iter(engine.batches(timeout=0.05))) == []
+        assert engine.wait_for_room(0)
+        sessions: set[Session] = set()
+        with dial(engine), dial(engine):
+            sessions |= {event.session for event in take(engine, 2)}
+        assert len(sessions) == 2
+        assert repr(sessions.pop()).startswith("<Session ")
