@@ -97,6 +97,8 @@ pub struct Config {
     pub max_events: usize,
     /// The same, in bytes of their messages.
     pub max_event_bytes: usize,
+    /// Topics, and patterns of topics, that one session may subscribe to.
+    pub max_subscriptions: usize,
     /// Sessions, and clients that are to become some, at most.
     pub max_connections: usize,
 }
@@ -122,6 +124,7 @@ impl Default for Config {
             mailbox_limit: 4 << 20,
             max_events: 64 * 1024,
             max_event_bytes: 64 << 20,
+            max_subscriptions: 1024,
             max_connections: usize::MAX,
         }
     }

@@ -18,6 +18,7 @@ use crate::config::{Admission, Config, Role};
 use crate::events::{Batch, Ended};
 use crate::outbox::{Outbox, Pending, Pushed};
 use crate::session::Session;
+use crate::topics::Pattern;
 
 /// Reads of one connection in one turn: then others have theirs.
 const READS: u32 = 4;
@@ -146,6 +147,10 @@ pub(crate) struct Live {
     blocked: Option<Instant>,
     /// Messages dropped, because the client reads too slowly.
     pub(crate) dropped: u64,
+    /// Topics, and patterns of topics, that it gets.
+    pub(crate) subscriptions: Vec<Pattern>,
+    /// The last message published that it got, as the worker counts them.
+    pub(crate) published: u64,
     /// Wanted by the worker's list of those that have something to write.
     pub(crate) dirty: bool,
     /// On the worker's list of those that have something to read.
@@ -170,6 +175,8 @@ impl Live {
             closing: None,
             blocked: None,
             dropped: 0,
+            subscriptions: Vec::new(),
+            published: 0,
             dirty: false,
             unread: false,
             read_closed: false,

@@ -13,15 +13,18 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use crate::config::{Config, Place};
 use crate::events::Events;
 use crate::listen;
-use crate::mailbox::{Mailbox, Refused, Wake, lock};
+use crate::locks::lock;
+use crate::mailbox::{Refused, Wake};
 use crate::outbox::Pending;
-use crate::session::{Refusal, Session};
+use crate::session::{Home, Refusal, Session};
+use crate::topics::{Registry, Topic, WorkerId};
 use crate::worker::{self, Command, Common, Counters, Door};
 
 /// A server that runs. Dropped, it stops.
 pub struct Engine {
     common: Arc<Common>,
-    mailboxes: Vec<Arc<Mailbox<Command>>>,
+    homes: Vec<Arc<Home>>,
+    registry: Arc<Registry>,
     wakers: Vec<Arc<dyn Wake>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     places: Vec<Place>,
@@ -33,7 +36,7 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
             .field("places", &self.places)
-            .field("workers", &self.mailboxes.len())
+            .field("workers", &self.homes.len())
             .finish_non_exhaustive()
     }
 }
@@ -67,15 +70,17 @@ impl Engine {
         });
         let mut engine = Self {
             common: Arc::clone(&common),
-            mailboxes: Vec::new(),
+            homes: Vec::new(),
+            registry: Arc::new(Registry::new(common.config.max_subscriptions)),
             wakers: Vec::new(),
             threads: Mutex::new(Vec::new()),
             places,
             process: std::process::id(),
         };
         for (number, doors) in doors.into_iter().enumerate() {
-            let worker = worker::prepare(number, Arc::clone(&common), doors)?;
-            engine.mailboxes.push(worker.mailbox());
+            let id = WorkerId::new(number).ok_or_else(|| io::Error::other("there are too many workers"))?;
+            let worker = worker::prepare(id, Arc::clone(&common), Arc::clone(&engine.registry), doors)?;
+            engine.homes.push(worker.home());
             engine.wakers.push(worker.waker());
             let name = format!("wirespeed-{number}");
             let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
@@ -93,7 +98,7 @@ impl Engine {
     /// Threads that serve.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.mailboxes.len()
+        self.homes.len()
     }
 
     /// What clients have sent, and who has come and gone: to be taken, or nothing more is read.
@@ -121,12 +126,47 @@ impl Engine {
     pub fn broadcast(&self, kind: MessageKind, payload: &[u8], except: Option<&Session>) -> Result<bool, Refusal> {
         let message = Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?);
         let mut room = true;
-        for mailbox in &self.mailboxes {
+        for home in &self.homes {
             let pending = Pending { message: Arc::clone(&message), key: None };
             let command = Command::Broadcast(pending, except.map(|session| session.id()));
-            room &= mailbox.put(command, message.size()).map_err(|_| Refusal::Closed)?;
+            room &= home.mailbox.put(command, message.size())?;
         }
         Ok(room)
+    }
+
+    /// Sends a message to the sessions that subscribe to the topic, but `except`: how many they are, and whether
+    /// there is room for more. `key`: what it is about, see [`crate::outbox::Policy::Conflate`].
+    ///
+    /// # Errors
+    /// There is no such message, or the engine has stopped.
+    pub fn publish(
+        &self,
+        topic: &Topic,
+        kind: MessageKind,
+        payload: &[u8],
+        except: Option<&Session>,
+        key: Option<Arc<str>>,
+    ) -> Result<(usize, bool), Refusal> {
+        let message = Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?);
+        let except = except.map(Session::id);
+        let (count, put) = self.registry.publish(topic, except, |workers| {
+            workers.iter().try_fold(true, |room, worker| {
+                let pending = Pending { message: Arc::clone(&message), key: key.clone() };
+                let command = Command::Publish(topic.clone(), pending, except);
+                Ok::<_, Refused>(room & self.homes[worker.index()].mailbox.put(command, message.size())?)
+            })
+        });
+        let room = put?;
+        if count == 0 && self.common.stop.load(Ordering::Acquire) {
+            return Err(Refusal::Closed);
+        }
+        Ok((count, room))
+    }
+
+    /// How many sessions subscribe to a topic, by its name or by wildcards.
+    #[must_use]
+    pub fn subscribers(&self, topic: &Topic) -> usize {
+        self.registry.subscribers(topic)
     }
 
     /// Waits until every worker takes more, or the deadline.
@@ -134,14 +174,14 @@ impl Engine {
     /// # Errors
     /// Not by then, or the engine has stopped.
     pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.mailboxes.iter().try_for_each(|mailbox| mailbox.wait_for_room(deadline))
+        self.homes.iter().try_for_each(|home| home.mailbox.wait_for_room(deadline))
     }
 
     /// Accepts nobody any more, and closes all sessions, after what was sent to them. The workers end when the
     /// last one is over.
     pub fn drain(&self, code: CloseCode, reason: &str) {
-        for mailbox in &self.mailboxes {
-            let _ = mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
+        for home in &self.homes {
+            let _ = home.mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
         }
     }
 

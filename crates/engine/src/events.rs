@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::mailbox::{Wake, lock};
+use crate::locks::lock;
+use crate::mailbox::Wake;
 use crate::session::Session;
 
 /// Payloads from this size on are not copied into the batch.

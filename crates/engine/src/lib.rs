@@ -7,6 +7,9 @@
 //! find no room stop the reading of sockets, and what a client does not read is bounded by its [`outbox`] and
 //! the policy for slow consumers.
 //!
+//! Who subscribes to what is known twice: to each worker, of its own clients, without a lock; and to the
+//! [`topics`] registry, which counts, and says which workers a message goes to.
+//!
 //! It knows nothing of Python, and opens no runtime: only threads.
 
 mod config;
@@ -14,16 +17,19 @@ mod connection;
 mod engine;
 pub mod events;
 mod listen;
+mod locks;
 pub mod mailbox;
 pub mod outbox;
 mod routes;
 mod session;
 mod slab;
+pub mod topics;
 pub mod wheel;
 mod worker;
 
 pub use config::{Admission, Admit, Config, Listen, Place, Role};
 pub use engine::Engine;
+pub use locks::contended;
 pub use routes::{Origins, Routes};
 pub use session::{Refusal, Session};
 pub use wirespeed_driver as driver;

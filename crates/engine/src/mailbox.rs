@@ -4,31 +4,13 @@
 //! wake-up is lost, and none is made while it is awake.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Locks that somebody else had, of all mailboxes and registries of this process: see [`contended`].
-static CONTENDED: AtomicU64 = AtomicU64::new(0);
+use crate::locks::lock;
 
-/// How often a thread had to wait for a lock on the way of a message, in this process.
-#[must_use]
-pub fn contended() -> u64 {
-    CONTENDED.load(Ordering::Relaxed)
-}
-
-/// Takes a lock, and counts if somebody has it. A panic of whoever had it changes nothing that is not
-/// consistent: everything under these locks is changed by calls that cannot panic half-way.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    match mutex.try_lock() {
-        Ok(guard) => guard,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            CONTENDED.fetch_add(1, Ordering::Relaxed);
-            mutex.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-    }
-}
+/// So many times as much as whoever waits puts in, whoever does not wait may.
+pub const HARD: usize = 4;
 
 /// What wakes a worker that waits for its sockets.
 pub trait Wake: Send + Sync {
@@ -66,7 +48,7 @@ pub struct Mailbox<C> {
 /// Why nothing was put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no room, and was none until the deadline.
+    /// There is no room, or was none until the deadline.
     Full,
     /// The worker has ended.
     Closed,
@@ -79,15 +61,18 @@ impl<C> Mailbox<C> {
         Self { inner: Mutex::new(inner), room: Condvar::new(), limit, waker }
     }
 
-    /// Puts something in, however much there is. Whether there is room for more: whoever can wait should, if
-    /// there is not.
+    /// Puts something in. Whether there is room for more: whoever can wait should, if there is not. Who does not
+    /// is refused at [`HARD`] times the limit; what has no bytes, which clients and their ends bound, is not.
     ///
     /// # Errors
-    /// The worker has ended.
+    /// There is far too much, or the worker has ended.
     pub fn put(&self, command: C, bytes: usize) -> Result<bool, Refused> {
         let mut inner = lock(&self.inner);
         if inner.closed {
             return Err(Refused::Closed);
+        }
+        if bytes > 0 && inner.bytes >= self.limit.saturating_mul(HARD) {
+            return Err(Refused::Full);
         }
         inner.commands.push_back(command);
         inner.bytes += bytes;

@@ -10,8 +10,9 @@ use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Refused};
 use crate::outbox::Pending;
+use crate::topics::{Pattern, Registry, WorkerId};
 use crate::worker::{Command, Key};
 
 /// What a session cannot do.
@@ -19,18 +20,38 @@ use crate::worker::{Command, Key};
 pub enum Refusal {
     /// It is over, or about to be.
     Closed,
+    /// Far more waits for its worker than may: see [`crate::Engine::wait_for_room`].
+    Full,
     /// There is no such message: see the reason.
     Invalid(SendError),
+    /// It subscribes to as many topics as it may, which are so many.
+    TooManySubscriptions(usize),
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Closed => Self::Closed,
+            Refused::Full => Self::Full,
+        }
+    }
 }
 
 /// See the module.
 #[derive(Clone)]
 pub struct Session(Arc<Shared>);
 
+/// Where sessions of one worker live.
+pub(crate) struct Home {
+    pub(crate) worker: WorkerId,
+    pub(crate) mailbox: Arc<Mailbox<Command>>,
+    pub(crate) registry: Arc<Registry>,
+}
+
 pub(crate) struct Shared {
     id: u64,
     key: Key,
-    mailbox: Arc<Mailbox<Command>>,
+    home: Arc<Home>,
     remote: Option<SocketAddr>,
     request: Request,
     subprotocol: Option<Box<str>>,
@@ -60,7 +81,7 @@ impl Session {
     pub(crate) fn new(
         id: u64,
         key: Key,
-        mailbox: Arc<Mailbox<Command>>,
+        home: Arc<Home>,
         remote: Option<SocketAddr>,
         request: Request,
         subprotocol: Option<String>,
@@ -68,7 +89,7 @@ impl Session {
         Self(Arc::new(Shared {
             id,
             key,
-            mailbox,
+            home,
             remote,
             request,
             subprotocol: subprotocol.map(String::into_boxed_str),
@@ -160,7 +181,40 @@ impl Session {
         }
         let size = message.size();
         let command = Command::Send(self.0.key, Pending { message, key });
-        self.0.mailbox.put(command, size).map_err(|_| Refusal::Closed)
+        Ok(self.0.home.mailbox.put(command, size)?)
+    }
+
+    /// Subscribes it to a topic, or to all that match a pattern: it gets what is published from now on. False: it
+    /// does already.
+    ///
+    /// # Errors
+    /// It is over, or subscribes to as much as one session may.
+    pub fn subscribe(&self, pattern: &Pattern) -> Result<bool, Refusal> {
+        if !self.is_open() {
+            return Err(Refusal::Closed);
+        }
+        let Home { worker, mailbox, registry } = &*self.0.home;
+        let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
+        // Put in while the account is held, so that it stands before or after what others publish.
+        let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
+            let _ = mailbox.put(command, 0); // its worker has ended: so has it
+        });
+        subscribed.map_err(|error| Refusal::TooManySubscriptions(error.limit))
+    }
+
+    /// Ends that; false: it does not subscribe to it.
+    pub fn unsubscribe(&self, pattern: &Pattern) -> bool {
+        let Home { mailbox, registry, .. } = &*self.0.home;
+        let command = Command::Unsubscribe(self.0.key, pattern.clone());
+        registry.unsubscribe(pattern, self.0.id, || {
+            let _ = mailbox.put(command, 0); // as above
+        })
+    }
+
+    /// What it subscribes to.
+    #[must_use]
+    pub fn topics(&self) -> Vec<Pattern> {
+        self.0.home.registry.patterns_of(self.0.id)
     }
 
     /// Closes it, with the closing handshake, after what was sent before. Again, or after its end: nothing.
@@ -177,7 +231,7 @@ impl Session {
         }
         if self.set_closed() {
             let command = Command::Close(self.0.key, code, reason.into());
-            let _ = self.0.mailbox.put(command, 0); // its worker has ended: so has it
+            let _ = self.0.home.mailbox.put(command, 0); // its worker has ended: so has it
         }
         Ok(())
     }

@@ -20,8 +20,9 @@ use crate::connection::{Client, Live, Opened, Opening, Turn};
 use crate::events::{Batch, Events};
 use crate::mailbox::{Mailbox, Wake};
 use crate::outbox::Pending;
-use crate::session::Session;
+use crate::session::{Home, Session};
 use crate::slab::Slab;
+use crate::topics::{Index, Pattern, Registry, Topic, WorkerId};
 use crate::wheel::Wheel;
 
 pub(crate) use crate::slab::Key;
@@ -46,6 +47,12 @@ pub(crate) enum Command {
     Send(Key, Pending),
     /// A message for all but one.
     Broadcast(Pending, Option<u64>),
+    /// A message for those that subscribe to the topic, but one.
+    Publish(Topic, Pending, Option<u64>),
+    /// The session with this number gets what matches.
+    Subscribe(Key, u64, Pattern),
+    /// It no longer does.
+    Unsubscribe(Key, Pattern),
     /// The closing handshake, after what was sent before.
     Close(Key, CloseCode, Box<str>),
     /// The same for all, and nobody is accepted any more.
@@ -87,13 +94,17 @@ pub(crate) struct Door {
 
 /// See the module.
 pub(crate) struct Worker {
-    number: usize,
+    home: Arc<Home>,
     common: Arc<Common>,
     poll: Poll,
     mailbox: Arc<Mailbox<Command>>,
     wake: Arc<dyn Wake>,
     doors: Vec<Door>,
     clients: Slab<Client>,
+    /// Which of them subscribe to what.
+    topics: Index<Key>,
+    /// Messages published here: a client that subscribes to one in several ways gets it once.
+    published: u64,
     /// Of what is due, and when: one entry for each client, as a rule.
     wheel: Wheel<Key>,
     /// Those that have something to read, and have had their turn.
@@ -113,7 +124,12 @@ pub(crate) struct Worker {
 }
 
 /// What a worker is made of before its thread begins.
-pub(crate) fn prepare(number: usize, common: Arc<Common>, doors: Vec<Door>) -> io::Result<Worker> {
+pub(crate) fn prepare(
+    worker: WorkerId,
+    common: Arc<Common>,
+    registry: Arc<Registry>,
+    doors: Vec<Door>,
+) -> io::Result<Worker> {
     let poll = Poll::new()?;
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let wake: Arc<dyn Wake> = Arc::new(move || {
@@ -125,7 +141,7 @@ pub(crate) fn prepare(number: usize, common: Arc<Common>, doors: Vec<Door>) -> i
         poll.registry().register(&mut SourceFd(&door.listener.as_raw_fd()), Token(index), Interest::READABLE)?;
     }
     Ok(Worker {
-        number,
+        home: Arc::new(Home { worker, mailbox: Arc::clone(&mailbox), registry }),
         common,
         poll,
         mailbox,
@@ -133,6 +149,8 @@ pub(crate) fn prepare(number: usize, common: Arc<Common>, doors: Vec<Door>) -> i
         accepting: (0..doors.len()).collect(),
         doors,
         clients: Slab::default(),
+        topics: Index::new(),
+        published: 0,
         wheel: Wheel::new(Instant::now()),
         again: VecDeque::new(),
         held: Vec::new(),
@@ -145,8 +163,8 @@ pub(crate) fn prepare(number: usize, common: Arc<Common>, doors: Vec<Door>) -> i
 }
 
 impl Worker {
-    pub(crate) fn mailbox(&self) -> Arc<Mailbox<Command>> {
-        Arc::clone(&self.mailbox)
+    pub(crate) fn home(&self) -> Arc<Home> {
+        Arc::clone(&self.home)
     }
 
     pub(crate) fn waker(&self) -> Arc<dyn Wake> {
@@ -207,7 +225,7 @@ impl Worker {
 
     /// Events may have room again: those that wait for it go on.
     fn look_for_room(&mut self) {
-        if !self.roomy && self.common.events.has_room(self.number, &self.wake) {
+        if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
             self.roomy = true;
             self.again.extend(self.held.drain(..));
         }
@@ -218,7 +236,7 @@ impl Worker {
         if !self.batch.is_empty() {
             let batch = std::mem::take(&mut self.batch);
             self.common.counters.received.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            self.roomy &= self.common.events.put(batch, self.number, &self.wake);
+            self.roomy &= self.common.events.put(batch, self.home.worker.index(), &self.wake);
         }
     }
 
@@ -355,7 +373,7 @@ impl Worker {
                 let (remote, socket) = (opening.remote, opening.take_socket());
                 let Some(socket) = socket else { return self.remove(key) };
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-                let session = Session::new(id, key, Arc::clone(&self.mailbox), remote, *request, subprotocol);
+                let session = Session::new(id, key, Arc::clone(&self.home), remote, *request, subprotocol);
                 self.batch.connected(&session);
                 common.counters.opened.fetch_add(1, Ordering::Relaxed);
                 common.counters.sessions.fetch_add(1, Ordering::Relaxed);
@@ -422,6 +440,11 @@ impl Worker {
             }
             Some(Client::Live(live)) => {
                 live.session.set_closed();
+                // Its account, and what of it has come here.
+                self.home.registry.remove_session(live.session.id());
+                for pattern in &live.subscriptions {
+                    self.topics.remove(pattern, key);
+                }
                 self.common.counters.sessions.fetch_sub(1, Ordering::Relaxed);
                 self.common.counters.dropped.fetch_add(live.dropped, Ordering::Relaxed);
                 self.batch.disconnected(&live.session, live.ended());
@@ -438,6 +461,21 @@ impl Worker {
             Command::Broadcast(message, except) => {
                 for key in self.clients.keys() {
                     self.push_unless(key, except, &message);
+                }
+            }
+            Command::Publish(topic, message, except) => self.publish(&topic, &message, except),
+            Command::Subscribe(key, id, pattern) => match self.clients.get_mut(key) {
+                Some(Client::Live(live)) => {
+                    self.topics.insert(&pattern, key);
+                    live.subscriptions.push(pattern);
+                }
+                // It has ended since, perhaps between the account and its end.
+                _ => drop(self.home.registry.remove_session(id)),
+            },
+            Command::Unsubscribe(key, pattern) => {
+                if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                    self.topics.remove(&pattern, key);
+                    live.subscriptions.retain(|other| *other != pattern);
                 }
             }
             Command::Close(key, code, reason) => {
@@ -458,6 +496,22 @@ impl Worker {
                         _ => self.remove(key),
                     }
                 }
+            }
+        }
+    }
+
+    fn publish(&mut self, topic: &Topic, message: &Pending, except: Option<u64>) {
+        self.published += 1;
+        for key in self.topics.matching(topic).flat_map(|set| set.iter()) {
+            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+            if std::mem::replace(&mut live.published, self.published) == self.published
+                || except == Some(live.session.id())
+            {
+                continue;
+            }
+            live.push(message.clone(), &self.common.config);
+            if !std::mem::replace(&mut live.dirty, true) {
+                self.dirty.push(key);
             }
         }
     }

@@ -200,10 +200,11 @@ fn a_mailbox_that_is_full_or_closed_says_so() {
     let mailbox = Mailbox::new(10, Arc::new(|| {}));
     assert_eq!((mailbox.put(1, 9), mailbox.has_room()), (Ok(true), true));
     assert_eq!((mailbox.put(2, 1), mailbox.has_room(), mailbox.bytes()), (Ok(false), false, 10));
+    assert_eq!((mailbox.put(5, 30), mailbox.put(6, 1), mailbox.put(7, 0)), (Ok(false), Err(Refused::Full), Ok(false)));
     assert_eq!(mailbox.wait_for_room(Some(Instant::now() + Duration::from_millis(10))), Err(Refused::Full));
     let mut taken = VecDeque::new();
     assert!(mailbox.take(&mut taken, false));
-    assert_eq!((Vec::from(taken), mailbox.wait_for_room(None)), (vec![1, 2], Ok(())));
+    assert_eq!((Vec::from(taken), mailbox.wait_for_room(None)), (vec![1, 2, 5, 7], Ok(())));
     mailbox.put(3, 1).unwrap();
     assert_eq!(mailbox.close(), [3]);
     assert_eq!((mailbox.put(4, 1), mailbox.wait_for_room(None)), (Err(Refused::Closed), Err(Refused::Closed)));

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{Client, PATIENCE, address, config};
@@ -15,7 +16,8 @@ use wirespeed_engine::driver::protocol::deflate::negotiate;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
-use wirespeed_engine::{Admission, Config, Engine, Role, Session};
+use wirespeed_engine::topics::{Pattern, Topic};
+use wirespeed_engine::{Admission, Config, Engine, Refusal, Role, Session};
 
 /// What happened, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +127,8 @@ fn events_come_in_order_and_answers_too() {
         assert!(session.send(MessageKind::Text, b"late").is_err());
         session.close(CloseCode::NORMAL_CLOSURE, "again").unwrap();
     }
-    assert_eq!(engine.counters().sessions.load(std::sync::atomic::Ordering::Relaxed), 0);
-    assert_eq!(engine.counters().connections.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(engine.counters().sessions.load(Ordering::Relaxed), 0);
+    assert_eq!(engine.counters().connections.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -296,4 +298,129 @@ fn stopping_tells_everybody_and_whoever_waits() {
         assert_eq!(client.end(), None);
     }
     assert!(engine.broadcast(MessageKind::Text, b"late", None).is_err());
+}
+
+fn pattern(text: &str) -> Pattern {
+    Pattern::new(text).unwrap()
+}
+
+fn publish(engine: &Engine, topic: &str, except: Option<&Session>) -> usize {
+    engine.publish(&Topic::new(topic).unwrap(), MessageKind::Text, topic.as_bytes(), except, None).unwrap().0
+}
+
+#[test]
+fn who_subscribes_gets_it_once_and_in_order() {
+    let engine = Engine::start(config()).unwrap();
+    let mut clients: Vec<_> = (0..8).map(|number| Client::open(&engine, &format!("/{number}"))).collect();
+    let mut sessions: Vec<_> = take(&engine, 8).into_iter().map(|(session, _)| session).collect();
+    sessions.sort_by_key(|session| session.path().to_owned());
+    for session in &sessions {
+        assert_eq!(session.subscribe(&pattern("prices.a")), Ok(true));
+        assert_eq!(session.subscribe(&pattern("prices.a")), Ok(false));
+    }
+    for session in &sessions[..4] {
+        session.subscribe(&pattern("prices.*")).unwrap();
+        session.subscribe(&pattern("prices.>")).unwrap();
+    }
+    assert_eq!(publish(&engine, "prices.a", None), 8);
+    assert_eq!(publish(&engine, "prices.b", None), 4);
+    assert_eq!(publish(&engine, "prices.b.c", Some(&sessions[0])), 3);
+    assert_eq!(publish(&engine, "prices.a", Some(&sessions[7])), 7);
+    assert_eq!(publish(&engine, "other", None), 0);
+    assert!(sessions[0].unsubscribe(&pattern("prices.*")) && !sessions[0].unsubscribe(&pattern("prices.*")));
+    assert!(sessions[0].unsubscribe(&pattern("prices.>")));
+    assert_eq!(sessions[0].topics(), [pattern("prices.a")]);
+    assert_eq!((publish(&engine, "prices.b", None), publish(&engine, "prices.a", None)), (3, 8));
+    for session in &sessions {
+        session.send(MessageKind::Text, b"end").unwrap();
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        let mut expected = vec!["prices.a"];
+        if number < 4 {
+            expected.push("prices.b");
+        }
+        if (1..4).contains(&number) {
+            expected.push("prices.b.c");
+        }
+        if number != 7 {
+            expected.push("prices.a");
+        }
+        if (1..4).contains(&number) {
+            expected.push("prices.b");
+        }
+        expected.extend(["prices.a", "end"]);
+        let received: Vec<_> = expected.iter().map(|_| client.receive_text()).collect();
+        assert_eq!(received, expected, "{number}");
+    }
+    // Who has gone is forgotten.
+    for client in &mut clients[..6] {
+        client.close(1000, "");
+    }
+    take(&engine, 6);
+    assert_eq!(publish(&engine, "prices.a", None), 2);
+    assert_eq!(sessions[0].subscribe(&pattern("prices.a")), Err(Refusal::Closed));
+    assert_eq!(engine.subscribers(&Topic::new("prices.a").unwrap()), 2);
+}
+
+#[test]
+fn subscribing_while_others_publish_misses_nothing_and_repeats_nothing() {
+    let engine = Arc::new(Engine::start(config()).unwrap());
+    let mut clients: Vec<_> = (0..6).map(|_| Client::open(&engine, "/")).collect();
+    let sessions: Vec<_> = take(&engine, 6).into_iter().map(|(session, _)| session).collect();
+    let topic = Topic::new("a.b").unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Numbers in order; each of them goes to so many sessions.
+    let publisher = std::thread::spawn({
+        let (engine, stop) = (Arc::clone(&engine), Arc::clone(&stop));
+        move || {
+            let mut counts = Vec::new();
+            while !stop.load(Ordering::Relaxed) || counts.len() < 1000 {
+                let text = counts.len().to_string();
+                let (count, room) = engine.publish(&topic, MessageKind::Text, text.as_bytes(), None, None).unwrap();
+                counts.push(count);
+                if !room {
+                    engine.wait_for_room(None).unwrap();
+                }
+            }
+            counts
+        }
+    });
+    let changing: Vec<_> = sessions
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(number, session)| {
+            std::thread::spawn(move || {
+                let pattern = pattern(["a.b", "a.*", ">"][number % 3]);
+                for _ in 0..200 {
+                    assert_eq!(session.subscribe(&pattern), Ok(true));
+                    std::thread::sleep(Duration::from_micros(300));
+                    assert!(session.unsubscribe(&pattern));
+                }
+                session.send(MessageKind::Text, b"end").unwrap();
+            })
+        })
+        .collect();
+    let reading: Vec<_> = clients
+        .drain(..)
+        .map(|mut client| {
+            std::thread::spawn(move || {
+                let mut numbers: Vec<usize> = Vec::new();
+                while let Ok(number) = client.receive_text().parse() {
+                    numbers.push(number);
+                }
+                numbers
+            })
+        })
+        .collect();
+    changing.into_iter().for_each(|thread| thread.join().unwrap());
+    stop.store(true, Ordering::Relaxed);
+    let counts = publisher.join().unwrap();
+    let mut received = vec![0; counts.len()];
+    for thread in reading {
+        let numbers = thread.join().unwrap();
+        assert!(numbers.is_sorted_by(|one, other| one < other), "in order, and none twice");
+        numbers.into_iter().for_each(|number| received[number] += 1);
+    }
+    assert_eq!(received, counts, "as many as each was said to go to");
 }
