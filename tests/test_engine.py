@@ -90,6 +90,53 @@ def test_what_a_session_cannot_say() -> None:
         assert event.session.is_open
 
 
+def test_topics() -> None:
+    with Engine("127.0.0.1", workers=2, max_subscriptions=3) as engine, dial(engine) as one, dial(engine) as two:
+        first, second = (event.session for event in take(engine, 2))
+        if first.remote_address != one.local_address:
+            first, second = second, first
+        assert first.subscribe("prices.*")
+        assert not first.subscribe("prices.*")
+        assert first.subscribe("prices.>")
+        assert second.subscribe("prices.a")
+        assert sorted(first.topics) == ["prices.*", "prices.>"]
+        assert engine.publish("prices.a", "for both") == 2
+        assert engine.publish("prices.a", b"for one", exclude=second, key="a") == 1
+        assert engine.publish("prices.a.b", "deep") == 1
+        assert engine.publish("other", "nobody") == 0
+        assert engine.subscribers("prices.a") == 2
+        assert first.unsubscribe("prices.>")
+        assert not first.unsubscribe("prices.>")
+        assert engine.publish("prices.a.b", "deep") == 0
+        assert [one.recv(20), one.recv(20), one.recv(20), two.recv(20)] == ["for both", b"for one", "deep", "for both"]
+        assert second.subscribe("b")
+        assert second.subscribe("c")
+        with pytest.raises(RuntimeError, match="subscribes to 3 topics"):
+            second.subscribe("d")
+        with pytest.raises(ValueError, match=r'topic "a\.\.b": .*segment'):
+            second.subscribe("a..b")
+        with pytest.raises(ValueError, match=r'topic "a\.\*"'):
+            engine.publish("a.*", "x")
+
+
+def test_who_does_not_wait_for_room_is_refused() -> None:
+    """A publisher that ignores everything cannot fill the memory; one that waits goes on."""
+    with Engine("127.0.0.1", workers=1, mailbox_limit=1) as engine, dial(engine) as ws:
+        (event,) = take(engine, 1)
+        event.session.subscribe("news")
+        refused = 0
+        for number in range(5000):
+            while True:
+                try:
+                    assert engine.publish("news", str(number)) == 1
+                    break
+                except BlockingIOError:
+                    refused += 1
+                    assert engine.wait_for_room(20)
+        assert refused
+        assert [ws.recv(20) for _ in range(5000)] == [str(number) for number in range(5000)]
+
+
 def test_stopping_ends_the_batches_of_another_thread() -> None:
     engine = Engine("127.0.0.1")
     seen: list[Event] = []

@@ -829,10 +829,41 @@ class Session:
             Whether there is room for more: whoever can wait should, if not, by ``engine.wait_for_room()``.
 
         Raises:
+            BlockingIOError: Far more waits to be sent than may.
             InvalidState: The session is closed.
             TypeError: It is neither ``str`` nor has it a buffer.
             UnicodeError: It is no UTF-8.
         """
+
+    def subscribe(self, topic: str) -> bool:
+        """Subscribe the session to what is published from now on.
+
+        Args:
+            topic: A topic, segments between dots as in ``"prices.EURUSD"``, 255 bytes at most; or a pattern, in which
+                ``*`` stands for one segment, and ``>`` at the end for one or more.
+
+        Returns:
+            Whether it did not subscribe to it before.
+
+        Raises:
+            InvalidState: The session is closed.
+            RuntimeError: It subscribes to as many topics as it may, ``max_subscriptions``.
+            ValueError: It is no topic; the text says what is wrong and where.
+        """
+
+    def unsubscribe(self, topic: str) -> bool:
+        """End that.
+
+        Returns:
+            Whether it did subscribe to it.
+
+        Raises:
+            ValueError: It is no topic.
+        """
+
+    @property
+    def topics(self) -> list[str]:
+        """What it subscribes to, in no order."""
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the session, after everything that was sent to it before. Again, or after its end: nothing.
@@ -913,6 +944,8 @@ class NativeEngine:
         close_timeout: float,
         outbox_limit: int,
         policy: str,
+        mailbox_limit: int,
+        max_subscriptions: int,
         max_events: int,
         max_event_bytes: int,
         max_connections: int | None,
@@ -945,6 +978,41 @@ class NativeEngine:
             InvalidState: The engine has stopped.
             RuntimeError: It has not started.
         """
+
+    def publish(
+        self,
+        topic: str,
+        message: str | Buffer,
+        *,
+        text: bool | None = None,
+        exclude: Session | None = None,
+        key: str | None = None,
+    ) -> int:
+        """Send a message to the sessions that subscribe to a topic. It is encoded once; from any thread.
+
+        Args:
+            topic: Its name, without wildcards.
+            message: ``str`` is sent as text, anything with a buffer as binary.
+            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
+            exclude: A session that does not get it.
+            key: What it is about: with ``policy="conflate"`` it replaces the message of the same key that a session
+                waits for.
+
+        Returns:
+            How many sessions it goes to.
+
+        Raises:
+            BlockingIOError: Far more waits to be sent than may: see :attr:`has_room`.
+            InvalidState: The engine has stopped.
+            ValueError: It is no topic; the text says what is wrong and where.
+        """
+
+    def subscribers(self, topic: str) -> int:
+        """Return how many sessions subscribe to a topic, by its name or by wildcards."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for more to be sent: whoever can wait should, if not."""
 
     def wait_for_room(self, timeout: float | None = None) -> bool:
         """Wait until there is room for more to be sent.

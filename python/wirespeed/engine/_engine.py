@@ -50,6 +50,9 @@ class Engine(NativeEngine):
         outbox_limit: Bytes that may wait for one session, 1 MiB by default.
         policy: What becomes of what is more: ``"disconnect"``, the default, ends the session with code 1013;
             ``"drop_oldest"`` and ``"drop_newest"`` drop messages, ``"conflate"`` the one with the same key.
+        mailbox_limit: Bytes of what is sent that may wait for one thread, 4 MiB by default: then there is no room, and
+            at four times that whoever does not wait is refused.
+        max_subscriptions: Topics and patterns that one session may subscribe to, 1,024 by default.
         max_events: Events that may wait to be taken, 65,536 by default: while there are more, nothing is read.
         max_event_bytes: The same in bytes of their messages, 64 MiB by default.
         max_connections: Clients at most; the default is as many as there are descriptors.
@@ -76,6 +79,8 @@ class Engine(NativeEngine):
         close_timeout: float = 10,
         outbox_limit: int = 2**20,
         policy: Policy = "disconnect",
+        mailbox_limit: int = 4 * 2**20,
+        max_subscriptions: int = 1024,
         max_events: int = 65_536,
         max_event_bytes: int = 64 * 2**20,
         max_connections: int | None = None,
@@ -101,6 +106,8 @@ class Engine(NativeEngine):
             close_timeout=close_timeout,
             outbox_limit=outbox_limit,
             policy=policy,
+            mailbox_limit=mailbox_limit,
+            max_subscriptions=max_subscriptions,
             max_events=max_events,
             max_event_bytes=max_event_bytes,
             max_connections=max_connections,

@@ -70,7 +70,7 @@ impl NativeEngine {
     }
 
     /// What the constructor of the class above was given.
-    #[pyo3(signature = (listen, *, workers, origins, subprotocols, compression, max_size, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, max_events, max_event_bytes, max_connections))]
+    #[pyo3(signature = (listen, *, workers, origins, subprotocols, compression, max_size, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, max_connections))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn _configure(
         &self,
@@ -86,6 +86,8 @@ impl NativeEngine {
         close_timeout: f64,
         outbox_limit: usize,
         policy: &str,
+        mailbox_limit: usize,
+        max_subscriptions: usize,
         max_events: usize,
         max_event_bytes: usize,
         max_connections: Option<usize>,
@@ -127,6 +129,8 @@ impl NativeEngine {
             close_timeout: seconds("close_timeout", Some(close_timeout))?.unwrap_or_default(),
             outbox_limit,
             policy,
+            mailbox_limit,
+            max_subscriptions,
             max_events,
             max_event_bytes,
             max_connections: max_connections.unwrap_or(usize::MAX),
@@ -235,6 +239,35 @@ impl NativeEngine {
             .map_err(|refusal| refused(message.py(), refusal))
     }
 
+    /// Sends a message to the sessions that subscribe to the topic, but `exclude`; how many they are.
+    #[pyo3(signature = (topic, message, *, text = None, exclude = None, key = None))]
+    fn publish(
+        &self,
+        topic: &str,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        exclude: Option<PyRef<'_, PySession>>,
+        key: Option<&str>,
+    ) -> PyResult<usize> {
+        let engine = self.running()?;
+        let topic = super::session::topic(topic)?;
+        let except = exclude.as_ref().map(|session| &session.session);
+        with_message(message, text, |kind, bytes| engine.publish(&topic, kind, bytes, except, key.map(Arc::from)))?
+            .map(|(count, _)| count)
+            .map_err(|refusal| refused(message.py(), refusal))
+    }
+
+    /// How many sessions subscribe to a topic.
+    fn subscribers(&self, topic: &str) -> PyResult<usize> {
+        Ok(self.running()?.subscribers(&super::session::topic(topic)?))
+    }
+
+    /// Whether there is room for more.
+    #[getter]
+    fn has_room(&self) -> PyResult<bool> {
+        Ok(self.running()?.wait_for_room(Some(Instant::now())).is_ok())
+    }
+
     /// Waits until there is room for more; false: not in time.
     #[pyo3(signature = (timeout = None))]
     fn wait_for_room(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
@@ -286,7 +319,7 @@ impl NativeEngine {
         stats.set_item("messages_dropped", counters.dropped.load(Ordering::Relaxed))?;
         stats.set_item("events_waiting", events)?;
         stats.set_item("event_bytes_waiting", bytes)?;
-        stats.set_item("locks_contended", wirespeed_engine::mailbox::contended())?;
+        stats.set_item("locks_contended", wirespeed_engine::contended())?;
         Ok(stats)
     }
 }

@@ -1,13 +1,17 @@
 //! One client of the engine, for Python: a handle that may be used from any thread, also after its end.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::CloseCode;
+use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Refusal, Session};
 
 use crate::{errors, headers, source};
+
+/// "Resource temporarily unavailable", of Linux and, as `errno` has it, most others.
+const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
 
 /// See the module.
 #[pyclass(frozen, weakref, name = "Session", module = "wirespeed.engine")]
@@ -39,7 +43,23 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
     match refusal {
         Refusal::Invalid(error) => errors::refused(py, error),
         Refusal::Closed => errors::session_closed(py),
+        Refusal::Full => PyBlockingIOError::new_err((
+            EAGAIN,
+            "more waits to be sent than may: wait with engine.wait_for_room() when send, publish or broadcast say so",
+        )),
+        Refusal::TooManySubscriptions(limit) => {
+            PyRuntimeError::new_err(format!("the session subscribes to {limit} topics, as many as it may"))
+        }
     }
+}
+
+fn pattern(text: &str) -> PyResult<Pattern> {
+    Pattern::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
+}
+
+/// The name of a topic.
+pub(super) fn topic(text: &str) -> PyResult<Topic> {
+    Topic::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
 }
 
 #[pymethods]
@@ -92,6 +112,22 @@ impl PySession {
     fn send(&self, message: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<bool> {
         with_message(message, text, |kind, bytes| self.session.send(kind, bytes))?
             .map_err(|refusal| refused(message.py(), refusal))
+    }
+
+    /// Subscribes the session to a topic, or to all that match a pattern; false: it does already.
+    fn subscribe(&self, py: Python<'_>, topic: &str) -> PyResult<bool> {
+        self.session.subscribe(&pattern(topic)?).map_err(|refusal| refused(py, refusal))
+    }
+
+    /// Ends that; false: it does not subscribe to it.
+    fn unsubscribe(&self, topic: &str) -> PyResult<bool> {
+        Ok(self.session.unsubscribe(&pattern(topic)?))
+    }
+
+    /// What it subscribes to.
+    #[getter]
+    fn topics(&self) -> Vec<String> {
+        self.session.topics().iter().map(ToString::to_string).collect()
     }
 
     /// Closes the session, after everything that was sent to it before.
