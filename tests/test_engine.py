@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
+import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wirespeed
-from wirespeed.engine import Connected, Disconnected, Engine, Event, Message, Session
+from wirespeed.engine import JWT, Connected, Disconnected, Engine, Event, Message, Session
 from wirespeed.sync import ClientConnection, connect
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -119,6 +123,82 @@ def test_topics() -> None:
             engine.publish("a.*", "x")
 
 
+SECRET = "a secret of at least thirty-two bytes"
+
+
+def token(key: str = SECRET, **claims: Any) -> str:
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    signed = f"{part(json.dumps({'alg': 'HS256', 'typ': 'JWT'}).encode())}.{part(json.dumps(claims).encode())}"
+    return f"{signed}.{part(hmac.digest(key.encode(), signed.encode(), 'sha256'))}"
+
+
+def test_tokens() -> None:
+    auth = JWT(SECRET, "HS256", audience="games", cookie="session", query="token", subprotocol="bearer.")
+    assert repr(auth) == "<JWT>"
+    good = token(sub="ann", exp=time.time() // 1 + 60, aud="games", topics={"allow": ["a.*"]}, level=7)
+    with Engine("127.0.0.1", auth=auth, subprotocols=["chat"]) as engine:
+        places: list[dict[str, Any]] = [
+            {"additional_headers": {"Cookie": f"other=1; session={good}"}},
+            {"additional_headers": {"Authorization": f"Bearer {good}"}},
+            {"subprotocols": ["chat", f"bearer.{good}"]},
+        ]
+        for options in places:
+            with dial(engine, **options):
+                (event,) = take(engine, 1)
+                session = event.session
+                assert session.user == "ann"
+                assert session.claims is not None
+                assert session.claims["level"] == 7
+                assert session.subprotocol == ("chat" if "subprotocols" in options else None)
+                assert session.subscribe("a.b")
+                with pytest.raises(PermissionError, match="does not allow"):
+                    session.subscribe("b")
+            take(engine, 1)
+        with dial(engine, f"/?token={good}"):
+            take(engine, 1)
+        take(engine, 1)
+        for bad, status in [
+            (token(sub="ann", exp=1, aud="games"), 401),
+            (token("another secret, and also long enough", sub="ann", exp=2**33, aud="games"), 401),
+            (token(sub="ann", exp=2**33, aud="others"), 403),
+        ]:
+            with pytest.raises(wirespeed.InvalidStatus) as info:
+                dial(engine, additional_headers={"Authorization": f"Bearer {bad}"})
+            assert info.value.response.status_code == status
+            assert bad not in str(info.value.response.body)
+        with pytest.raises(wirespeed.InvalidStatus) as info:
+            dial(engine)
+        assert info.value.response.headers["WWW-Authenticate"].startswith("Bearer")
+    with Engine("127.0.0.1") as engine, dial(engine):
+        (event,) = take(engine, 1)
+        assert (event.session.user, event.session.claims) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "text"),
+    [
+        (("short", "HS256"), {}, ValueError, "key"),
+        ((SECRET, "HS1"), {}, ValueError, "HS1"),
+        ((SECRET, ["HS256", "RS256"]), {}, ValueError, "RS256"),
+        ((SECRET, "RS256"), {}, ValueError, "key"),
+        ((SECRET,), {}, ValueError, "algorithms"),
+        ((None, "HS256"), {}, TypeError, "key"),
+        ((SECRET, "HS256"), {"jwks": "keys.json"}, TypeError, "both"),
+        ((1, "HS256"), {}, TypeError, "key must be str or bytes"),
+        ((SECRET, "HS256"), {"header": False}, ValueError, "nowhere"),
+        ((None, "RS256"), {"jwks": "/nowhere/keys.json"}, OSError, "/nowhere/keys.json"),
+    ],
+)
+def test_what_verifies_no_tokens(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text) as info:
+        JWT(*arguments, **options)
+    assert SECRET not in str(info.value)
+
+
 def test_who_does_not_wait_for_room_is_refused() -> None:
     """A publisher that ignores everything cannot fill the memory; one that waits goes on."""
     with Engine("127.0.0.1", workers=1, mailbox_limit=1) as engine, dial(engine) as ws:
@@ -140,8 +220,13 @@ def test_who_does_not_wait_for_room_is_refused() -> None:
 def test_stopping_ends_the_batches_of_another_thread() -> None:
     engine = Engine("127.0.0.1")
     seen: list[Event] = []
+
+    def gather() -> None:
+        for batch in engine.batches():
+            seen.extend(batch)
+
     with engine:
-        thread = threading.Thread(target=lambda: [seen.extend(batch) for batch in engine.batches()])
+        thread = threading.Thread(target=gather)
         thread.start()
         with dial(engine) as ws:
             ws.send("hello")

@@ -6,6 +6,7 @@ Private, except for the methods that :class:`wirespeed.ClientConnection`, :class
 
 import asyncio
 import collections
+import os
 import selectors
 import ssl
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "ConnectedSocket",
     "Disconnected",
     "Handshake",
+    "JWT",
     "LoopState",
     "Message",
     "NativeEngine",
@@ -787,6 +789,58 @@ def broadcast(
     """
 
 @final
+class JWT:
+    """How the tokens of clients are verified (RFC 7519), before they become sessions.
+
+    A token with a claim ``topics``, ``{"allow": [...], "deny": [...]}``, may subscribe to what these patterns
+    allow, and ``deny`` wins; ``{user}`` in them stands for the claim ``sub``. A session ends with its token, by code
+    1008.
+
+    Args:
+        key: The secret for ``HS...``, or the public key for the others as PEM.
+        algorithms: One or several of HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 and
+            EdDSA, of the same family.
+        jwks: Instead of a key, the path of a set of keys (RFC 7517), which is read again when the file has changed.
+        previous_key: A key to accept besides, for as long as tokens that it has signed are still about.
+        key_id: The ``kid`` that tokens must have.
+        previous_key_id: That of the previous key.
+        issuer: The ``iss`` that tokens must have.
+        audience: Who we are: one or several, of which tokens must have one in ``aud``.
+        leeway: Seconds that the issuer's clock may differ from ours, 30 by default.
+        required: Claims that tokens must have; ``exp`` and ``sub`` by default.
+        max_token: Bytes of a token at most, 8,192 by default.
+        cookie: Name of a cookie to look in, first.
+        header: Whether to look in ``Authorization: Bearer``, next.
+        query: Name of a parameter of the query to look in, then. It will be in the logs of proxies.
+        subprotocol: Prefix of a subprotocol that is the token, last: what browsers can send without a cookie.
+
+    Raises:
+        OSError: The set of keys cannot be read.
+        TypeError: There is no key, or there are two.
+        ValueError: The key is none for the algorithms, or too short; the text names the argument.
+    """
+
+    def __new__(
+        cls,
+        key: str | bytes | None = None,
+        algorithms: str | Sequence[str] | None = None,
+        *,
+        jwks: str | os.PathLike[str] | None = None,
+        previous_key: str | bytes | None = None,
+        key_id: str | None = None,
+        previous_key_id: str | None = None,
+        issuer: str | None = None,
+        audience: str | Sequence[str] | None = None,
+        leeway: int = 30,
+        required: Sequence[str] | None = None,
+        max_token: int = 8192,
+        cookie: str | None = None,
+        header: bool = True,
+        query: str | None = None,
+        subprotocol: str | None = None,
+    ) -> Self: ...
+
+@final
 class Session:
     """A client of an engine. It may be kept, and used from any thread, also after its end.
 
@@ -796,6 +850,8 @@ class Session:
         query: What follows its question mark, not decoded; empty if there is nothing.
         remote_address: Address and port of the client; ``None`` at a Unix socket.
         subprotocol: The subprotocol that was chosen.
+        user: Who it is by its token, the claim ``sub``; ``None`` where no token is asked for.
+        claims: What else its token says, a new ``dict`` each time; ``None`` likewise.
         is_open: Whether messages are accepted for it.
         queued: Bytes that wait because the client does not read as fast, a moment ago.
     """
@@ -814,6 +870,10 @@ class Session:
     def remote_address(self) -> tuple[str, int] | None: ...
     @property
     def subprotocol(self) -> Subprotocol | None: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def claims(self) -> dict[str, Any] | None: ...
     @property
     def is_open(self) -> bool: ...
     @property
@@ -847,6 +907,7 @@ class Session:
 
         Raises:
             InvalidState: The session is closed.
+            PermissionError: Its token does not allow it.
             RuntimeError: It subscribes to as many topics as it may, ``max_subscriptions``.
             ValueError: It is no topic; the text says what is wrong and where.
         """
@@ -933,6 +994,7 @@ class NativeEngine:
         self,
         listen: Sequence[tuple[str | None, int, str | None, ServerTLS | None]],
         *,
+        auth: JWT | None,
         workers: int,
         origins: Sequence[str] | None,
         subprotocols: Sequence[str],

@@ -10,6 +10,8 @@ use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
+use crate::auth::Jwt;
+use crate::auth::acl::{AclOptions, Unsaid};
 use crate::outbox::Policy;
 
 /// Where clients connect to.
@@ -73,6 +75,10 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Threads that serve; 0: one for each core.
     pub workers: usize,
+    /// Who the clients are, by their tokens: asked before [`Self::admit`]. `None`: nobody is asked.
+    pub auth: Option<Arc<Jwt>>,
+    /// What their tokens allow them to subscribe to.
+    pub acl: AclOptions,
     /// Who gets a session.
     pub admit: Arc<Admit>,
     /// Of what clients send.
@@ -108,6 +114,8 @@ impl Default for Config {
         Self {
             listen: Vec::new(),
             workers: 0,
+            auth: None,
+            acl: AclOptions { unsaid: Unsaid::All, ..AclOptions::default() },
             admit: Arc::new(|_, _| Admission::Accept {
                 role: Role::Events,
                 subprotocol: None,

@@ -2,22 +2,26 @@
 //! called by, and when, is the worker's.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use wirespeed_driver::drive::{Progress, Reading};
 use wirespeed_driver::opening::{Carrier, Moved, Server};
 use wirespeed_driver::peer::{Failure, PeerEvent};
-use wirespeed_driver::protocol::handshake::{self, Request, Response, ServerConfig};
+use wirespeed_driver::protocol::handshake::{
+    self, Header, HeaderList, Request, Response, ServerConfig, ServerHandshake,
+};
 use wirespeed_driver::protocol::{CloseCode, Payload};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::write_queue::Flushed;
 use wirespeed_driver::{Drive, Keepalive, Peer};
 
+use crate::auth::acl::AclOptions;
+use crate::auth::{Denied, Head, Jwt};
 use crate::config::{Admission, Config, Role};
 use crate::events::{Batch, Ended};
 use crate::outbox::{Outbox, Pending, Pushed};
-use crate::session::Session;
+use crate::session::{About, Session, User};
 use crate::topics::Pattern;
 
 /// Reads of one connection in one turn: then others have theirs.
@@ -34,7 +38,7 @@ pub(crate) enum Opened {
     /// There will be no session.
     Over,
     /// There is one.
-    Session(Box<Peer<Vec<u8>>>, Box<Request>, Role, Option<String>),
+    Session(Box<Peer<Vec<u8>>>, Box<About>, Role),
 }
 
 /// A client that has no session yet.
@@ -42,7 +46,7 @@ pub(crate) struct Opening {
     server: Option<Server>,
     carrier: Carrier,
     socket: Option<Socket>,
-    pub(crate) remote: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
 }
 
 impl Opening {
@@ -87,13 +91,15 @@ impl Opening {
     fn answer(&mut self, config: &Config) -> Option<Opened> {
         let server = self.server.as_mut()?;
         let refusal = match Self::judge(server, self.remote, config) {
-            Ok((response, role, subprotocol)) => {
+            Ok((response, role, subprotocol, user)) => {
                 let now = Instant::now();
                 let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
                 let (mut peer, handshake) = self.server.take()?.finish(config.limits, keepalive)?;
                 peer.link.send_head(&response.to_bytes());
                 let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
-                return Some(Opened::Session(Box::new(peer), Box::new(request), role, subprotocol));
+                let subprotocol = subprotocol.map(String::into_boxed_str);
+                let about = About { remote: self.remote, request, subprotocol, user };
+                return Some(Opened::Session(Box::new(peer), Box::new(about), role));
             }
             Err(response) => response,
         };
@@ -105,14 +111,20 @@ impl Opening {
         server: &Server,
         remote: Option<SocketAddr>,
         config: &Config,
-    ) -> Result<(Response, Role, Option<String>), Response> {
+    ) -> Result<(Response, Role, Option<String>, Option<User>), Response> {
         let handshake = server.handshake();
         let failed = |error| handshake.reject_error(&error);
         let request = handshake.request().ok_or_else(|| Response::new(500, Default::default()))?;
+        // What is no WebSocket is told so, and not that it lacks a token.
+        handshake.check().map_err(failed)?;
+        let user = match &config.auth {
+            None => None,
+            Some(auth) => Some(identify(auth, &config.acl, request).map_err(|denied| refusal(handshake, &denied))?),
+        };
         match (config.admit)(request, remote) {
             Admission::Accept { role, subprotocol, headers } => {
                 let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
-                Ok((accepted.response, role, subprotocol))
+                Ok((accepted.response, role, subprotocol, user))
             }
             Admission::Refuse { status, headers, body } => {
                 Err(handshake.reject(status, &headers, &body).unwrap_or_else(failed))
@@ -120,6 +132,44 @@ impl Opening {
             Admission::Respond(response) => Err(response),
         }
     }
+}
+
+struct Fields<'a>(&'a Request);
+
+impl Head for Fields<'_> {
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.0.headers.iter().filter(move |field| field.name().eq_ignore_ascii_case(name)).map(Header::value)
+    }
+
+    fn target(&self) -> &str {
+        &self.0.target
+    }
+}
+
+/// Who it is, and what he may.
+fn identify(auth: &Jwt, acl: &AclOptions, request: &Request) -> Result<User, Denied> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    // It looks no more often than once a second; what it cannot read leaves the keys that there are.
+    let _ = auth.refresh(now);
+    let identity = auth.verify(&Fields(request), now)?;
+    let rights = acl.rights(&identity)?;
+    let left = identity.expires.map(|at| Duration::from_secs(at.saturating_sub(now)));
+    // A token that is good for longer than clocks go is good for ever.
+    let expires = left.and_then(|left| Instant::now().checked_add(left));
+    Ok(User { identity, rights, expires })
+}
+
+fn refusal(handshake: &ServerHandshake, denied: &Denied) -> Response {
+    let mut headers = HeaderList::new();
+    let fields = [("WWW-Authenticate", denied.challenge()), ("Content-Type", Some("text/plain; charset=utf-8"))];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            let _ = headers.push(name, value); // constants, and valid
+        }
+    }
+    handshake
+        .reject(denied.status(), &headers, denied.client_text().as_bytes())
+        .unwrap_or_else(|error| handshake.reject_error(&error))
 }
 
 /// What a turn of a session has come to.
@@ -317,10 +367,8 @@ impl Live {
     /// When [`Self::handle_deadline`] is due.
     pub(crate) fn deadline(&self, now: Instant, config: &Config) -> Option<Instant> {
         let closing = self.blocked.filter(|_| self.closing.is_some()).map(|since| since + config.close_timeout);
-        match (self.drive.deadline(now), closing) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        let expires = self.session.expires().filter(|_| !self.is_ending());
+        [self.drive.deadline(now), closing, expires].into_iter().flatten().min()
     }
 
     /// Sees to what is due. `held`: nothing is read at present.
@@ -328,6 +376,10 @@ impl Live {
         // What was to leave before the close frame does not.
         if self.closing.is_some() && self.blocked.is_some_and(|since| since + config.close_timeout <= now) {
             return self.abort();
+        }
+        if self.session.expires().is_some_and(|expires| expires <= now) {
+            // RFC 6455 7.4.1, 1008: "a message that violates its policy".
+            self.close(CloseCode::POLICY_VIOLATION, "token expired".into());
         }
         let reading = if held { Reading::Paused } else { Reading::Going };
         let _ = self.drive.handle_deadline(now, reading);

@@ -12,6 +12,7 @@
 //!
 //! It knows nothing of Python, and opens no runtime: only threads.
 
+pub mod auth;
 mod config;
 mod connection;
 mod engine;

@@ -5,11 +5,14 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
+use crate::auth::Identity;
+use crate::auth::acl::Rights;
 use crate::mailbox::{Mailbox, Refused};
 use crate::outbox::Pending;
 use crate::topics::{Pattern, Registry, WorkerId};
@@ -24,6 +27,8 @@ pub enum Refusal {
     Full,
     /// There is no such message: see the reason.
     Invalid(SendError),
+    /// Its token does not allow it.
+    Denied,
     /// It subscribes to as many topics as it may, which are so many.
     TooManySubscriptions(usize),
 }
@@ -48,13 +53,27 @@ pub(crate) struct Home {
     pub(crate) registry: Arc<Registry>,
 }
 
+/// What is known of a client when its session begins.
+pub(crate) struct About {
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) request: Request,
+    pub(crate) subprotocol: Option<Box<str>>,
+    pub(crate) user: Option<User>,
+}
+
+/// Who it is, by its token.
+pub(crate) struct User {
+    pub(crate) identity: Identity,
+    pub(crate) rights: Rights,
+    /// When the token is good no longer.
+    pub(crate) expires: Option<Instant>,
+}
+
 pub(crate) struct Shared {
     id: u64,
     key: Key,
     home: Arc<Home>,
-    remote: Option<SocketAddr>,
-    request: Request,
-    subprotocol: Option<Box<str>>,
+    about: About,
     /// Messages are accepted.
     open: AtomicBool,
     /// Bytes that wait for the client, as of the worker's last look.
@@ -73,26 +92,17 @@ impl Eq for Session {}
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The target may hold a token.
-        f.debug_struct("Session").field("id", &self.0.id).field("remote", &self.0.remote).finish_non_exhaustive()
+        f.debug_struct("Session").field("id", &self.0.id).field("remote", &self.0.about.remote).finish_non_exhaustive()
     }
 }
 
 impl Session {
-    pub(crate) fn new(
-        id: u64,
-        key: Key,
-        home: Arc<Home>,
-        remote: Option<SocketAddr>,
-        request: Request,
-        subprotocol: Option<String>,
-    ) -> Self {
+    pub(crate) fn new(id: u64, key: Key, home: Arc<Home>, about: About) -> Self {
         Self(Arc::new(Shared {
             id,
             key,
             home,
-            remote,
-            request,
-            subprotocol: subprotocol.map(String::into_boxed_str),
+            about,
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
             attachment: OnceLock::new(),
@@ -108,31 +118,47 @@ impl Session {
     /// Where the client is; `None` of a Unix socket.
     #[must_use]
     pub fn remote_address(&self) -> Option<SocketAddr> {
-        self.0.remote
+        self.0.about.remote
     }
 
     /// The path of the request's target, not decoded.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.0.request.target.split(['?', '#']).next().unwrap_or_default()
+        self.0.about.request.target.split(['?', '#']).next().unwrap_or_default()
     }
 
     /// The query of the request's target, not decoded, without its question mark; empty if there is none.
     #[must_use]
     pub fn query(&self) -> &str {
-        self.0.request.target.split_once('?').map_or("", |(_, query)| query)
+        self.0.about.request.target.split_once('?').map_or("", |(_, query)| query)
     }
 
     /// The header fields of the request.
     #[must_use]
     pub fn headers(&self) -> &HeaderList {
-        &self.0.request.headers
+        &self.0.about.request.headers
     }
 
     /// The subprotocol that was chosen.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
-        self.0.subprotocol.as_deref()
+        self.0.about.subprotocol.as_deref()
+    }
+
+    /// Who it is, by its token; `None` where none is asked for.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.0.about.user.as_ref().map(|user| &user.identity)
+    }
+
+    /// What its token allows; `None` where none is asked for: everything.
+    #[must_use]
+    pub fn rights(&self) -> Option<&Rights> {
+        self.0.about.user.as_ref().map(|user| &user.rights)
+    }
+
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.0.about.user.as_ref()?.expires
     }
 
     /// Whether messages are accepted for it.
@@ -188,10 +214,13 @@ impl Session {
     /// does already.
     ///
     /// # Errors
-    /// It is over, or subscribes to as much as one session may.
+    /// It is over, subscribes to as much as one session may, or its token does not allow it.
     pub fn subscribe(&self, pattern: &Pattern) -> Result<bool, Refusal> {
         if !self.is_open() {
             return Err(Refusal::Closed);
+        }
+        if self.rights().is_some_and(|rights| !rights.subscribe.may(pattern.as_str())) {
+            return Err(Refusal::Denied);
         }
         let Home { worker, mailbox, registry } = &*self.0.home;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());

@@ -369,18 +369,21 @@ impl Worker {
         match opening.proceed(&common.config) {
             Opened::NotYet => {}
             Opened::Over => self.remove(key),
-            Opened::Session(peer, request, role, subprotocol) => {
-                let (remote, socket) = (opening.remote, opening.take_socket());
-                let Some(socket) = socket else { return self.remove(key) };
+            Opened::Session(peer, about, role) => {
+                let Some(socket) = opening.take_socket() else { return self.remove(key) };
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-                let session = Session::new(id, key, Arc::clone(&self.home), remote, *request, subprotocol);
+                let session = Session::new(id, key, Arc::clone(&self.home), *about);
                 self.batch.connected(&session);
                 common.counters.opened.fetch_add(1, Ordering::Relaxed);
                 common.counters.sessions.fetch_add(1, Ordering::Relaxed);
                 let live = Live::new(session, role, *peer, socket, common.config.close_timeout);
                 self.clients.replace(key, Client::Live(Box::new(live)));
-                if common.config.ping_interval.is_some_and(|interval| interval < common.config.open_timeout) {
-                    self.set_time(key, Instant::now());
+                // What is due before the time of the opening would be over.
+                let now = Instant::now();
+                if let Some(Client::Live(live)) = self.clients.get_mut(key)
+                    && live.deadline(now, &common.config).is_some_and(|due| due < now + common.config.open_timeout)
+                {
+                    self.set_time(key, now);
                 }
                 self.read(key); // there may be more than was read
             }

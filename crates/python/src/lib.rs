@@ -36,6 +36,8 @@ mod _native {
     #[pymodule_export]
     use crate::blocking::ping::Ping;
     #[pymodule_export]
+    use crate::engine::auth::PyJwt;
+    #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Message};
     #[pymodule_export]
     use crate::engine::handle::NativeEngine;

@@ -14,7 +14,7 @@ interpreter. Python gets lists of events, each list for one turn of the interpre
 
 from __future__ import annotations
 
-from .._native import Connected, Disconnected, Message, Session
+from .._native import JWT, Connected, Disconnected, Message, Session
 from ._engine import Engine, Event
 
-__all__ = ["Connected", "Disconnected", "Engine", "Event", "Message", "Session"]
+__all__ = ["JWT", "Connected", "Disconnected", "Engine", "Event", "Message", "Session"]

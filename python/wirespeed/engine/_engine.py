@@ -14,7 +14,7 @@ from .._options.server import native_server_tls
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .._native import ServerTLS
+    from .._native import JWT, ServerTLS
     from ..tls import TLS
 
 __all__ = ["Engine", "Event"]
@@ -36,6 +36,8 @@ class Engine(NativeEngine):
         port: Its port; 0, the default, is one that is free, see :attr:`addresses`.
         path: A Unix socket to listen at.
         ssl: TLS settings with certificate and key; the default is not to encrypt.
+        auth: Who clients are, by their tokens: whoever has no good one is answered with 401 or 403. The default is to
+            let in everybody.
         workers: Threads that serve; 0, the default, is one for each core.
         origins: Whose pages may connect, as browsers write it: ``["https://example.com"]``; ``["*"]``: all. The
             default is those of the host that the request names. Clients that send no Origin are no browsers, and may
@@ -68,6 +70,7 @@ class Engine(NativeEngine):
         *,
         path: str | os.PathLike[str] | None = None,
         ssl: TLS | None = None,
+        auth: JWT | None = None,
         workers: int = 0,
         origins: Sequence[str] | None = None,
         subprotocols: Sequence[str] = (),
@@ -95,6 +98,7 @@ class Engine(NativeEngine):
             raise ValueError("an engine needs a host, a path, or both to listen at")
         self._configure(
             listen,
+            auth=auth,
             workers=workers,
             origins=origins,
             subprotocols=subprotocols,

@@ -19,6 +19,7 @@ use wirespeed_engine::events::{Batch, Event};
 use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Config, Engine, Listen, Origins, Place, Role, Routes, Session};
 
+use super::auth::PyJwt;
 use super::event::{Connected, Disconnected, Message};
 use super::session::{PySession, refused, with_message};
 use crate::errors;
@@ -70,11 +71,12 @@ impl NativeEngine {
     }
 
     /// What the constructor of the class above was given.
-    #[pyo3(signature = (listen, *, workers, origins, subprotocols, compression, max_size, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, max_connections))]
+    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, max_connections))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn _configure(
         &self,
         listen: Vec<At<'_>>,
+        auth: Option<PyRef<'_, PyJwt>>,
         workers: usize,
         origins: Option<Vec<String>>,
         subprotocols: Vec<String>,
@@ -120,6 +122,7 @@ impl NativeEngine {
         };
         let config = Config {
             listen,
+            auth: auth.map(|auth| Arc::clone(&auth.jwt)),
             workers,
             limits: Limits { message_size: max_size, ..Limits::default() },
             compression: compression.then(negotiate::Config::server),

@@ -1,6 +1,6 @@
 //! One client of the engine, for Python: a handle that may be used from any thread, also after its end.
 
-use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBlockingIOError, PyPermissionError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use wirespeed_driver::blocking::Source;
@@ -47,6 +47,7 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
             EAGAIN,
             "more waits to be sent than may: wait with engine.wait_for_room() when send, publish or broadcast say so",
         )),
+        Refusal::Denied => PyPermissionError::new_err("the session's token does not allow it to subscribe to this"),
         Refusal::TooManySubscriptions(limit) => {
             PyRuntimeError::new_err(format!("the session subscribes to {limit} topics, as many as it may"))
         }
@@ -95,6 +96,19 @@ impl PySession {
     #[getter]
     fn subprotocol(&self) -> Option<&str> {
         self.session.subprotocol()
+    }
+
+    #[getter]
+    fn user(&self) -> Option<&str> {
+        self.session.identity().map(|identity| identity.user.as_str())
+    }
+
+    #[getter]
+    fn claims(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let Some(identity) = self.session.identity() else { return Ok(None) };
+        let text = serde_json::to_string(&identity.claims).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        LOADS.import(py, "json", "loads")?.call1((text,)).map(|claims| Some(claims.unbind()))
     }
 
     #[getter]

@@ -1,0 +1,140 @@
+//! The signature algorithms that can be allowed, and what they ask of a key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Error;
+
+/// A signature algorithm of RFC 7518 or RFC 8037.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the registered names say all there is to say
+pub enum Algorithm {
+    HS256,
+    HS384,
+    HS512,
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    PS384,
+    PS512,
+    ES256,
+    ES384,
+    EdDSA,
+}
+
+/// The kinds of key. A key serves the algorithms of one family alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    Hmac,
+    Rsa,
+    Ec,
+    Ed,
+}
+
+impl Algorithm {
+    const ALL: [Self; 12] = [
+        Self::HS256,
+        Self::HS384,
+        Self::HS512,
+        Self::RS256,
+        Self::RS384,
+        Self::RS512,
+        Self::PS256,
+        Self::PS384,
+        Self::PS512,
+        Self::ES256,
+        Self::ES384,
+        Self::EdDSA,
+    ];
+
+    /// The registered name, as the `alg` of a token has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HS256 => "HS256",
+            Self::HS384 => "HS384",
+            Self::HS512 => "HS512",
+            Self::RS256 => "RS256",
+            Self::RS384 => "RS384",
+            Self::RS512 => "RS512",
+            Self::PS256 => "PS256",
+            Self::PS384 => "PS384",
+            Self::PS512 => "PS512",
+            Self::ES256 => "ES256",
+            Self::ES384 => "ES384",
+            Self::EdDSA => "EdDSA",
+        }
+    }
+
+    /// The algorithm that a token names; case matters (RFC 7515 section 4.1.1).
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    pub(super) fn family(self) -> Family {
+        match self {
+            Self::HS256 | Self::HS384 | Self::HS512 => Family::Hmac,
+            Self::RS256 | Self::RS384 | Self::RS512 | Self::PS256 | Self::PS384 | Self::PS512 => Family::Rsa,
+            Self::ES256 | Self::ES384 => Family::Ec,
+            Self::EdDSA => Family::Ed,
+        }
+    }
+
+    /// How long a secret must be in bytes: as long as the hash (RFC 7518 section 3.2); 0: takes no secret.
+    pub(super) fn secret_len(self) -> usize {
+        match self {
+            Self::HS256 => 32,
+            Self::HS384 => 48,
+            Self::HS512 => 64,
+            _ => 0,
+        }
+    }
+
+    /// The length of a public key's point on the curve, uncompressed; 0: not on a curve of NIST.
+    pub(super) fn point_len(self) -> usize {
+        match self {
+            Self::ES256 => 1 + 2 * 32,
+            Self::ES384 => 1 + 2 * 48,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn library(self) -> jsonwebtoken::Algorithm {
+        match self {
+            Self::HS256 => jsonwebtoken::Algorithm::HS256,
+            Self::HS384 => jsonwebtoken::Algorithm::HS384,
+            Self::HS512 => jsonwebtoken::Algorithm::HS512,
+            Self::RS256 => jsonwebtoken::Algorithm::RS256,
+            Self::RS384 => jsonwebtoken::Algorithm::RS384,
+            Self::RS512 => jsonwebtoken::Algorithm::RS512,
+            Self::PS256 => jsonwebtoken::Algorithm::PS256,
+            Self::PS384 => jsonwebtoken::Algorithm::PS384,
+            Self::PS512 => jsonwebtoken::Algorithm::PS512,
+            Self::ES256 => jsonwebtoken::Algorithm::ES256,
+            Self::ES384 => jsonwebtoken::Algorithm::ES384,
+            Self::EdDSA => jsonwebtoken::Algorithm::EdDSA,
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::named(name).ok_or_else(|| {
+            let problem = if name.eq_ignore_ascii_case("none") {
+                "`none` would accept tokens that nobody signed".to_owned()
+            } else {
+                format!("{name:?} is not supported: {}", Self::ALL.map(Self::name).join(", "))
+            };
+            Error::option("algorithms", problem)
+        })
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,73 @@
+//! Finds the token in the head of a handshake.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode;
+
+use super::Head;
+use super::error::Denied;
+use super::options::Source;
+
+/// The token of the first source that has one, not verified; an empty one is as good as none.
+pub(super) fn find<'h, 's>(head: &'h impl Head, sources: &'s [Source]) -> Result<(Cow<'h, [u8]>, &'s Source), Denied> {
+    for source in sources {
+        let found = match source {
+            Source::Cookie(name) => cookie(head, name).map(Cow::Borrowed),
+            Source::Bearer => bearer(head)?.map(Cow::Borrowed),
+            Source::Query(name) => query(head.target(), name),
+            Source::Subprotocol(prefix) => subprotocol(head, prefix).map(Cow::Borrowed),
+        };
+        if let Some(token) = found.filter(|token| !token.is_empty()) {
+            return Ok((token, source));
+        }
+    }
+    Err(Denied::Missing)
+}
+
+/// The value of the first cookie of this name, without the quotes that may stand around it (RFC 6265
+/// section 4.1.1). Names are compared with regard to case.
+fn cookie<'h>(head: &'h impl Head, name: &str) -> Option<&'h [u8]> {
+    head.headers("cookie").flat_map(|value| value.split(|&byte| byte == b';')).find_map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=')?;
+        let value = (trim(&pair[..at]) == name.as_bytes()).then(|| trim(&pair[at + 1..]))?;
+        Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
+    })
+}
+
+/// What follows the scheme, whose case does not matter (RFC 9110 section 11.1); `None` for another scheme.
+fn bearer(head: &impl Head) -> Result<Option<&[u8]>, Denied> {
+    let mut values = head.headers("authorization");
+    let Some(value) = values.next() else { return Ok(None) };
+    // The field is not a list: with two of them, whoever checks one may let pass the other.
+    if values.next().is_some() {
+        return Err(Denied::Malformed);
+    }
+    let value = trim(value);
+    let end = value.iter().position(|&byte| byte == b' ').unwrap_or(value.len());
+    let (scheme, rest) = value.split_at(end);
+    Ok(scheme.eq_ignore_ascii_case(b"bearer").then(|| trim(rest)))
+}
+
+/// The value of the first parameter of this name. A `+` stays one: no token has one, nor a space.
+fn query<'h>(target: &'h str, name: &str) -> Option<Cow<'h, [u8]>> {
+    let (_, query) = target.split_once('?')?;
+    let query = query.split_once('#').map_or(query, |(query, _)| query);
+    query.split('&').find_map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        percent_decode(key.as_bytes()).eq(name.bytes()).then(|| percent_decode(value.as_bytes()).into())
+    })
+}
+
+fn subprotocol<'h>(head: &'h impl Head, prefix: &str) -> Option<&'h [u8]> {
+    head.headers("sec-websocket-protocol")
+        .flat_map(|value| value.split(|&byte| byte == b','))
+        .find_map(|entry| trim(entry).strip_prefix(prefix.as_bytes()))
+}
+
+/// Without optional whitespace around (RFC 9110 section 5.6.3).
+fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}

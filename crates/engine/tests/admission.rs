@@ -1,0 +1,92 @@
+//! Who becomes a session: tokens over real sockets.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod auth_support;
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use auth_support::{SECRET, hs256};
+use serde_json::json;
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::events::Event;
+use wirespeed_engine::topics::Pattern;
+use wirespeed_engine::{Config, Engine, Refusal, Session};
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn engine(leeway: u64) -> Engine {
+    let options = JwtOptions { leeway, ..JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec())) };
+    Engine::start(Config { auth: Some(Arc::new(Jwt::new(options).unwrap())), ..config() }).unwrap()
+}
+
+fn connected(engine: &Engine) -> Session {
+    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let (session, event) = batches[0].iter().next().unwrap();
+    assert!(matches!(event, Event::Connected), "{event:?}");
+    session.clone()
+}
+
+fn request(engine: &Engine, token: &str) -> Client {
+    Client::request(engine, "/", &format!("Authorization: Bearer {token}\r\n"))
+}
+
+#[test]
+fn a_token_says_who_it_is_and_what_he_may() {
+    let engine = engine(30);
+    let topics = json!({"allow": ["prices.*", "users.{user}.>"], "deny": ["prices.secret"]});
+    let token = hs256(&json!({"sub": "ann", "exp": now() + 60, "topics": topics}));
+    let client = request(&engine, &token);
+    assert_eq!(client.status, 101, "{}", client.head);
+    let session = connected(&engine);
+    assert_eq!(session.identity().unwrap().user, "ann");
+    for (topic, may) in [
+        ("prices.a", true),
+        ("prices.secret", false),
+        ("prices.*", false),
+        ("users.ann.mail", true),
+        ("users.ann.>", true),
+        ("users.bob.mail", false),
+        ("other", false),
+    ] {
+        let subscribed = session.subscribe(&Pattern::new(topic).unwrap());
+        assert_eq!(subscribed, if may { Ok(true) } else { Err(Refusal::Denied) }, "{topic}");
+    }
+    assert_eq!(session.topics().len(), 3);
+}
+
+#[test]
+fn without_a_good_token_there_is_no_session() {
+    let engine = engine(0);
+    for (token, status) in [
+        (hs256(&json!({"sub": "ann", "exp": now() - 5})), 401),
+        (hs256(&json!({"exp": now() + 60})), 403),
+        (hs256(&json!({"sub": "ann", "exp": now() + 60})) + "x", 401),
+        ("nonsense".to_owned(), 401),
+    ] {
+        let client = request(&engine, &token);
+        assert_eq!(client.status, status, "{}", client.head);
+        assert!(!client.head.contains(&token));
+    }
+    let client = Client::request(&engine, "/", "");
+    assert_eq!(client.status, 401);
+    assert!(client.head.contains("WWW-Authenticate: Bearer"), "{}", client.head);
+    assert!(engine.events().take(1, Some(Instant::now())).unwrap().is_empty());
+}
+
+#[test]
+fn a_session_ends_with_its_token() {
+    let engine = engine(0);
+    let token = hs256(&json!({"sub": "ann", "exp": now() + 2}));
+    let mut client = request(&engine, &token);
+    let session = connected(&engine);
+    let begin = Instant::now();
+    assert_eq!(client.end(), Some((1008, "token expired".to_owned())));
+    assert!(begin.elapsed() > Duration::from_millis(500) && begin.elapsed() < Duration::from_secs(4));
+    assert!(!session.is_open());
+}
