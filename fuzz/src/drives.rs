@@ -90,8 +90,8 @@ impl World {
             5 => end.ping(input.payload()),
             6 => drop(end.drive.flush()),
             7 => drop(end.read(step & 32 != 0)),
-            8 => drop(end.poll(usize::from(input.below(4)), now)),
-            9 => drop(end.poll(usize::MAX, now)),
+            8 => drop(end.poll(usize::from(input.below(4)))),
+            9 => drop(end.poll(usize::MAX)),
             10..=12 => {
                 let most = [1, 3, 50, 1000, 4000, 1 << 16][usize::from(input.below(6))];
                 self.pipe.carry(at, most);
@@ -300,13 +300,12 @@ impl End {
     }
 
     /// Takes up to `most` events; whether there were any.
-    fn poll(&mut self, most: usize, now: Instant) -> bool {
+    fn poll(&mut self, most: usize) -> bool {
         for taken in 0..most {
             match self.drive.poll_event() {
                 Some(PeerEvent::Message { kind, payload }) => self.received.push((kind, owned(payload))),
-                Some(PeerEvent::Pong(payload)) => {
+                Some(PeerEvent::Pong { payload, .. }) => {
                     let payload = payload.as_slice();
-                    self.drive.link_mut().keepalive.handle_pong(payload, now);
                     if payload.len() > 4 || self.pings.iter().any(|ping| ping == payload) {
                         self.pongs.push(payload.to_vec());
                     }
@@ -327,7 +326,7 @@ impl End {
         if self.drive.is_over() {
             self.large = None;
             self.drive.link_mut().abandon_large();
-            return self.poll(usize::MAX, now);
+            return self.poll(usize::MAX);
         }
         let written = self.drive.link().written();
         let mut moved = self.append(WRITE_SIZE);
@@ -335,8 +334,8 @@ impl End {
             self.send_fragment(64, Vec::new());
             moved = true;
         }
-        moved |= self.poll(usize::MAX, now) | self.read(true);
-        moved |= self.poll(usize::MAX, now);
+        moved |= self.poll(usize::MAX) | self.read(true);
+        moved |= self.poll(usize::MAX);
         let progress = self.drive.flush_and_advance(|| now).1;
         moved || progress == Progress::Over || self.drive.link().written() != written
     }

@@ -103,7 +103,7 @@ fn poll(peer: &mut Peer, outcome: &mut Outcome) -> bool {
         Some(PeerEvent::Message { kind, payload }) => Seen::Message(kind, owned(payload)),
         Some(PeerEvent::Fragment { kind, payload, fin }) => Seen::Fragment(kind, owned(payload), fin),
         Some(PeerEvent::Ping(payload)) => Seen::Ping(payload.as_slice().to_vec()),
-        Some(PeerEvent::Pong(payload)) => Seen::Pong(payload.as_slice().to_vec()),
+        Some(PeerEvent::Pong { payload, .. }) => Seen::Pong(payload.as_slice().to_vec()),
         Some(PeerEvent::Closing) => {
             outcome.closings += 1;
             return true;

@@ -116,7 +116,7 @@ fn unread_pings_do_not_pile_up() {
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
         while let Some(event) = server.poll_event() {
-            if let PeerEvent::Pong(payload) = event {
+            if let PeerEvent::Pong { payload, .. } = event {
                 last = Some(payload.as_slice().to_vec());
             }
         }
@@ -145,7 +145,7 @@ fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
         server.complete_read(read, result);
         while let Some(event) = server.poll_event() {
             match event {
-                PeerEvent::Pong(payload) => pongs += usize::from(payload.as_slice() == b"still due"),
+                PeerEvent::Pong { payload, .. } => pongs += usize::from(payload.as_slice() == b"still due"),
                 PeerEvent::Closing => {
                     assert_eq!(pongs, 1);
                     return;
@@ -186,7 +186,7 @@ fn a_pong_that_waits_does_not_come_behind_a_later_one() {
             client.receive_slice(&std::mem::take(&mut bytes));
         }
         while let Some(event) = client.poll_event() {
-            if let PeerEvent::Pong(payload) = event {
+            if let PeerEvent::Pong { payload, .. } = event {
                 pongs.push(payload.as_slice().to_vec());
             }
         }

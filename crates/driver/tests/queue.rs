@@ -103,7 +103,7 @@ fn a_large_message_is_written_from_where_it_lies() {
             match event {
                 PeerEvent::Message { payload: Payload::Slice(bytes), .. } => got.push(bytes.to_vec()),
                 PeerEvent::Message { payload: Payload::Buffer(bytes), .. } => got.push(bytes),
-                PeerEvent::Pong(_) => pongs += 1,
+                PeerEvent::Pong { .. } => pongs += 1,
                 _ => {}
             }
         }

@@ -283,9 +283,6 @@ impl Live {
                         Payload::Buffer(data) => batch.owned_message(&self.session, kind, data),
                     },
                 },
-                Some(PeerEvent::Pong(payload)) => {
-                    let _ = sender.link.keepalive.handle_pong(payload.as_slice(), Instant::now());
-                }
                 Some(_) => {}
                 None => return,
             }

@@ -2,7 +2,7 @@
 //! marks.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
@@ -220,8 +220,7 @@ impl<M> Inbox<M> {
                     receiver.ping(payload.as_slice());
                     continue;
                 }
-                Some(PeerEvent::Pong(payload)) => {
-                    let answered = peer.link.keepalive.handle_pong(payload.as_slice(), Instant::now());
+                Some(PeerEvent::Pong { payload, answered }) => {
                     receiver.pong(payload.as_slice(), answered);
                     continue;
                 }

@@ -15,7 +15,7 @@ mod link;
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{
     CloseCode, Config, Connection, ControlPayload, Delivery, Destination, Event, MessageKind, Payload, PayloadBuffer,
@@ -64,7 +64,12 @@ pub enum PeerEvent<'a, B> {
     /// A ping; the pong is queued.
     Ping(ControlPayload),
     /// A pong.
-    Pong(ControlPayload),
+    Pong {
+        /// What it says.
+        payload: ControlPayload,
+        /// The numbers of the pings that it answers, oldest first, and how long the last of them took.
+        answered: Option<(Vec<u64>, Duration)>,
+    },
     /// The connection ends: the peer's close frame, with our reply queued, or a fault, with the close frame
     /// that names it queued. Nothing more will be received.
     Closing,
@@ -213,7 +218,10 @@ impl<B: PayloadBuffer> Peer<B> {
                 link.queue_pong(payload);
                 Some(PeerEvent::Ping(payload))
             }
-            Ok(Some(Event::Pong(payload))) => Some(PeerEvent::Pong(payload)),
+            Ok(Some(Event::Pong(payload))) => {
+                let answered = link.keepalive.handle_pong(payload.as_slice(), Instant::now());
+                Some(PeerEvent::Pong { payload, answered })
+            }
             Ok(Some(Event::Close(_))) => {
                 if link.connection.close_sent().is_some() {
                     link.received_then_sent = Some(false);

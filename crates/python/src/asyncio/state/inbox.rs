@@ -1,6 +1,6 @@
 //! The receiving half: what was read becomes objects, for whoever receives, or the queue.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use wirespeed_driver::drive::{Flow, Item, RECEIVED_COST, Rare, Receiver, Watchers, YIELD_BYTES};
@@ -123,11 +123,9 @@ impl State {
                     Arrival::Message(payload::message(py, kind, payload, None)?)
                 }
                 Some(PeerEvent::Ping(payload)) => Arrival::Ping(payload.as_slice().to_vec()),
-                Some(PeerEvent::Pong(payload)) => {
-                    let data = payload.as_slice().to_vec();
-                    let answered = drive.link_mut().keepalive.handle_pong(&data, Instant::now());
+                Some(PeerEvent::Pong { payload, answered }) => {
                     note_pong(watchers, answered, notes);
-                    Arrival::Pong(data)
+                    Arrival::Pong(payload.as_slice().to_vec())
                 }
                 Some(PeerEvent::Closing) => continue,
             };
