@@ -273,6 +273,154 @@ def test_on_an_event_loop() -> None:
     asyncio.run(main())
 
 
+async def exchange(engine: Engine, name: str, count: int) -> None:
+    async with wirespeed.connect(uri(engine), proxy=None) as ws:
+        assert await ws.recv() == "hello"
+        for number in range(count):
+            await ws.send(f"{name} {number}")
+        for number in range(count):
+            assert await ws.recv() == f"{name} {number}"
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+def test_handlers_that_await(suspends: bool) -> None:
+    engine = Engine("127.0.0.1", workers=2)
+    gone: list[tuple[int, str]] = []
+    running: set[Session] = set()
+
+    @engine.on_connect
+    async def hello(session: Session) -> None:
+        session.send("hello")
+
+    @engine.on_message
+    async def echo(session: Session, message: str) -> None:
+        assert session not in running
+        running.add(session)
+        if suspends and message.endswith("0"):
+            await asyncio.sleep(0.001)
+        running.remove(session)
+        session.send(message)
+
+    @engine.on_disconnect
+    def bye(session: Session, code: int, reason: str) -> None:
+        gone.append((code, reason))
+
+    async def main() -> None:
+        async with engine:
+            serving = asyncio.create_task(engine.serve(max_handlers=5))
+            clients = [exchange(engine, f"client {number}", 300) for number in range(20)]
+            await asyncio.wait_for(asyncio.gather(*clients), 30)
+            engine.stop()
+            await asyncio.wait_for(serving, 20)
+
+    asyncio.run(main())
+    assert gone == [(1000, "")] * 20
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_handlers_on_threads(threads: int) -> None:
+    engine = Engine("127.0.0.1")
+    engine.on_connect(lambda session: session.send("hello"))
+    callers: set[str] = set()
+
+    @engine.on_message
+    def echo(session: Session, message: str) -> None:
+        callers.add(threading.current_thread().name)
+        session.send(message)
+
+    engine.start()
+    thread = threading.Thread(target=engine.run, kwargs={"threads": threads}, name="runs")
+    thread.start()
+
+    async def main() -> None:
+        clients = [exchange(engine, f"client {number}", 300) for number in range(20)]
+        await asyncio.wait_for(asyncio.gather(*clients), 30)
+
+    asyncio.run(main())
+    engine.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert callers == {"runs"} if threads == 0 else all(name.startswith("wirespeed-handler") for name in callers)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_handler_that_fails_ends_its_session_alone(awaits: bool, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine("127.0.0.1")
+
+    def echo(session: Session, message: str) -> None:
+        if message == "fail":
+            raise ValueError("no")
+        session.send(message)
+
+    async def echo_later(session: Session, message: str) -> None:
+        await asyncio.sleep(0)
+        echo(session, message)
+
+    engine.on_message(echo_later if awaits else echo)
+    engine.start()
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    try:
+        with dial(engine) as one, dial(engine) as two:
+            one.send("fail")
+            with pytest.raises(wirespeed.ConnectionClosedError) as info:
+                one.recv(20)
+            assert info.value.code == 1011
+            two.send("still here")
+            assert two.recv(20) == "still here"
+    finally:
+        engine.stop()
+        thread.join(20)
+    assert not thread.is_alive()
+    (record,) = [record for record in caplog.records if record.name == "wirespeed.engine"]
+    assert "the handler of Message" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def test_serving_that_is_cancelled_stops() -> None:
+    engine = Engine("127.0.0.1")
+    cancelled: list[Session] = []
+
+    @engine.on_message
+    async def never(session: Session, message: str) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(session)
+            raise
+
+    async def main() -> None:
+        serving = asyncio.create_task(engine.serve())
+        await asyncio.sleep(0)
+        async with wirespeed.connect(uri(engine), proxy=None) as ws:
+            await ws.send("x")
+            await asyncio.sleep(0.2)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            with pytest.raises(wirespeed.ConnectionClosedError):
+                await ws.recv()
+
+    asyncio.run(main())
+    assert len(cancelled) == 1
+
+
+def test_handlers_that_are_none() -> None:
+    engine = Engine("127.0.0.1")
+    with pytest.raises(RuntimeError, match="there are no handlers"):
+        engine.run()
+    with pytest.raises(TypeError, match="on_message needs a function, not int"):
+        engine.on_message(1)  # type: ignore[type-var]
+
+    @engine.on_message
+    async def one(session: Session, message: str) -> None: ...
+
+    with pytest.raises(RuntimeError, match="on_message has a handler already"):
+        engine.on_message(one)
+    with pytest.raises(ValueError, match="run on an event loop"):
+        engine.run(threads=2)
+
+
 def test_paths_origins_subprotocols() -> None:
     engine = Engine("127.0.0.1", subprotocols=["b", "a"], origins=["https://good.example"])
     engine.echo("/echo/{name}")

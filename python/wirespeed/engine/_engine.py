@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .._native import Connected, Disconnected, Message, NativeEngine
 from .._options.server import native_server_tls
+from ._handlers import Handlers, Lanes, Pool
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,6 +24,8 @@ __all__ = ["Engine", "Event"]
 
 Event: TypeAlias = Connected | Message | Disconnected
 """What has happened to a session."""
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 Policy: TypeAlias = Literal["disconnect", "drop_oldest", "drop_newest", "conflate"]
 
@@ -117,6 +122,9 @@ class Engine(NativeEngine):
             max_connections=max_connections,
         )
         self._routed = False
+        self._started = False
+        self._handlers = Handlers()
+        self._logger = logging.getLogger("wirespeed.engine")
 
     def echo(self, path: str) -> None:
         """Answer the messages at a path with themselves, without Python.
@@ -155,6 +163,7 @@ class Engine(NativeEngine):
             self._route("/{*rest}", "events")
             self._routed = True
         super().start()
+        self._started = True
 
     def __enter__(self) -> Self:
         self.start()
@@ -174,6 +183,81 @@ class Engine(NativeEngine):
     ) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.stop)
 
+    def on_connect(self, handler: Handler) -> Handler:
+        """Have a function called with each new session; a decorator. For :meth:`run` and :meth:`serve`."""
+        self._handlers.set("connect", handler)
+        return handler
+
+    def on_message(self, handler: Handler) -> Handler:
+        """Have a function called with the session and the message, ``str`` or ``bytes``; a decorator."""
+        self._handlers.set("message", handler)
+        return handler
+
+    def on_disconnect(self, handler: Handler) -> Handler:
+        """Have a function called with a session that is over, the close code and the reason; a decorator."""
+        self._handlers.set("disconnect", handler)
+        return handler
+
+    async def serve(self, *, max_handlers: int = 1000) -> None:
+        """Call the handlers, on this event loop, until the engine is stopped; start it if it has not started.
+
+        Those of one session are called one after the other, in order; a handler that raises is logged, and its session
+        closed with code 1011. Cancelled, it stops the engine, and cancels the handlers that are under way.
+
+        Args:
+            max_handlers: Handlers that may be under way or due, 1,000 by default: while there are more, no events are
+                taken, and in the end nothing is read.
+
+        Raises:
+            RuntimeError: There are no handlers.
+        """
+        self._check_handlers()
+        if not self._started:
+            self.start()
+        lanes = Lanes(self._handlers, self._logger, max_handlers)
+        try:
+            async with contextlib.aclosing(self.__aiter__()) as batches:
+                async for batch in batches:
+                    await lanes.handle(batch)
+            await lanes.finish()
+        except asyncio.CancelledError:
+            await asyncio.get_running_loop().run_in_executor(None, self.stop)
+            await lanes.cancel()
+            raise
+
+    def run(self, *, threads: int = 0) -> None:
+        """Call the handlers until the engine is stopped or interrupted; start it if it has not started.
+
+        With a coroutine function among them it is :meth:`serve` on an event loop of its own.
+
+        Args:
+            threads: Threads that call the handlers, those of one session one after the other, in order; 0, the default:
+                this one calls them all.
+
+        Raises:
+            RuntimeError: There are no handlers.
+            ValueError: Coroutine functions do not run on threads.
+        """
+        self._check_handlers()
+        if self._handlers.awaits:
+            if threads:
+                raise ValueError("threads: handlers that are coroutine functions run on an event loop")
+            asyncio.run(self.serve())
+            return
+        if not self._started:
+            self.start()
+        pool = Pool(self._handlers, self._logger, threads)
+        try:
+            for batch in self.batches():
+                pool.handle(batch)
+        finally:
+            self.stop()
+            pool.finish()
+
+    def _check_handlers(self) -> None:
+        if not self._handlers:
+            raise RuntimeError("there are no handlers: use engine.on_message, or iterate over engine.batches()")
+
     def batches(self, *, max_events: int = 1024, timeout: float | None = None) -> Iterator[list[Event]]:
         """Iterate over what happens, in lists, until the engine is stopped.
 
@@ -189,7 +273,7 @@ class Engine(NativeEngine):
         while (batch := self._take(max_events, timeout)) is not None:
             yield batch
 
-    async def __aiter__(self) -> AsyncIterator[list[Event]]:
+    async def __aiter__(self) -> AsyncGenerator[list[Event], None]:
         """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped. By one task."""
         loop = asyncio.get_running_loop()
         bell = self._bell()
