@@ -203,8 +203,10 @@ pub(crate) struct Live {
     pub(crate) published: u64,
     /// Wanted by the worker's list of those that have something to write.
     pub(crate) dirty: bool,
-    /// On the worker's list of those that have something to read.
+    /// On one of the worker's lists of those that have something to read.
     pub(crate) unread: bool,
+    /// When the worker will ask for what is due.
+    pub(crate) timer: Option<Instant>,
     /// An edge has told that the client has ended its direction.
     read_closed: bool,
 }
@@ -229,8 +231,14 @@ impl Live {
             published: 0,
             dirty: false,
             unread: false,
+            timer: None,
             read_closed: false,
         }
+    }
+
+    /// Whether what happens to it is told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.role == Role::Events
     }
 
     pub(crate) fn note_read_closed(&mut self) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::connection::{Client, Live, Opened, Opening, Turn};
 use crate::events::{Batch, Events};
 use crate::mailbox::{Mailbox, Wake};
@@ -74,6 +75,8 @@ pub struct Counters {
     pub received: AtomicU64,
     /// Messages dropped, because a client reads too slowly.
     pub dropped: AtomicU64,
+    /// Defects of ours that have ended a session.
+    pub panics: AtomicU64,
 }
 
 /// What all workers share.
@@ -113,6 +116,10 @@ pub(crate) struct Worker {
     held: Vec<Key>,
     /// Those that have something to write.
     dirty: Vec<Key>,
+    /// What others want, taken out of the mailbox.
+    commands: VecDeque<Command>,
+    /// Whose turn it is: if we fail, it ends, and nobody else.
+    current: Option<Key>,
     batch: Batch,
     /// Events have room.
     roomy: bool,
@@ -155,6 +162,8 @@ pub(crate) fn prepare(
         again: VecDeque::new(),
         held: Vec::new(),
         dirty: Vec::new(),
+        commands: VecDeque::new(),
+        current: None,
         batch: Batch::default(),
         roomy: true,
         accept_after: None,
@@ -173,19 +182,54 @@ impl Worker {
 
     /// Serves until it is stopped.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        let mut ready = Ready::with_capacity(1024);
-        let mut commands = VecDeque::new();
-        let mut due = Vec::new();
         let result = loop {
-            if self.common.stop.load(Ordering::Acquire) || self.draining && self.clients.is_empty() {
-                break Ok(());
+            // A defect of ours costs the client whose turn it is, and nobody else.
+            match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+                Ok(result) => break result,
+                Err(_) => self.recover(),
             }
-            let idle = self.again.is_empty() && self.accepting.is_empty() && self.dirty.is_empty();
-            let some = self.mailbox.take(&mut commands, idle);
+        };
+        self.end();
+        result
+    }
+
+    fn recover(&mut self) {
+        self.common.counters.panics.fetch_add(1, Ordering::Relaxed);
+        if let Some(key) = self.current.take() {
+            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                live.session.set_closed();
+            }
+            self.remove(key);
+        }
+        // Of what was under way some may be lost: everybody has a turn.
+        self.accepting = (0..self.doors.len()).collect();
+        self.again.clear();
+        self.held.clear();
+        self.dirty.clear();
+        for key in self.clients.keys() {
+            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                (live.dirty, live.unread, live.timer) = (true, true, None);
+                self.dirty.push(key);
+                self.again.push_back(key);
+                self.set_time(key, Instant::now());
+            }
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let mut ready = Ready::with_capacity(1024);
+        let mut due = Vec::new();
+        loop {
+            if self.common.stop.load(Ordering::Acquire) || self.draining && self.clients.is_empty() {
+                return Ok(());
+            }
+            let accepts = !self.accepting.is_empty() && self.may_accept();
+            let idle = self.again.is_empty() && !accepts && self.dirty.is_empty() && self.commands.is_empty();
+            let some = if self.commands.is_empty() { self.mailbox.take(&mut self.commands, idle) } else { true };
             let timeout = if idle && !some { self.sleep() } else { Some(Duration::ZERO) };
             match self.poll.poll(&mut ready, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => ready.clear(),
-                Err(error) => break Err(error),
+                Err(error) => return Err(error),
                 Ok(()) => {}
             }
             self.look_for_room();
@@ -196,20 +240,21 @@ impl Worker {
                     Token(token) => self.edge(Key::from_token(token - LISTENERS), event),
                 }
             }
+            self.current = None;
             self.accept();
             for _ in 0..self.again.len() {
                 let Some(key) = self.again.pop_front() else { break };
                 self.read(key);
             }
-            for command in commands.drain(..) {
+            self.current = None;
+            while let Some(command) = self.commands.pop_front() {
                 self.obey(command);
             }
             self.write_dirty();
             self.handle_time(&mut due);
+            self.current = None;
             self.hand_on();
-        };
-        self.end();
-        result
+        }
     }
 
     // ---- waiting ----
@@ -248,12 +293,16 @@ impl Worker {
         }
         self.wheel.take_due(now, due);
         for key in due.drain(..) {
+            self.current = Some(key);
             let held = !self.roomy;
             match self.clients.get_mut(key) {
                 None => {}
                 // It has had its time.
                 Some(Client::Opening(_)) => self.remove(key),
+                // Something was due earlier, and has set another time.
+                Some(Client::Live(live)) if live.timer.is_some_and(|timer| timer > now) => {}
                 Some(Client::Live(live)) => {
+                    live.timer = None;
                     live.handle_deadline(now, held, &self.common.config);
                     self.write(key);
                     self.set_time(key, now);
@@ -265,7 +314,9 @@ impl Worker {
     fn set_time(&mut self, key: Key, now: Instant) {
         if let Some(Client::Live(live)) = self.clients.get_mut(key)
             && let Some(deadline) = live.deadline(now, &self.common.config)
+            && live.timer.is_none_or(|timer| deadline < timer)
         {
+            live.timer = Some(deadline);
             self.wheel.set(deadline, key);
         }
     }
@@ -278,8 +329,13 @@ impl Worker {
         }
     }
 
+    /// Whether whoever waits may come in: while events have no room each would add one.
+    fn may_accept(&self) -> bool {
+        self.accept_after.is_none() && (self.roomy || self.draining)
+    }
+
     fn accept(&mut self) {
-        if self.accepting.is_empty() || self.accept_after.is_some() {
+        if !self.may_accept() {
             return;
         }
         let mut more = Vec::new();
@@ -345,6 +401,7 @@ impl Worker {
     }
 
     fn edge(&mut self, key: Key, event: &mio::event::Event) {
+        self.current = Some(key);
         match self.clients.get_mut(key) {
             None => {}
             Some(Client::Opening(_)) => self.open(key),
@@ -357,13 +414,14 @@ impl Worker {
                     return;
                 }
                 if event.is_readable() || answers {
-                    self.read(key);
+                    self.read_unless_listed(key);
                 }
             }
         }
     }
 
     fn open(&mut self, key: Key) {
+        self.current = Some(key);
         let common = Arc::clone(&self.common);
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
         match opening.proceed(&common.config) {
@@ -373,35 +431,45 @@ impl Worker {
                 let Some(socket) = opening.take_socket() else { return self.remove(key) };
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
                 let session = Session::new(id, key, Arc::clone(&self.home), *about);
-                self.batch.connected(&session);
+                if role == Role::Events {
+                    self.batch.connected(&session);
+                }
                 common.counters.opened.fetch_add(1, Ordering::Relaxed);
                 common.counters.sessions.fetch_add(1, Ordering::Relaxed);
                 let live = Live::new(session, role, *peer, socket, common.config.close_timeout);
                 self.clients.replace(key, Client::Live(Box::new(live)));
-                // What is due before the time of the opening would be over.
-                let now = Instant::now();
-                if let Some(Client::Live(live)) = self.clients.get_mut(key)
-                    && live.deadline(now, &common.config).is_some_and(|due| due < now + common.config.open_timeout)
-                {
-                    self.set_time(key, now);
-                }
+                self.set_time(key, Instant::now());
                 self.read(key); // there may be more than was read
             }
         }
     }
 
+    fn read_unless_listed(&mut self, key: Key) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+            && !live.unread
+        {
+            self.read(key);
+        }
+    }
+
     fn read(&mut self, key: Key) {
+        self.current = Some(key);
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
         live.unread = false;
-        let closing = live.is_ending();
         match live.read(&mut self.batch, self.roomy) {
             Turn::Idle => {
-                if live.is_ending() != closing {
+                if live.is_ending() {
                     self.set_time(key, Instant::now());
                 }
             }
-            Turn::Again => self.again.push_back(key),
-            Turn::Held => self.held.push(key),
+            Turn::Again => {
+                live.unread = true;
+                self.again.push_back(key);
+            }
+            Turn::Held => {
+                live.unread = true;
+                self.held.push(key);
+            }
             Turn::Over => self.remove(key),
         }
         if self.batch.len() >= BATCH_EVENTS || self.batch.size() >= BATCH_BYTES {
@@ -412,13 +480,13 @@ impl Worker {
     /// Writes what waits; false: it is over.
     fn write(&mut self, key: Key) -> bool {
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return false };
-        let closing = live.is_ending();
         if live.write(Instant::now) == Progress::Over {
             self.remove(key);
             return false;
         }
         live.session.set_queued(live.queued());
-        if live.is_ending() != closing {
+        // Whatever began to end it has marked it to be written.
+        if live.is_ending() {
             self.set_time(key, Instant::now());
         }
         true
@@ -427,6 +495,7 @@ impl Worker {
     fn write_dirty(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for key in dirty.drain(..) {
+            self.current = Some(key);
             if let Some(Client::Live(live)) = self.clients.get_mut(key) {
                 live.dirty = false;
                 self.write(key);
@@ -450,7 +519,9 @@ impl Worker {
                 }
                 self.common.counters.sessions.fetch_sub(1, Ordering::Relaxed);
                 self.common.counters.dropped.fetch_add(live.dropped, Ordering::Relaxed);
-                self.batch.disconnected(&live.session, live.ended());
+                if live.is_told() {
+                    self.batch.disconnected(&live.session, live.ended());
+                }
             }
         }
         self.forget_connection();
@@ -485,7 +556,6 @@ impl Worker {
                 if let Some(Client::Live(live)) = self.clients.get_mut(key) {
                     live.close(code, reason);
                     self.mark(key);
-                    self.set_time(key, Instant::now());
                 }
             }
             Command::Drain(code, reason) => {

@@ -212,7 +212,9 @@ fn who_does_not_read_is_ended_and_others_are_not_held_up() {
         sent += 1;
         assert!(sent < 20_000, "200 MB wait for a client that does not read");
     }
+    let begin = Instant::now();
     let (session, seen) = take(&engine, 1).remove(0);
+    assert!(begin.elapsed() < Duration::from_secs(5), "the time for closing is 0.3 s: {:?}", begin.elapsed());
     assert_eq!((session.remote_address(), seen), (Some(deaf_port), Seen::Disconnected(1006, String::new())));
     assert!(deaf.end().is_none() || deaf.peer.link.close_received().is_some());
     engine.broadcast(MessageKind::Text, b"still here", None).unwrap();
@@ -423,4 +425,33 @@ fn subscribing_while_others_publish_misses_nothing_and_repeats_nothing() {
         numbers.into_iter().for_each(|number| received[number] += 1);
     }
     assert_eq!(received, counts, "as many as each was said to go to");
+}
+
+#[test]
+fn echo_is_no_event() {
+    let engine = Engine::start(Config { max_events: 1, ..role(Role::Echo) }).unwrap();
+    for _ in 0..20 {
+        let mut client = Client::open(&engine, "/");
+        client.send_text("hello");
+        assert_eq!(client.receive_text(), "hello");
+        client.close(1000, "");
+        client.end();
+    }
+    assert_eq!(engine.events().waiting(), (0, 0), "nobody takes them");
+}
+
+#[test]
+fn while_events_have_no_room_nobody_comes_in() {
+    let engine = Engine::start(Config { max_events: 10, workers: 1, ..config() }).unwrap();
+    let first: Vec<_> = (0..10).map(|_| Client::open(&engine, "/")).collect();
+    let waiting: Vec<_> = (0..200).map(|_| TcpStream::connect(address(&engine)).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(engine.counters().connections.load(Ordering::Relaxed), 10, "they wait in the kernel");
+    take(&engine, 10);
+    let deadline = Instant::now() + PATIENCE;
+    while engine.counters().connections.load(Ordering::Relaxed) < 210 {
+        assert!(Instant::now() < deadline, "nobody was let in though there is room");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop((first, waiting));
 }
