@@ -22,6 +22,7 @@ __all__ = [
     "bounded",
     "check_count",
     "check_seconds",
+    "check_subprotocols",
     "check_type",
     "pair",
     "remembered",
@@ -65,14 +66,7 @@ class ConnectionOptions:
 
     def __post_init__(self) -> None:
         if self.subprotocols is not None:
-            if isinstance(self.subprotocols, (str, bytes)) or not isinstance(self.subprotocols, Sequence):
-                raise TypeError(f"subprotocols must be a list of str, not {type(self.subprotocols).__name__}")
-            for subprotocol in self.subprotocols:
-                if not isinstance(subprotocol, str):
-                    raise TypeError(f"subprotocols must be a list of str, it contains a {type(subprotocol).__name__}")
-                # RFC 6455, section 4.1: tokens of RFC 9110.
-                if not _TOKEN.fullmatch(subprotocol):
-                    raise ValueError(f"subprotocols must be tokens, without spaces or commas; {subprotocol!r} is not")
+            check_subprotocols(self.subprotocols)
         for name in ("open_timeout", "ping_interval", "ping_timeout", "close_timeout"):
             check_seconds(name, getattr(self, name))
             setattr(self, name, bounded(getattr(self, name)))
@@ -222,6 +216,18 @@ def check_type(name: str, value: object, expected: type | tuple[type, ...], desc
     """Raise TypeError unless an argument is ``None`` or of a type."""
     if value is not None and not isinstance(value, expected):
         raise TypeError(f"{name} must be {description}, not {type(value).__name__}")
+
+
+def check_subprotocols(value: object) -> None:
+    """Raise TypeError or ValueError unless an argument is a list of subprotocols."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(f"subprotocols must be a list of str, not {type(value).__name__}")
+    for subprotocol in value:
+        if not isinstance(subprotocol, str):
+            raise TypeError(f"subprotocols must be a list of str, it contains a {type(subprotocol).__name__}")
+        # RFC 6455, section 4.1: tokens of RFC 9110.
+        if not _TOKEN.fullmatch(subprotocol):
+            raise ValueError(f"subprotocols must be tokens, without spaces or commas; {subprotocol!r} is not")
 
 
 def check_seconds(name: str, value: object) -> None:

@@ -29,6 +29,7 @@ pub struct Carrier {
     /// Our direction of TCP was ended.
     shut: bool,
     received: usize,
+    total: u64,
 }
 
 impl Carrier {
@@ -37,6 +38,12 @@ impl Carrier {
     #[must_use]
     pub fn received(&self) -> usize {
         self.received
+    }
+
+    /// Bytes that all reads have brought.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     /// Moves what can be moved without waiting. For an opening that has failed with a response, until the
@@ -92,6 +99,7 @@ impl Carrier {
             Ok(0) => Err(opening.receive_end(self.unsent.take())),
             Ok(received) => {
                 self.received = received;
+                self.total += received as u64;
                 if let Err(error) = opening.receive(bytes) {
                     let _ = self.write(opening, socket); // an alert, as far as it goes
                     return Err(error);

@@ -2,11 +2,13 @@
 //!
 //! [`Client`] and [`Server`] are the whole of it as state, bytes in and bytes out; what came early, and what
 //! has yet to leave, goes on to the [`Peer`](crate::Peer). [`Carrier`] moves the bytes over a socket without
-//! waiting, for whoever is told of readiness, and [`complete`] for threads that wait.
+//! waiting, for whoever is told of readiness, and [`complete`] for threads that wait. [`pending`] says who of many
+//! that do not go on has to go.
 
 mod carrier;
 mod client;
 mod early;
+pub mod pending;
 mod server;
 
 use std::fmt;

@@ -5,6 +5,7 @@
 
 pub(crate) mod client;
 pub(crate) mod connected;
+pub(crate) mod pending;
 pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};

@@ -1,0 +1,137 @@
+//! Who goes when more clients are in the opening handshake than there may be.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use wirespeed_driver::opening::pending::{BURST, GRACE, Origin, PATIENCE, Pending};
+
+fn at(host: u8) -> Origin {
+    Origin::V4([192, 0, 2, host])
+}
+
+const NEVER: fn(u32) -> bool = |_| false;
+
+fn names(pending: &mut Pending<u32>) -> Vec<u32> {
+    let mut names = Vec::new();
+    while let Some((key, _)) = pending.first() {
+        names.push(key);
+        assert!(pending.remove(key) && !pending.remove(key));
+    }
+    assert!(pending.is_empty());
+    names
+}
+
+#[test]
+fn the_oldest_first_and_whoever_sends_last() {
+    let now = Instant::now();
+    let mut pending = Pending::new(9);
+    for key in 0..5 {
+        pending.add(key, at(1), now);
+    }
+    for key in [0, 3, 0, 77] {
+        pending.progress(key, now);
+    }
+    assert_eq!(names(&mut pending), [1, 2, 4, 3, 0]);
+}
+
+#[test]
+fn of_the_address_that_has_most() {
+    let mut pending = Pending::new(9);
+    for (key, host) in [(0, 1), (1, 2), (2, 2), (3, 3), (4, 2), (5, 3)] {
+        pending.add(key, at(host), Instant::now());
+    }
+    assert_eq!(names(&mut pending), [1, 2, 3, 0, 4, 5]);
+}
+
+#[test]
+fn nobody_goes_who_has_had_no_time_to_speak() {
+    let start = Instant::now();
+    let mut pending = Pending::new(1);
+    assert_eq!((pending.overdue(start, NEVER), pending.overdue_in(start)), (None, None));
+    assert_eq!(pending.delay(start, NEVER), GRACE);
+    pending.add(1, at(1), start);
+    assert!(pending.is_crowded() && !pending.is_full());
+    let late = start + PATIENCE;
+    assert_eq!(pending.overdue(late - Duration::from_millis(10), NEVER), None);
+    assert_eq!(pending.overdue(late, NEVER), Some(1));
+    assert_eq!(pending.overdue_in(late), None, "there are not too many");
+    pending.progress(1, late);
+    assert_eq!(pending.overdue(late, NEVER), None);
+    pending.add(2, at(1), late);
+    assert_eq!(pending.overdue_in(late), Some(PATIENCE));
+    // What nobody has read is the server's delay.
+    let later = late + PATIENCE;
+    assert_eq!(pending.overdue(later, |key| key == 1), Some(2));
+    pending.remove(2);
+    assert_eq!(pending.overdue(later, NEVER), None);
+}
+
+#[test]
+fn far_too_many_have_less_time() {
+    let start = Instant::now();
+    let mut pending = Pending::new(2);
+    for key in 0..2 * BURST as u32 {
+        assert!(!pending.is_full());
+        pending.add(key, at(1), start);
+    }
+    assert!(pending.is_full());
+    assert_eq!(pending.delay(start, NEVER), GRACE);
+    assert_eq!(pending.delay(start + GRACE, NEVER), Duration::ZERO);
+}
+
+#[test]
+fn what_an_address_counts_for() {
+    let of = |text: &str| Origin::of(Some(text.parse().unwrap()));
+    assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+    assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
+    assert_eq!(Origin::of(None), Origin::Local);
+}
+
+#[derive(Clone, Debug)]
+enum Do {
+    Add(u8),
+    Progress(usize),
+    Remove(usize),
+}
+
+proptest! {
+    /// The same rules, looked up in a list.
+    #[test]
+    fn against_the_obvious(steps in prop::collection::vec(prop_oneof![
+        4 => (0_u8..4).prop_map(Do::Add),
+        2 => any::<usize>().prop_map(Do::Progress),
+        1 => any::<usize>().prop_map(Do::Remove),
+    ], 1..200)) {
+        let now = Instant::now();
+        let mut pending = Pending::new(8);
+        // In the order of their last words.
+        let mut list: Vec<(u32, u8)> = Vec::new();
+        for (key, step) in steps.into_iter().enumerate() {
+            match step {
+                Do::Add(host) => {
+                    pending.add(key as u32, at(host), now);
+                    list.push((key as u32, host));
+                }
+                Do::Progress(which) if !list.is_empty() => {
+                    let entry = list.remove(which % list.len());
+                    pending.progress(entry.0, now);
+                    list.push(entry);
+                }
+                Do::Remove(which) if !list.is_empty() => {
+                    prop_assert!(pending.remove(list.remove(which % list.len()).0));
+                }
+                _ => {}
+            }
+            let count = |host: u8| list.iter().filter(|(_, other)| *other == host).count();
+            let most = list.iter().map(|(_, host)| count(*host)).max();
+            let first = list.iter().find(|(_, host)| Some(count(*host)) == most).map(|(key, _)| *key);
+            prop_assert_eq!(pending.first().map(|(key, _)| key), first);
+            prop_assert_eq!(pending.len(), list.len());
+        }
+    }
+}
