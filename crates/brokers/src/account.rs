@@ -1,0 +1,326 @@
+//! What came from the broker: what of it is for this node's sessions, and what is missing.
+//!
+//! Brokers bring a message once for each subscription that matches, and some match more than they should. Of the
+//! messages of nodes each has a number, so that one that came before is known; of those of others one subscription is
+//! the one that counts. Called by the node's thread alone.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use wirespeed_engine::broker::{self, Message};
+use wirespeed_engine::topics::{Index, Pattern, Topic};
+
+use crate::envelope::{self, NodeId, Origin};
+
+/// Publishers, and topics of publishers, of which the last number is remembered. If there are more, all are
+/// forgotten, and what is missing at that moment is not counted.
+const REMEMBERED: usize = 64 * 1024;
+
+/// What a message is for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Those who subscribe to it.
+    Topic(Topic),
+    /// All.
+    All,
+}
+
+/// What is to be done with what came.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival<'a> {
+    /// It goes to sessions.
+    Deliver(For, Message<'a>),
+    /// It was here before, is our own, or nobody wants it.
+    Ignore,
+    /// It is none.
+    Invalid,
+}
+
+/// The last number of a publisher on a topic.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    node: NodeId,
+    epoch: u32,
+    number: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Account {
+    own: NodeId,
+    /// With its separator; empty if there is none.
+    prefix: String,
+    /// Topics come by different connections: what is later on one may come before what is earlier on another.
+    scattered: bool,
+    /// What was asked of the broker, by numbers.
+    asked: Index<u32>,
+    /// What it has confirmed.
+    confirmed: Index<u32>,
+    numbers: HashMap<Pattern, u32, RandomState>,
+    last_number: u32,
+    /// Of each publisher the last number overall: whatever is not later came before.
+    overall: HashMap<NodeId, u64, RandomState>,
+    on_topics: HashMap<String, Vec<Last>, RandomState>,
+    /// How many there are in that.
+    remembered: usize,
+    /// Messages that did not come.
+    lost: u64,
+}
+
+impl Account {
+    /// `scattered`: topics come by different connections.
+    pub(crate) fn new(own: NodeId, prefix: &str, scattered: bool) -> Self {
+        Self {
+            own,
+            prefix: prefix.to_owned(),
+            scattered,
+            asked: Index::new(),
+            confirmed: Index::new(),
+            numbers: HashMap::default(),
+            last_number: 0,
+            overall: HashMap::default(),
+            on_topics: HashMap::default(),
+            remembered: 0,
+            lost: 0,
+        }
+    }
+
+    /// A subscription is about to be asked for: what it brings is wanted from now on.
+    pub(crate) fn ask(&mut self, pattern: &Pattern) {
+        self.last_number = self.last_number.wrapping_add(1);
+        let number = *self.numbers.entry(pattern.clone()).or_insert(self.last_number);
+        self.asked.insert(pattern, number);
+    }
+
+    /// The broker has it: what was published since came by it.
+    pub(crate) fn confirm(&mut self, pattern: &Pattern) {
+        if let Some(number) = self.numbers.get(pattern) {
+            self.confirmed.insert(pattern, *number);
+        }
+    }
+
+    /// It is about to be ended. What is published before it is asked for again is not missing then.
+    pub(crate) fn end(&mut self, pattern: &Pattern) {
+        if let Some(number) = self.numbers.remove(pattern) {
+            self.asked.remove(pattern, number);
+            self.confirmed.remove(pattern, number);
+        }
+        if pattern.is_exact() {
+            let removed = self.on_topics.remove(pattern.as_str());
+            self.remembered -= removed.map_or(0, |known| known.len());
+        } else {
+            let Self { on_topics, remembered, .. } = self;
+            on_topics.retain(|name, known| {
+                let keep = Topic::new(name).is_ok_and(|topic| !pattern.matches(&topic));
+                *remembered -= if keep { 0 } else { known.len() };
+                keep
+            });
+        }
+    }
+
+    /// The connection is gone: nothing is subscribed to. What was published meanwhile is missing.
+    pub(crate) fn disconnect(&mut self) {
+        self.asked = Index::new();
+        self.confirmed = Index::new();
+        self.numbers.clear();
+    }
+
+    /// How many messages did not come, since the last call.
+    pub(crate) fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Whether it is a message of this node: for who need not look further.
+    pub(crate) fn is_from(bytes: &[u8], node: &NodeId) -> bool {
+        envelope::open(bytes).and_then(|opened| opened.origin).is_some_and(|origin| origin.node == *node)
+    }
+
+    /// Whose message it is and its number among all of theirs: for who puts in order what came in no order.
+    pub(crate) fn order(bytes: &[u8]) -> Option<(NodeId, u64)> {
+        let origin = envelope::open(bytes)?.origin?;
+        Some((origin.node, origin.place.overall))
+    }
+
+    /// What is to be done with a message. `via`: of which patterns is the subscription by which it came, if the broker
+    /// brings one for each.
+    pub(crate) fn arrive<'a>(&mut self, name: &str, via: Option<&[Pattern]>, bytes: &'a [u8]) -> Arrival<'a> {
+        let Some(name) = name.strip_prefix(self.prefix.as_str()) else { return Arrival::Ignore };
+        let opened = envelope::open(bytes);
+        let origin = opened.and_then(|opened| opened.origin);
+        if origin.is_some_and(|origin| origin.node == self.own) {
+            return Arrival::Ignore;
+        }
+        let to = if name == ALL {
+            // A subscription to everything brings it too.
+            if via.is_some() && origin.is_none() {
+                return Arrival::Ignore;
+            }
+            For::All
+        } else {
+            let Ok(topic) = Topic::new(name) else { return Arrival::Invalid };
+            if broker::is_reserved(&topic) || !self.is_wanted(&topic, via, origin.is_some()) {
+                return Arrival::Ignore;
+            }
+            For::Topic(topic)
+        };
+        let Some(opened) = opened else { return Arrival::Invalid };
+        let message = Message { kind: opened.kind, payload: opened.payload, key: opened.key };
+        match origin {
+            Some(origin) if !self.is_new(name, origin) => Arrival::Ignore,
+            _ => Arrival::Deliver(to, message),
+        }
+    }
+
+    fn is_wanted(&self, topic: &Topic, via: Option<&[Pattern]>, numbered: bool) -> bool {
+        let first = |index: &Index<u32>| index.matching(topic).next().and_then(|set| set.iter().next());
+        let Some(asked) = first(&self.asked) else { return false };
+        match via {
+            // What came before is known by its number; what is not confirmed may not bring everything.
+            Some(via) if !numbered => {
+                let counts = first(&self.confirmed).unwrap_or(asked);
+                via.iter().any(|pattern| self.numbers.get(pattern) == Some(&counts))
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether a message did not come before; counts those that are missing before it.
+    fn is_new(&mut self, name: &str, Origin { node, place }: Origin) -> bool {
+        if self.overall.len() >= REMEMBERED && !self.overall.contains_key(&node) {
+            self.overall.clear();
+        }
+        let last = self.overall.entry(node).or_insert(0);
+        if place.overall <= *last && !self.scattered {
+            return false;
+        }
+        *last = place.overall.max(*last);
+        if self.remembered >= REMEMBERED {
+            self.on_topics.clear();
+            self.remembered = 0;
+        }
+        let new = Last { node, epoch: place.epoch, number: place.on_topic };
+        let known = match self.on_topics.get_mut(name) {
+            Some(known) => known,
+            None => self.on_topics.entry(name.to_owned()).or_default(),
+        };
+        match known.iter_mut().find(|last| last.node == node) {
+            Some(last) if last.epoch == place.epoch && place.on_topic <= last.number => return false,
+            Some(last) => {
+                if last.epoch == place.epoch {
+                    self.lost += place.on_topic.saturating_sub(last.number).saturating_sub(1);
+                }
+                *last = new;
+            }
+            None => {
+                known.push(new);
+                self.remembered += 1;
+            }
+        }
+        true
+    }
+}
+
+/// What is for all is published here: no name that an application may use.
+pub(crate) const ALL: &str = "_wirespeed.broadcast";
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use wirespeed_engine::driver::protocol::MessageKind;
+
+    use super::*;
+    use crate::envelope::{Place, seal};
+
+    const OWN: NodeId = [0; 16];
+    const OTHER: NodeId = [1; 16];
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::new(text).unwrap()
+    }
+
+    fn account(patterns: &[&str]) -> Account {
+        let mut account = Account::new(OWN, "app.", false);
+        for text in patterns {
+            account.ask(&pattern(text));
+            account.confirm(&pattern(text));
+        }
+        account
+    }
+
+    fn sealed(node: NodeId, overall: u64, on_topic: u64) -> Vec<u8> {
+        let place = Place { overall, epoch: 1, on_topic };
+        seal(Origin { node, place }, MessageKind::Text, None, b"x")
+    }
+
+    fn delivered(account: &mut Account, name: &str, via: Option<&str>, bytes: &[u8]) -> bool {
+        let via = via.map(pattern);
+        matches!(account.arrive(name, via.as_ref().map(std::slice::from_ref), bytes), Arrival::Deliver(..))
+    }
+
+    #[test]
+    fn once_however_many_subscriptions_bring_it() {
+        let mut account = account(&["a.b", "a.*", ">"]);
+        for number in 1..=3 {
+            let bytes = sealed(OTHER, number, number);
+            let brought = ["a.*", ">", "a.b"].map(|via| delivered(&mut account, "app.a.b", Some(via), &bytes));
+            assert_eq!(brought, [true, false, false]);
+            let foreign = ["a.*", ">", "a.b"].map(|via| delivered(&mut account, "app.a.b", Some(via), b"x"));
+            assert_eq!(foreign, [false, false, true]);
+        }
+        assert_eq!(account.take_lost(), 0);
+    }
+
+    #[test]
+    fn what_is_not_confirmed_does_not_count_yet() {
+        let mut account = account(&["a.*"]);
+        account.ask(&pattern("a.b"));
+        assert!(delivered(&mut account, "app.a.b", Some("a.*"), b"x"));
+        assert!(!delivered(&mut account, "app.a.b", Some("a.b"), b"x"));
+        account.confirm(&pattern("a.b"));
+        assert!(!delivered(&mut account, "app.a.b", Some("a.*"), b"x"));
+        assert!(delivered(&mut account, "app.a.b", Some("a.b"), b"x"));
+    }
+
+    #[test]
+    fn neither_ours_nor_what_nobody_wants() {
+        let mut account = account(&["a.*"]);
+        assert!(!delivered(&mut account, "app.a.b", Some("a.*"), &sealed(OWN, 1, 1)));
+        // Redis: a `*` goes over separators.
+        assert!(!delivered(&mut account, "app.a.b.c", Some("a.*"), &sealed(OTHER, 1, 1)));
+        assert!(!delivered(&mut account, "other.a.b", Some("a.*"), &sealed(OTHER, 2, 1)));
+        account.end(&pattern("a.*"));
+        assert!(!delivered(&mut account, "app.a.b", Some("a.*"), &sealed(OTHER, 3, 1)));
+        assert_eq!(account.arrive("app.a b", None, b"x"), Arrival::Invalid);
+        assert_eq!(account.arrive("app._wirespeed.x", None, b"x"), Arrival::Ignore);
+    }
+
+    #[test]
+    fn to_all() {
+        let mut account = account(&[]);
+        let bytes = sealed(OTHER, 1, 1);
+        assert!(matches!(account.arrive("app._wirespeed.broadcast", None, &bytes), Arrival::Deliver(For::All, _)));
+        assert_eq!(account.arrive("app._wirespeed.broadcast", Some(&[pattern(">")]), &bytes), Arrival::Ignore);
+    }
+
+    #[test]
+    fn what_is_missing_is_counted() {
+        let mut account = account(&["a", "b.*"]);
+        assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 10, 5)));
+        assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 11, 6)));
+        assert_eq!(account.take_lost(), 0);
+        account.disconnect();
+        for text in ["a", "b.*"] {
+            account.ask(&pattern(text));
+        }
+        assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 20, 10)));
+        assert_eq!(account.take_lost(), 3);
+        // What nobody subscribed to is not missing.
+        account.end(&pattern("a"));
+        account.ask(&pattern("a"));
+        assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 30, 20)));
+        assert!(delivered(&mut account, "app.b.x", None, &sealed(OTHER, 31, 1)));
+        account.end(&pattern("b.*"));
+        assert_eq!(account.remembered, 1);
+        assert_eq!(account.take_lost(), 0);
+    }
+}

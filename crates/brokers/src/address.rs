@@ -1,0 +1,290 @@
+//! Where a broker is: what a text says of it, and how it is shown, which is without credentials.
+
+use std::error::Error;
+use std::fmt;
+use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
+
+/// A broker. Its `Display` and `Debug` show no credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    pub(crate) kind: Kind,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) tls: bool,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    /// After the servers: the database of Redis, `host/name` of Sentinel, the name of a broker in this process.
+    pub(crate) path: String,
+    /// CA certificates as PEM, instead of the system's.
+    pub(crate) ca: Option<PathBuf>,
+    /// A certificate, and its key, as PEM: who this is.
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// What kind of broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Engines of this process.
+    Memory,
+    Nats,
+    /// One server.
+    Redis,
+    /// Whichever server Sentinels say.
+    Sentinel,
+    /// Channels in shards.
+    Cluster,
+}
+
+/// A host and its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// IPv6 without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Why a text says no broker. It shows nothing of the text but the name of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidAddress(String);
+
+impl fmt::Display for InvalidAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for InvalidAddress {}
+
+fn invalid<T>(text: impl Into<String>) -> Result<T, InvalidAddress> {
+    Err(InvalidAddress(text.into()))
+}
+
+const SCHEMES: [(&str, Kind, bool, u16); 10] = [
+    ("memory", Kind::Memory, false, 0),
+    ("nats", Kind::Nats, false, 4222),
+    ("nats+tls", Kind::Nats, true, 4222),
+    ("tls", Kind::Nats, true, 4222),
+    ("redis", Kind::Redis, false, 6379),
+    ("rediss", Kind::Redis, true, 6379),
+    ("redis+sentinel", Kind::Sentinel, false, 26379),
+    ("rediss+sentinel", Kind::Sentinel, true, 26379),
+    ("redis+cluster", Kind::Cluster, false, 6379),
+    ("rediss+cluster", Kind::Cluster, true, 6379),
+];
+
+impl Address {
+    /// Reads `scheme://user:password@host:port,host:port/path?tls_ca=file`: user and password percent-encoded, several
+    /// servers where the broker has them. The schemes are `nats` (`tls`), `redis` (`rediss`), `valkey` (`valkeys`),
+    /// `redis+sentinel` (`rediss+sentinel`), of
+    /// which the path is the name of the master, `redis+cluster` (`rediss+cluster`), and `memory`,
+    /// which is a name in this process.
+    ///
+    /// # Errors
+    /// It says no broker.
+    pub fn parse(text: &str) -> Result<Self, InvalidAddress> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return invalid("a broker is a URL, such as nats://127.0.0.1:4222 or redis://127.0.0.1:6379");
+        };
+        let scheme = scheme.to_ascii_lowercase().replace("valkeys", "rediss").replace("valkey", "redis");
+        let Some((_, kind, tls, default_port)) = SCHEMES.iter().find(|(name, ..)| *name == scheme).copied() else {
+            let names: Vec<_> = SCHEMES.iter().map(|(name, ..)| *name).collect();
+            return invalid(format!("the scheme of a broker must be one of {}, not {scheme:?}", names.join(", ")));
+        };
+        // Lists are often written as several URLs.
+        let rest = &rest.replace(&format!(",{scheme}://"), ",");
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut address = Self {
+            kind,
+            servers: Vec::new(),
+            tls,
+            user: None,
+            password: None,
+            path: String::new(),
+            ca: None,
+            certificate: None,
+        };
+        address.read_query(query)?;
+        if kind == Kind::Memory {
+            address.path = rest.to_owned();
+            return if rest.is_empty() { invalid("memory:// needs a name") } else { Ok(address) };
+        }
+        // A password may have been written with an `@` that is not encoded.
+        let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+        let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
+        address.path = decode(path)?;
+        if let Some(user) = user {
+            let (user, password) = user.split_once(':').map_or((user, None), |(user, rest)| (user, Some(rest)));
+            address.user = Some(decode(user)?).filter(|user| !user.is_empty());
+            address.password = password.map(decode).transpose()?;
+        }
+        for server in servers.split(',') {
+            address.servers.push(read_server(server, default_port)?);
+        }
+        address.check()?;
+        Ok(address)
+    }
+
+    fn read_query(&mut self, query: &str) -> Result<(), InvalidAddress> {
+        let (mut certificate, mut key) = (None, None);
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let path = || decode(value).map(PathBuf::from);
+            match name {
+                "tls_ca" => self.ca = Some(path()?),
+                "tls_cert" => certificate = Some(path()?),
+                "tls_key" => key = Some(path()?),
+                _ => return invalid(format!("a broker's URL has no option {name:?}: tls_ca, tls_cert and tls_key")),
+            }
+        }
+        self.certificate = match (certificate, key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => return invalid("tls_cert and tls_key of a broker's URL go together"),
+        };
+        if (self.ca.is_some() || self.certificate.is_some()) && !self.tls {
+            return invalid(
+                "tls_ca, tls_cert and tls_key need a scheme with TLS: tls://, rediss://, rediss+cluster://",
+            );
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), InvalidAddress> {
+        match self.kind {
+            Kind::Memory => {}
+            Kind::Nats if !self.path.is_empty() => return invalid("nats:// has no path"),
+            Kind::Cluster if !self.path.is_empty() => {
+                return invalid("a cluster has no databases: leave the path away");
+            }
+            Kind::Nats | Kind::Cluster => {}
+            Kind::Redis if self.servers.len() > 1 => {
+                return invalid("redis:// is one server; several are redis+sentinel:// or redis+cluster://");
+            }
+            Kind::Redis => {
+                self.database()?;
+            }
+            Kind::Sentinel if self.path.is_empty() => {
+                return invalid("redis+sentinel:// needs the name of the master: redis+sentinel://host:26379/mymaster");
+            }
+            Kind::Sentinel => {}
+        }
+        Ok(())
+    }
+
+    /// The number of Redis' database. Published messages do not know it, but servers may check it.
+    pub(crate) fn database(&self) -> Result<i64, InvalidAddress> {
+        if self.path.is_empty() || self.kind != Kind::Redis {
+            return Ok(0);
+        }
+        self.path.parse().or_else(|_| invalid("the path of redis:// is the number of a database"))
+    }
+
+    /// A text about this broker, of a library, as it may be shown.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        let secrets = [&self.password, &self.user].into_iter().flatten().filter(|secret| !secret.is_empty());
+        secrets.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+    }
+}
+
+fn read_server(text: &str, default_port: u16) -> Result<Server, InvalidAddress> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let Some((host, port)) = rest.split_once(']') else { return invalid("an IPv6 address lacks its \"]\"") };
+            (host, port.strip_prefix(':'))
+        }
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() || host.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
+        return invalid("a broker's URL lacks a host");
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) => port.parse().or_else(|_| invalid("the port of a broker must be a number up to 65535"))?,
+    };
+    Ok(Server { host: host.to_owned(), port })
+}
+
+fn decode(text: &str) -> Result<String, InvalidAddress> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => invalid("what is percent-encoded in a broker's URL must be UTF-8"),
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = SCHEMES.iter().find(|(_, kind, tls, _)| (*kind, *tls) == (self.kind, self.tls));
+        write!(f, "{}://", scheme.map_or("", |(name, ..)| name))?;
+        for (index, server) in self.servers.iter().enumerate() {
+            write!(f, "{}{server}", if index > 0 { "," } else { "" })?;
+        }
+        let slash = if self.path.is_empty() || self.servers.is_empty() { "" } else { "/" };
+        write!(f, "{slash}{}", self.path)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_broker() {
+        for (text, shown) in [
+            ("nats://a", "nats://a:4222"),
+            ("nats://user:p%40ss@a:1,b", "nats://a:1,b:4222"),
+            ("nats://a:1,nats://b:2", "nats://a:1,b:2"),
+            ("TLS://[::1]:5", "nats+tls://[::1]:5"),
+            ("redis://:secret@h/3", "redis://h:6379/3"),
+            ("valkeys://h", "rediss://h:6379"),
+            ("redis+sentinel://a,b:7/mymaster", "redis+sentinel://a:26379,b:7/mymaster"),
+            ("rediss+cluster://a:1", "rediss+cluster://a:1"),
+            ("memory://here", "memory://here"),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().to_string(), shown, "{text}");
+        }
+        let address = Address::parse("nats://us%3Aer:p%40s/s@h").unwrap();
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("us:er"), Some("p@s/s")));
+        assert_eq!(format!("{address:?}"), "Address(nats://h:4222)");
+        assert_eq!(address.redact("no p@s/s for us:er"), "no *** for ***");
+    }
+
+    #[test]
+    fn what_is_none() {
+        for (text, part) in [
+            ("127.0.0.1:4222", "is a URL"),
+            ("http://a", "must be one of"),
+            ("nats://", "lacks a host"),
+            ("nats://a:b", "port"),
+            ("nats://a/b", "no path"),
+            ("redis://a,b", "one server"),
+            ("redis://a/b", "number of a database"),
+            ("redis+sentinel://a", "name of the master"),
+            ("redis+cluster://a/1", "no databases"),
+            ("memory://", "needs a name"),
+            ("nats://a?x=secret", "no option \"x\""),
+            ("nats://a?tls_ca=x", "need a scheme with TLS"),
+            ("tls://a?tls_cert=x", "go together"),
+            ("nats://%ff@a", "UTF-8"),
+        ] {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains("secret"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Which patterns are wanted of the broker, and which it was told: what differs is to be done.
+//!
+//! As large as what is wanted and what is there, however often either changes before it is looked at.
+
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::RandomState;
+use wirespeed_engine::topics::Pattern;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// Sessions subscribe to it.
+    wanted: bool,
+    /// The broker knows.
+    there: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Interests {
+    entries: HashMap<Pattern, Entry, RandomState>,
+    /// Of those, which differ, and are not being done.
+    differ: HashSet<Pattern, RandomState>,
+}
+
+impl Interests {
+    /// Sets whether a pattern is wanted; whether there is something to do.
+    pub(crate) fn want(&mut self, pattern: &Pattern, wanted: bool) -> bool {
+        self.change(pattern, |entry| entry.wanted = wanted)
+    }
+
+    /// The broker was told: whether it has it now.
+    pub(crate) fn done(&mut self, pattern: &Pattern, there: bool) -> bool {
+        self.change(pattern, |entry| entry.there = there)
+    }
+
+    fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
+        let entry = self.entries.entry(pattern.clone()).or_default();
+        change(entry);
+        let entry = *entry;
+        if entry.wanted != entry.there {
+            self.differ.insert(pattern.clone());
+            return true;
+        }
+        self.differ.remove(pattern);
+        if !entry.wanted {
+            self.entries.remove(pattern);
+        }
+        false
+    }
+
+    /// What is to be done: patterns, and whether they are to be there. Whoever takes them calls [`Self::done`].
+    pub(crate) fn take(&mut self) -> Vec<(Pattern, bool)> {
+        let differ = std::mem::take(&mut self.differ);
+        let wanted = |pattern: Pattern| {
+            let wanted = self.entries.get(&pattern).is_some_and(|entry| entry.wanted);
+            (pattern, wanted)
+        };
+        differ.into_iter().map(wanted).collect()
+    }
+
+    /// The broker knows nothing any more.
+    pub(crate) fn forget(&mut self) {
+        self.entries.retain(|_, entry| {
+            entry.there = false;
+            entry.wanted
+        });
+        self.differ = self.entries.keys().cloned().collect();
+    }
+
+    /// How many the broker was told.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.values().filter(|entry| entry.there).count()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::new(text).unwrap()
+    }
+
+    #[test]
+    fn only_what_differs_is_done() {
+        let mut interests = Interests::default();
+        let a = pattern("a");
+        assert!(interests.want(&a, true));
+        assert!(!interests.want(&a, false));
+        assert!(interests.take().is_empty());
+        assert!(interests.entries.is_empty());
+        interests.want(&a, true);
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        // It changes while it is being done.
+        assert!(!interests.want(&a, false));
+        assert!(interests.done(&a, true));
+        assert_eq!(interests.take(), [(a.clone(), false)]);
+        assert!(!interests.done(&a, false));
+        assert!(interests.entries.is_empty() && interests.differ.is_empty());
+    }
+
+    #[test]
+    fn what_is_forgotten_is_done_again() {
+        let mut interests = Interests::default();
+        let (a, b) = (pattern("a"), pattern("b.*"));
+        interests.want(&a, true);
+        interests.want(&b, true);
+        for (pattern, wanted) in interests.take() {
+            interests.done(&pattern, wanted);
+        }
+        assert_eq!(interests.len(), 2);
+        interests.want(&b, false);
+        interests.forget();
+        assert_eq!(interests.take(), [(a, true)]);
+        assert_eq!(interests.len(), 0);
+    }
+
+    #[test]
+    fn bounded_by_what_is_wanted() {
+        let mut interests = Interests::default();
+        for number in 0..10_000 {
+            let pattern = pattern(&format!("topic.{number}"));
+            interests.want(&pattern, true);
+            interests.want(&pattern, false);
+        }
+        assert!(interests.entries.is_empty() && interests.differ.is_empty());
+    }
+}

@@ -1,0 +1,31 @@
+//! Engines on many machines, over brokers that people already run.
+//!
+//! [`Hub`] says which broker and how, and is given to an engine as [`wirespeed_engine::Config::broker`];
+//! [`Publisher`] publishes without an engine. What they have in common is [`node`]: a queue to the broker, bounded in
+//! bytes; the patterns that are wanted of it; the account of what came; and one thread, with an event loop of its own,
+//! on which everything else runs. The brokers themselves, [`nats`], [`redis`] and [`memory`], only move bytes.
+//!
+//! # Who waits for whom
+//! Whoever publishes waits for nobody: the queue takes the message or says that it does not. The thread waits for
+//! engines: while a worker has no room it does nothing else, so nothing is read from the broker, whose own means
+//! against slow readers apply then. It may, as no worker waits for it. The client libraries read on their own and keep
+//! what they have read without a limit, but on the same thread: how far they get ahead is what tokio lets a task read
+//! in one turn, some MiB at most.
+
+mod account;
+mod address;
+mod backoff;
+mod envelope;
+mod interests;
+mod memory;
+mod nats;
+mod node;
+mod publisher;
+mod queue;
+mod redis;
+
+pub use address::{Address, InvalidAddress};
+pub use node::{Hub, Node};
+pub use publisher::{Publisher, Refusal};
+pub use queue::Policy;
+pub use wirespeed_engine as engine;

@@ -1,0 +1,575 @@
+//! One end of a broker: what every kind of it has, and its thread.
+//!
+//! Whoever publishes puts into the queue under its lock, and wakes the thread if it found nothing there; sessions that
+//! subscribe change what is wanted in the same way. The thread makes the broker agree with both, and gives what comes
+//! to the engine. Nobody waits for the thread but who asks it to flush, or closes it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+use wirespeed_engine::broker::{Broker, Connect, Message, Notice, RESERVED, Sink, State, Status, Took};
+use wirespeed_engine::topics::{Pattern, Topic};
+
+use crate::account::{ALL, Account, Arrival, For};
+use crate::address::{Address, Kind};
+use crate::envelope::NodeId;
+use crate::interests::Interests;
+use crate::queue::{Policy, Queue, To};
+use crate::{backoff, memory, nats, redis};
+
+/// Notices that are kept for who does not take them.
+const NOTICES: usize = 256;
+
+/// How long the thread waits for room before it looks whether it is to end.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How long what was taken may take to be sent when all ends.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Which broker, and how it is used: for an engine, as [`wirespeed_engine::Config::broker`].
+#[derive(Clone, Debug)]
+pub struct Hub {
+    /// Where it is.
+    pub address: Address,
+    /// Before the name of each topic, with a `.` between: for those who share a broker. Empty: nothing.
+    pub prefix: String,
+    /// Bytes that may wait to be sent.
+    pub limit: usize,
+    /// What becomes of what is more.
+    pub policy: Policy,
+}
+
+impl Hub {
+    /// One with 16 MiB that may wait, and no prefix.
+    #[must_use]
+    pub fn new(address: Address) -> Self {
+        Self { address, prefix: String::new(), limit: 16 << 20, policy: Policy::default() }
+    }
+
+    /// Sets the prefix.
+    ///
+    /// # Errors
+    /// It is no name of a topic: in words.
+    pub fn set_prefix(&mut self, prefix: &str) -> Result<(), String> {
+        if !prefix.is_empty() {
+            Topic::new(prefix).map_err(|error| error.to_string())?;
+        }
+        self.prefix = prefix.to_owned();
+        Ok(())
+    }
+}
+
+impl Connect for Hub {
+    fn connect(&self, sink: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>> {
+        Ok(Arc::new(Node::start(self, Some(sink))?))
+    }
+}
+
+/// See the module. Dropped, it is closed.
+pub struct Node {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread is of this process.
+    process: u32,
+}
+
+/// What has happened and was not asked for yet.
+#[derive(Default)]
+struct Notices {
+    waiting: VecDeque<Notice>,
+    state: State,
+    reason: Option<String>,
+    connected_before: bool,
+    reconnects: u64,
+}
+
+/// What the thread shares with others.
+pub(crate) struct Shared {
+    pub(crate) address: Address,
+    /// With its separator.
+    pub(crate) prefix: String,
+    pub(crate) id: NodeId,
+    /// Until the end, as the engine has this and this the engine. `None`: nothing is to come.
+    sink: Mutex<Option<Arc<dyn Sink>>>,
+    receives: bool,
+    queue: Mutex<Queue>,
+    /// Told when something is settled, and that somebody wants to know of it.
+    settled: Condvar,
+    flushes: AtomicBool,
+    interests: Mutex<Interests>,
+    notices: Mutex<Notices>,
+    /// There is something in the queue, or to be flushed.
+    pub(crate) outgoing: Notify,
+    /// What is wanted has changed.
+    pub(crate) wanted: Notify,
+    connected: watch::Sender<bool>,
+    closing: watch::Sender<bool>,
+    published: AtomicU64,
+    received: AtomicU64,
+    lost: AtomicU64,
+    refused: AtomicU64,
+    dropped: AtomicU64,
+    doubtful: AtomicU64,
+    invalid: AtomicU64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Node {
+    /// Begins to connect. `sink`: where what comes goes; `None`: nothing is wanted.
+    ///
+    /// # Errors
+    /// A thread cannot begin, or there is no randomness.
+    pub fn start(hub: &Hub, sink: Option<Arc<dyn Sink>>) -> io::Result<Self> {
+        let mut id = NodeId::default();
+        getrandom::fill(&mut id).map_err(io::Error::other)?;
+        let prefix = if hub.prefix.is_empty() { String::new() } else { format!("{}.", hub.prefix) };
+        let shared = Arc::new(Shared {
+            address: hub.address.clone(),
+            prefix,
+            id,
+            receives: sink.is_some(),
+            sink: Mutex::new(sink),
+            queue: Mutex::new(Queue::new(id, hub.limit, hub.policy)),
+            settled: Condvar::new(),
+            flushes: AtomicBool::new(false),
+            interests: Mutex::default(),
+            notices: Mutex::default(),
+            outgoing: Notify::new(),
+            wanted: Notify::new(),
+            connected: watch::Sender::new(false),
+            closing: watch::Sender::new(false),
+            published: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            doubtful: AtomicU64::new(0),
+            invalid: AtomicU64::new(0),
+        });
+        let theirs = Arc::clone(&shared);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+        let thread = std::thread::Builder::new().name("wirespeed-broker".into()).spawn(move || {
+            theirs.run(&runtime);
+            runtime.shutdown_background(); // a name that is being looked up is not waited for
+        })?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), process: std::process::id() })
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Broker for Node {
+    fn interest(&self, pattern: &Pattern, wanted: bool) {
+        if pattern.segments().next() == Some(RESERVED) {
+            return;
+        }
+        if locked(&self.shared.interests).want(pattern, wanted) {
+            self.shared.wanted.notify_one();
+        }
+    }
+
+    fn publish(&self, topic: &Topic, message: Message<'_>) -> Took {
+        self.shared.push(To::Topic(topic.clone()), message)
+    }
+
+    fn broadcast(&self, message: Message<'_>) -> Took {
+        self.shared.push(To::All, message)
+    }
+
+    fn admits(&self, bytes: usize) -> bool {
+        let raises = locked(&self.shared.queue).raises(bytes);
+        if raises {
+            self.shared.count_refused(1);
+        }
+        !raises
+    }
+
+    fn status(&self) -> Status {
+        let shared = &self.shared;
+        let (queued, queued_bytes) = {
+            let queue = locked(&shared.queue);
+            (queue.len(), queue.bytes())
+        };
+        let subscriptions = locked(&shared.interests).len();
+        let notices = locked(&shared.notices);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Status {
+            state: notices.state,
+            server: shared.address.to_string(),
+            reason: notices.reason.clone(),
+            queued,
+            queued_bytes,
+            subscriptions,
+            published: count(&shared.published),
+            received: count(&shared.received),
+            lost: count(&shared.lost),
+            refused: count(&shared.refused),
+            dropped: count(&shared.dropped),
+            doubtful: count(&shared.doubtful),
+            invalid: count(&shared.invalid),
+            reconnects: notices.reconnects,
+        }
+    }
+
+    fn has_notices(&self) -> bool {
+        !locked(&self.shared.notices).waiting.is_empty()
+    }
+
+    fn take_notices(&self) -> Vec<Notice> {
+        std::mem::take(&mut locked(&self.shared.notices).waiting).into()
+    }
+
+    fn flush(&self, deadline: Option<Instant>) -> Option<u64> {
+        self.shared.flush(self.shared.accepted(), deadline)
+    }
+
+    fn close(&self) {
+        if self.process != std::process::id() {
+            return; // a copy in a child process
+        }
+        self.shared.closing.send_replace(true);
+        let thread = locked(&self.thread).take();
+        if let Some(thread) = thread {
+            let _ = thread.join(); // it has caught what it raised
+            let sink = locked(&self.shared.sink).take();
+            drop(sink);
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    // ---- for whoever publishes ----
+
+    pub(crate) fn push(&self, to: To, message: Message<'_>) -> Took {
+        let mut queue = locked(&self.queue);
+        let first = queue.len() == 0;
+        let pushed = queue.push(to, message);
+        drop(queue);
+        if first && pushed.took == Took::Yes {
+            self.outgoing.notify_one();
+        }
+        if pushed.dropped > 0 {
+            self.dropped.fetch_add(pushed.dropped, Ordering::Relaxed);
+            self.tell(Notice::Dropped(pushed.dropped));
+        }
+        if pushed.took == Took::Full {
+            self.count_refused(1);
+        }
+        pushed.took
+    }
+
+    /// Messages that were taken, ever.
+    pub(crate) fn accepted(&self) -> u64 {
+        locked(&self.queue).accepted()
+    }
+
+    /// Waits until the broker has so many of them, or the deadline: see [`Broker::flush`].
+    pub(crate) fn flush(&self, accepted: u64, deadline: Option<Instant>) -> Option<u64> {
+        let mut queue = locked(&self.queue);
+        loop {
+            if let Some(missing) = queue.flushed(accepted) {
+                return Some(missing);
+            }
+            self.flushes.store(true, Ordering::Release);
+            self.outgoing.notify_one();
+            queue = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.settled.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return None,
+                Some(left) => self.settled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    /// Whether a message of so many bytes finds room, or the broker was closed.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let queue = locked(&self.queue);
+        queue.has_room(bytes) || queue.is_closed()
+    }
+
+    /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or all has ended.
+    pub(crate) fn wait_for_room(&self, bytes: usize, deadline: Instant) -> bool {
+        let mut queue = locked(&self.queue);
+        while !queue.has_room(bytes) && !queue.is_closed() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            queue = self.settled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn count_refused(&self, count: u64) {
+        self.refused.fetch_add(count, Ordering::Relaxed);
+        self.tell(Notice::Refused(count));
+    }
+
+    pub(crate) fn tell(&self, notice: Notice) {
+        let mut notices = locked(&self.notices);
+        let first = notices.waiting.is_empty();
+        match (notices.waiting.back_mut(), &notice) {
+            (Some(Notice::Lost(count)), Notice::Lost(more))
+            | (Some(Notice::Refused(count)), Notice::Refused(more))
+            | (Some(Notice::Dropped(count)), Notice::Dropped(more))
+            | (Some(Notice::Doubtful(count)), Notice::Doubtful(more)) => *count += more,
+            _ => {
+                if notices.waiting.len() >= NOTICES {
+                    notices.waiting.pop_front();
+                }
+                notices.waiting.push_back(notice);
+            }
+        }
+        drop(notices);
+        let sink = if first { locked(&self.sink).clone() } else { None };
+        if let Some(sink) = sink {
+            sink.noticed();
+        }
+    }
+
+    // ---- for the thread: what leaves ----
+
+    /// Takes what waits, of so many bytes.
+    pub(crate) fn take(&self, most: usize) -> Vec<crate::queue::Item> {
+        let items = locked(&self.queue).take(most);
+        if !items.is_empty() {
+            self.settled.notify_all(); // there is room
+        }
+        items
+    }
+
+    /// The broker has so many of what was taken.
+    pub(crate) fn settle(&self, count: u64) {
+        self.published.fetch_add(count, Ordering::Relaxed);
+        self.end_wait(count, false);
+    }
+
+    /// The broker takes no such message.
+    pub(crate) fn refuse(&self, count: u64) {
+        self.count_refused(count);
+        self.end_wait(count, true);
+    }
+
+    /// The connection broke while so many were under way.
+    pub(crate) fn doubt(&self, count: u64) {
+        if count > 0 {
+            self.doubtful.fetch_add(count, Ordering::Relaxed);
+            self.tell(Notice::Doubtful(count));
+            self.end_wait(count, true);
+        }
+    }
+
+    fn end_wait(&self, count: u64, missing: bool) {
+        locked(&self.queue).settle(count, missing);
+        self.settled.notify_all();
+    }
+
+    /// Somebody waits until everything is settled.
+    pub(crate) fn takes_flush(&self) -> bool {
+        self.flushes.swap(false, Ordering::AcqRel)
+    }
+
+    /// How something is called at the broker.
+    pub(crate) fn name(&self, to: &To) -> String {
+        let name = match to {
+            To::Topic(topic) => topic.as_str(),
+            To::All => ALL,
+        };
+        format!("{}{name}", self.prefix)
+    }
+
+    // ---- for the thread: what is wanted, and what comes ----
+
+    /// Whether anything is to come.
+    pub(crate) fn receives(&self) -> bool {
+        self.receives
+    }
+
+    pub(crate) fn account(&self) -> Account {
+        Account::new(self.id, &self.prefix, self.address.kind == Kind::Cluster)
+    }
+
+    /// What is to be subscribed to, and what no longer.
+    pub(crate) fn take_interests(&self) -> Vec<(Pattern, bool)> {
+        locked(&self.interests).take()
+    }
+
+    /// That was done.
+    pub(crate) fn done(&self, pattern: &Pattern, there: bool) {
+        if locked(&self.interests).done(pattern, there) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// The broker has no subscription of ours any more.
+    pub(crate) fn forget_interests(&self) {
+        locked(&self.interests).forget();
+        self.wanted.notify_one();
+    }
+
+    /// Something came. Waits while the engine has no room, and so does all that this thread does.
+    pub(crate) fn arrive(&self, account: &mut Account, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) {
+        let Some(sink) = locked(&self.sink).clone() else { return };
+        let put = match account.arrive(name, via, bytes) {
+            Arrival::Ignore => return,
+            Arrival::Deliver(For::Topic(topic), message) => sink.publish(&topic, message).ok(),
+            Arrival::Deliver(For::All, message) => sink.broadcast(message).ok(),
+            Arrival::Invalid => None,
+        };
+        let lost = account.take_lost();
+        if lost > 0 {
+            self.count_lost(lost);
+        }
+        let Some(room) = put else {
+            self.invalid.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        self.received.fetch_add(1, Ordering::Relaxed);
+        if !room {
+            while !sink.wait_for_room(Instant::now() + SLICE) && !self.is_closing() {}
+        }
+    }
+
+    pub(crate) fn count_lost(&self, count: u64) {
+        self.lost.fetch_add(count, Ordering::Relaxed);
+        self.tell(Notice::Lost(count));
+    }
+
+    // ---- for the thread: how it stands ----
+
+    pub(crate) fn set_connected(&self) {
+        {
+            let mut notices = locked(&self.notices);
+            if notices.state == State::Connected {
+                return;
+            }
+            notices.state = State::Connected;
+            notices.reason = None;
+            if std::mem::replace(&mut notices.connected_before, true) {
+                notices.reconnects += 1;
+            }
+        }
+        self.tell(Notice::Connected);
+        self.connected.send_replace(true);
+    }
+
+    /// There is no connection. Told once; the reason that is shown is the last one.
+    pub(crate) fn set_disconnected(&self, reason: &str) {
+        let reason = self.address.redact(reason);
+        let before = {
+            let mut notices = locked(&self.notices);
+            notices.reason = Some(reason.clone());
+            let before = notices.state;
+            if before == State::Connected {
+                notices.state = State::Disconnected;
+            }
+            before
+        };
+        self.connected.send_replace(false);
+        if before == State::Connected {
+            self.tell(Notice::Disconnected { reason });
+        }
+    }
+
+    /// Why something does not work, while there is no connection.
+    pub(crate) fn set_reason(&self, reason: &str) {
+        let mut notices = locked(&self.notices);
+        if notices.state != State::Connected {
+            notices.reason = Some(self.address.redact(reason));
+        }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        *self.connected.borrow()
+    }
+
+    /// Waits until there is a connection.
+    pub(crate) async fn wait_connected(&self) {
+        let mut connected = self.connected.subscribe();
+        let _ = connected.wait_for(|connected| *connected).await; // its sender is here
+    }
+
+    /// Waits until there is none.
+    pub(crate) async fn wait_disconnected(&self) {
+        let mut connected = self.connected.subscribe();
+        let _ = connected.wait_for(|connected| !*connected).await; // as above
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    // ---- the thread ----
+
+    fn run(self: &Arc<Self>, runtime: &tokio::runtime::Runtime) {
+        let mut attempt = 0;
+        while !self.is_closing() {
+            // A defect of ours is a connection that broke.
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                runtime.block_on(async {
+                    let transport = std::pin::pin!(self.serve());
+                    let end = std::pin::pin!(self.end());
+                    futures_util::future::select(transport, end).await;
+                });
+            }));
+            if served.is_err() {
+                self.set_disconnected("a defect of ours");
+                self.forget_interests();
+                let pause = backoff::delay(attempt);
+                attempt += 1;
+                std::thread::sleep(pause);
+            }
+        }
+        let left = locked(&self.queue).close();
+        self.settled.notify_all();
+        self.doubt_at_end(left);
+        self.connected.send_replace(false);
+        let mut notices = locked(&self.notices);
+        notices.state = State::Closed;
+        notices.reason = None;
+    }
+
+    fn doubt_at_end(&self, left: u64) {
+        if left > 0 {
+            self.doubtful.fetch_add(left, Ordering::Relaxed);
+            self.tell(Notice::Doubtful(left));
+        }
+    }
+
+    /// Moves messages until it is dropped.
+    async fn serve(self: &Arc<Self>) {
+        match self.address.kind {
+            Kind::Memory => memory::serve(self).await,
+            Kind::Nats => nats::serve(self).await,
+            Kind::Redis | Kind::Sentinel | Kind::Cluster => redis::serve(self).await,
+        }
+    }
+
+    /// Waits until all is to end, and then, if there is a connection, a moment for what was taken.
+    async fn end(&self) {
+        let mut closing = self.closing.subscribe();
+        let _ = closing.wait_for(|closing| *closing).await; // its sender is here
+        let deadline = tokio::time::Instant::now() + LINGER;
+        while self.is_connected() && !locked(&self.queue).is_settled() && tokio::time::Instant::now() < deadline {
+            self.flushes.store(true, Ordering::Release);
+            self.outgoing.notify_one();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Publishing without an engine, from any process.
+
+use std::io;
+use std::time::Instant;
+
+use wirespeed_engine::broker::{Broker, Message, Status, Took, is_reserved};
+use wirespeed_engine::topics::Topic;
+
+use crate::node::{Hub, Node};
+use crate::queue::{Policy, To};
+
+/// Why something is not published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There was no room in the queue until the deadline.
+    Full,
+    /// The publisher was closed.
+    Closed,
+    /// The topic is for brokers themselves.
+    Reserved,
+    /// Text that is not UTF-8.
+    NotText,
+}
+
+/// A queue to a broker, and a thread that empties it. From any thread; dropped, it is closed.
+pub struct Publisher {
+    node: Node,
+}
+
+impl Publisher {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// A thread cannot begin.
+    pub fn new(hub: &Hub) -> io::Result<Self> {
+        // Who does not wait is told, and who waits is not told.
+        let hub = Hub { policy: Policy::Raise, ..hub.clone() };
+        Ok(Self { node: Node::start(&hub, None)? })
+    }
+
+    /// Queues a message for who subscribes to the topic, or, without one, for all sessions of all engines.
+    ///
+    /// # Errors
+    /// [`Refusal`]; there may be room later, see [`Self::wait_for_room`].
+    pub fn publish(&self, topic: Option<&Topic>, message: Message<'_>) -> Result<(), Refusal> {
+        use wirespeed_engine::driver::protocol::MessageKind;
+
+        if message.kind == MessageKind::Text && std::str::from_utf8(message.payload).is_err() {
+            return Err(Refusal::NotText);
+        }
+        let to = match topic {
+            Some(topic) if is_reserved(topic) => return Err(Refusal::Reserved),
+            Some(topic) => To::Topic(topic.clone()),
+            None => To::All,
+        };
+        let shared = self.node.shared();
+        if !shared.has_room(message.payload.len()) {
+            return Err(Refusal::Full);
+        }
+        match shared.push(to, message) {
+            Took::Yes | Took::Local => Ok(()),
+            Took::Full | Took::TooLarge => Err(Refusal::Full),
+            Took::Closed => Err(Refusal::Closed),
+        }
+    }
+
+    /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or there is nobody to wait
+    /// for.
+    #[must_use]
+    pub fn wait_for_room(&self, bytes: usize, deadline: Instant) -> bool {
+        self.node.shared().wait_for_room(bytes, deadline)
+    }
+
+    /// Messages that were published, ever: for [`Self::flush`].
+    #[must_use]
+    pub fn published(&self) -> u64 {
+        self.node.shared().accepted()
+    }
+
+    /// Waits until the broker has so many of them; how many messages it may not have, of those since the last call.
+    /// `None`: not by the deadline.
+    #[must_use]
+    pub fn flush(&self, published: u64, deadline: Option<Instant>) -> Option<u64> {
+        self.node.shared().flush(published, deadline)
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.node.status()
+    }
+
+    /// Ends it: what was taken is still sent, if that takes no longer than a moment. Again: nothing.
+    pub fn close(&self) {
+        self.node.close();
+    }
+}

@@ -1,0 +1,221 @@
+//! A cluster of Redis, with sharded channels (Redis 7.0, `SPUBLISH` and `SSUBSCRIBE`): a message goes to the nodes of
+//! its channel's slot, and not to all.
+//!
+//! Sharded channels have no patterns: a session that subscribes with wildcards gets what is published on its own
+//! engine, which is told. The library knows which node has what; when a connection of it breaks, all is made again.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::future;
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, TlsMode, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use wirespeed_engine::broker::Notice;
+use wirespeed_engine::topics::Pattern;
+
+use super::{BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, is_answer, patiently, settings};
+use crate::account::{ALL, Account};
+use crate::backoff;
+use crate::node::Shared;
+use crate::queue::{Item, To};
+
+/// Commands that are under way at once.
+const AT_ONCE: usize = 64;
+
+pub(super) async fn serve(shared: &Shared) {
+    let account = Rc::new(RefCell::new(shared.account()));
+    let mut attempt = 0;
+    loop {
+        let reason = match connect(shared).await {
+            Err(broken) => broken,
+            Ok((connection, pushes)) => {
+                let broken = run(shared, connection, pushes, &account).await;
+                if shared.is_connected() {
+                    attempt = 0;
+                }
+                broken
+            }
+        };
+        shared.set_disconnected(&reason.to_string());
+        account.borrow_mut().disconnect();
+        shared.forget_interests();
+        tokio::time::sleep(backoff::delay(attempt)).await;
+        attempt += 1;
+    }
+}
+
+async fn connect(shared: &Shared) -> Result<(ClusterConnection, UnboundedReceiver<PushInfo>), Broken> {
+    let address = &shared.address;
+    let settings = settings(address)?;
+    let nodes = addresses(address)
+        .map(|node| Ok(node.into_connection_info()?.set_redis_settings(settings.clone())))
+        .collect::<Result<Vec<_>, Broken>>()?;
+    // Bounded by what this thread reads in one turn: see the crate.
+    let (sender, pushes) = unbounded_channel();
+    let mut builder = ClusterClientBuilder::new(nodes)
+        .use_protocol(ProtocolVersion::RESP3)
+        .connection_timeout(PATIENCE)
+        .response_timeout(PATIENCE)
+        .retries(3)
+        .push_sender(sender);
+    if address.tls {
+        builder = builder.tls(TlsMode::Secure);
+        if let Some(certificates) = certificates(address)? {
+            builder = builder.certs(certificates);
+        }
+    }
+    let client = builder.build()?;
+    let connection = patiently(client.get_async_connection()).await?;
+    Ok((connection, pushes))
+}
+
+async fn run(
+    shared: &Shared,
+    connection: ClusterConnection,
+    pushes: UnboundedReceiver<PushInfo>,
+    account: &RefCell<Account>,
+) -> Broken {
+    let result = |result: Result<Broken, Broken>| match result {
+        Ok(broken) | Err(broken) => broken,
+    };
+    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), account).await) });
+    let publish = std::pin::pin!(async { result(publish(shared, connection.clone()).await) });
+    let read = std::pin::pin!(read(shared, pushes, account));
+    let moves = future::select(publish, read);
+    match future::select(subscribe, moves).await {
+        future::Either::Left((broken, _)) => broken,
+        future::Either::Right((future::Either::Left((broken, _)) | future::Either::Right((broken, _)), _)) => broken,
+    }
+}
+
+async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broken, Broken> {
+    loop {
+        shared.wait_connected().await;
+        let items = shared.take(BATCH);
+        if items.is_empty() {
+            let notified = std::pin::pin!(shared.outgoing.notified());
+            if tokio::time::timeout(PING, notified).await.is_err() {
+                let mut connection = connection.clone();
+                patiently(redis::cmd("PING").query_async::<()>(&mut connection)).await?;
+            }
+            continue;
+        }
+        let groups = by_channel(shared, items);
+        let mut left: u64 = groups.iter().map(|(_, payloads)| payloads.len() as u64).sum();
+        for chunk in groups.chunks(AT_ONCE) {
+            let sent = future::join_all(chunk.iter().map(|(channel, payloads)| {
+                let mut connection = connection.clone();
+                let mut commands = redis::pipe();
+                for payload in payloads {
+                    commands.cmd("SPUBLISH").arg(channel).arg(&payload[..]).ignore();
+                }
+                async move { (payloads.len() as u64, commands.query_async::<()>(&mut connection).await) }
+            }))
+            .await;
+            let mut broken = None;
+            for (count, sent) in sent {
+                left -= count;
+                match sent {
+                    Ok(()) => shared.settle(count),
+                    Err(error) if is_answer(&error) => shared.refuse(count),
+                    Err(error) => {
+                        shared.doubt(count);
+                        broken = Some(error);
+                    }
+                }
+            }
+            if let Some(error) = broken {
+                shared.doubt(left);
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+/// What is under way at once may be sent in any order: of each channel that is one pipeline.
+fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Bytes>)> {
+    let mut groups: Vec<(String, Vec<Bytes>)> = Vec::new();
+    let mut places: HashMap<To, usize> = HashMap::new();
+    for Item { to, bytes } in items {
+        match places.get(&to).and_then(|place| groups.get_mut(*place)) {
+            Some((_, payloads)) => payloads.push(bytes),
+            None => {
+                groups.push((shared.name(&to), vec![bytes]));
+                places.insert(to, groups.len() - 1);
+            }
+        }
+    }
+    groups
+}
+
+async fn subscribe(
+    shared: &Shared,
+    mut connection: ClusterConnection,
+    account: &RefCell<Account>,
+) -> Result<Broken, Broken> {
+    if !shared.receives() {
+        shared.set_connected();
+        return Ok(future::pending().await);
+    }
+    patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await?;
+    let mut first = true;
+    loop {
+        let changes = shared.take_interests();
+        if changes.is_empty() {
+            if std::mem::take(&mut first) {
+                shared.set_connected();
+            }
+            shared.wanted.notified().await;
+            continue;
+        }
+        for (pattern, wanted) in &changes {
+            if !wanted {
+                account.borrow_mut().end(pattern);
+            } else if pattern.is_exact() {
+                account.borrow_mut().ask(pattern);
+            } else {
+                shared.tell(Notice::Unsupported(pattern.clone()));
+            }
+        }
+        // Each by itself, as those of one command must be of one slot; several at once.
+        let exact: Vec<&(Pattern, bool)> = changes.iter().filter(|(pattern, _)| pattern.is_exact()).collect();
+        for chunk in exact.chunks(CHANNELS.min(AT_ONCE)) {
+            let done = future::join_all(chunk.iter().map(|(pattern, wanted)| {
+                let mut connection = connection.clone();
+                let channel = format!("{}{pattern}", shared.prefix);
+                patiently(async move {
+                    match wanted {
+                        true => connection.ssubscribe(channel).await,
+                        false => connection.sunsubscribe(channel).await,
+                    }
+                })
+            }))
+            .await;
+            done.into_iter().collect::<Result<Vec<()>, Broken>>()?;
+        }
+        for (pattern, wanted) in &changes {
+            if *wanted {
+                account.borrow_mut().confirm(pattern);
+            }
+            shared.done(pattern, *wanted);
+        }
+    }
+}
+
+async fn read(shared: &Shared, mut pushes: UnboundedReceiver<PushInfo>, account: &RefCell<Account>) -> Broken {
+    while let Some(push) = pushes.recv().await {
+        match (push.kind, &push.data[..]) {
+            (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
+                let channel = String::from_utf8_lossy(channel);
+                shared.arrive(&mut account.borrow_mut(), &channel, None, payload);
+            }
+            (PushKind::Disconnection, _) => return Broken::Closed,
+            _ => {}
+        }
+    }
+    Broken::Closed
+}

@@ -1,0 +1,467 @@
+//! Redis, Valkey and what speaks like them: topics are channels, wildcards patterns that match more.
+//!
+//! One connection publishes, many messages at a time, and one is subscribed, as the protocol that all versions speak
+//! wants it. Each is made again on its own when it breaks. Which server it is, Sentinels may say.
+
+mod cluster;
+mod glob;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs;
+use std::time::Duration;
+
+use futures_util::{StreamExt, future};
+use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, Msg, RedisConnectionInfo,
+    RedisError, TlsCertificates, TlsMode,
+};
+use wirespeed_engine::topics::Pattern;
+
+use self::glob::glob;
+use crate::account::{ALL, Account};
+use crate::address::{Address, Kind};
+use crate::backoff;
+use crate::node::Shared;
+
+/// Bytes that are sent at once.
+const BATCH: usize = 256 * 1024;
+
+/// Channels in one command.
+const CHANNELS: usize = 512;
+
+/// How long a server may say nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long nothing is said before it is asked whether it is there.
+const PING: Duration = Duration::from_secs(2);
+
+const PUBLISHES: u8 = 1;
+const RECEIVES: u8 = 2;
+
+pub(crate) async fn serve(shared: &Shared) {
+    if shared.address.kind == Kind::Cluster {
+        return cluster::serve(shared).await;
+    }
+    let needed = if shared.receives() { PUBLISHES | RECEIVES } else { PUBLISHES };
+    let link = Link { shared, up: Cell::new(0), needed };
+    let publish = again(&link, PUBLISHES, async |target| publish(&link, target).await);
+    let account = RefCell::new(shared.account());
+    let receive = async {
+        if shared.receives() {
+            again(&link, RECEIVES, async |target| {
+                let error = receive(&link, target, &account).await;
+                account.borrow_mut().disconnect();
+                shared.forget_interests();
+                error
+            })
+            .await;
+        }
+    };
+    future::join(publish, receive).await;
+}
+
+/// Why a connection is none.
+enum Broken {
+    /// The server, or the way to it.
+    Redis(RedisError),
+    /// It says nothing.
+    Silent,
+    /// It has closed it.
+    Closed,
+    /// In words.
+    Other(String),
+}
+
+impl From<RedisError> for Broken {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Redis(error) => write!(f, "{error}"),
+            Self::Silent => f.write_str("the server does not answer"),
+            Self::Closed => f.write_str("the server has closed the connection"),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Waits no longer than a server may say nothing.
+async fn patiently<T, E: Into<Broken>>(answer: impl Future<Output = Result<T, E>>) -> Result<T, Broken> {
+    match tokio::time::timeout(PATIENCE, answer).await {
+        Ok(answered) => answered.map_err(Into::into),
+        Err(_) => Err(Broken::Silent),
+    }
+}
+
+/// Both connections together.
+struct Link<'a> {
+    shared: &'a Shared,
+    up: Cell<u8>,
+    needed: u8,
+}
+
+impl Link<'_> {
+    fn set_up(&self, which: u8) {
+        self.up.set(self.up.get() | which);
+        if self.up.get() == self.needed {
+            self.shared.set_connected();
+        }
+    }
+
+    fn set_down(&self, which: u8, reason: &Broken) {
+        self.up.set(self.up.get() & !which);
+        self.shared.set_disconnected(&reason.to_string());
+    }
+}
+
+/// Connects for ever; the pauses are short again after a connection that came about.
+async fn again(link: &Link<'_>, which: u8, mut serve: impl AsyncFnMut(&mut Target) -> Broken) {
+    let mut attempt = 0;
+    let mut target = None;
+    loop {
+        let before = link.up.get() & which;
+        let reason = match &mut target {
+            Some(target) => serve(target).await,
+            None => match Target::new(&link.shared.address) {
+                Ok(new) => serve(target.insert(new)).await,
+                Err(error) => error,
+            },
+        };
+        attempt = if before == 0 && link.up.get() & which == 0 { attempt + 1 } else { 0 };
+        link.set_down(which, &reason);
+        tokio::time::sleep(backoff::delay(attempt)).await;
+    }
+}
+
+/// Which server.
+enum Target {
+    One(Box<Client>),
+    Sentinel(Box<SentinelClient>),
+}
+
+impl Target {
+    fn new(address: &Address) -> Result<Self, Broken> {
+        let settings = settings(address)?;
+        if address.kind == Kind::Sentinel {
+            return Ok(Self::Sentinel(Box::new(sentinel(address, &settings)?)));
+        }
+        let Some(server) = addresses(address).next() else { return Err(Broken::Other("no server".into())) };
+        let info = server.into_connection_info()?.set_redis_settings(settings);
+        Ok(Self::One(Box::new(match certificates(address)? {
+            Some(certificates) => Client::build_with_tls(info, certificates)?,
+            None => Client::open(info)?,
+        })))
+    }
+
+    async fn client(&mut self) -> Result<Client, Broken> {
+        match self {
+            Self::One(client) => Ok((**client).clone()),
+            Self::Sentinel(sentinel) => patiently(sentinel.async_get_client()).await,
+        }
+    }
+}
+
+fn addresses(address: &Address) -> impl Iterator<Item = ConnectionAddr> {
+    address.servers.iter().map(|server| match address.tls {
+        false => ConnectionAddr::Tcp(server.host.clone(), server.port),
+        true => {
+            let host = server.host.clone();
+            ConnectionAddr::TcpTls { host, port: server.port, insecure: false, tls_params: None }
+        }
+    })
+}
+
+fn settings(address: &Address) -> Result<RedisConnectionInfo, Broken> {
+    let database = address.database().map_err(|error| Broken::Other(error.to_string()))?;
+    let mut settings = RedisConnectionInfo::default().set_db(database);
+    if let Some(user) = &address.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &address.password {
+        settings = settings.set_password(password);
+    }
+    Ok(settings)
+}
+
+/// The files are read when a connection is first tried: they are small, and this thread serves nobody else.
+fn certificates(address: &Address) -> Result<Option<TlsCertificates>, Broken> {
+    let read = |path: &std::path::PathBuf| {
+        fs::read(path).map_err(|error| Broken::Other(format!("{}: {error}", path.display())))
+    };
+    if address.ca.is_none() && address.certificate.is_none() {
+        return Ok(None);
+    }
+    let client_tls = match &address.certificate {
+        None => None,
+        Some((certificate, key)) => Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? }),
+    };
+    Ok(Some(TlsCertificates { client_tls, root_cert: address.ca.as_ref().map(read).transpose()? }))
+}
+
+/// Credentials are those of the servers: Sentinels are asked without.
+fn sentinel(address: &Address, settings: &RedisConnectionInfo) -> Result<SentinelClient, Broken> {
+    let mut builder = SentinelClientBuilder::new(addresses(address), &address.path, SentinelServerType::Master)?;
+    if let Some(user) = settings.username() {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = settings.password() {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    if address.tls {
+        builder =
+            builder.set_client_to_redis_tls_mode(TlsMode::Secure).set_client_to_sentinel_tls_mode(TlsMode::Secure);
+        if let Some(certificates) = certificates(address)? {
+            builder = builder
+                .set_client_to_redis_certificates(certificates.clone())
+                .set_client_to_sentinel_certificates(certificates);
+        }
+    }
+    Ok(builder.build()?)
+}
+
+// ---- what leaves ----
+
+async fn publish(link: &Link<'_>, target: &mut Target) -> Broken {
+    match try_publish(link, target).await {
+        Ok(never) => never,
+        Err(broken) => broken,
+    }
+}
+
+async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Broken> {
+    let shared = link.shared;
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+    let client = target.client().await?;
+    let mut connection = patiently(client.get_multiplexed_async_connection_with_config(&config)).await?;
+    link.set_up(PUBLISHES);
+    loop {
+        // If the other one broke, this one may have without having said so, and what is taken would be in doubt.
+        if !shared.is_connected() {
+            patiently(ping(&mut connection)).await?;
+        }
+        let items = shared.take(BATCH);
+        if items.is_empty() {
+            let notified = std::pin::pin!(shared.outgoing.notified());
+            if tokio::time::timeout(PING, notified).await.is_err() {
+                patiently(ping(&mut connection)).await?;
+            }
+            continue;
+        }
+        let mut commands = redis::pipe();
+        for item in &items {
+            commands.cmd("PUBLISH").arg(shared.name(&item.to)).arg(&item.bytes[..]).ignore();
+        }
+        let count = items.len() as u64;
+        // Whoever drops this has the thread ended, or it is a defect: then what is under way is in doubt.
+        match commands.query_async::<()>(&mut connection).await {
+            Ok(()) => shared.settle(count),
+            Err(error) if is_answer(&error) => {
+                shared.refuse(count);
+                shared.set_reason(&error.to_string());
+            }
+            Err(error) => {
+                shared.doubt(count);
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+/// Whether the server has refused it, and the connection goes on.
+fn is_answer(error: &RedisError) -> bool {
+    !(error.is_io_error() || error.is_unrecoverable_error() || error.is_timeout() || error.is_connection_dropped())
+}
+
+async fn ping(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    redis::cmd("PING").query_async(connection).await
+}
+
+// ---- what comes ----
+
+/// Subscriptions, as the server knows them.
+#[derive(Default)]
+struct Known {
+    /// Several of our patterns may be one of its.
+    globs: HashMap<String, Vec<Pattern>>,
+    /// Confirmed, and not yet taken for it: what came before is to be looked at first.
+    confirmed: Vec<Pattern>,
+}
+
+async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account>) -> Broken {
+    let connected = async {
+        let client = target.client().await?;
+        patiently(client.get_async_pubsub()).await
+    };
+    let pubsub: PubSub = match connected.await {
+        Ok(pubsub) => pubsub,
+        Err(broken) => return broken,
+    };
+    let (mut sink, mut stream) = pubsub.split();
+    let known = RefCell::new(Known::default());
+    let subscribe = std::pin::pin!(async {
+        match subscribe(link, &mut sink, account, &known).await {
+            Ok(never) => never,
+            Err(broken) => broken,
+        }
+    });
+    let read = std::pin::pin!(async {
+        let mut came = Vec::new();
+        loop {
+            // All that is there, before what was confirmed meanwhile is taken for it.
+            let taken = future::poll_fn(|cx| {
+                while let std::task::Poll::Ready(next) = stream.poll_next_unpin(cx) {
+                    came.push(next);
+                    if came.last().is_some_and(Option::is_none) {
+                        break;
+                    }
+                }
+                let waits = came.is_empty() && known.borrow().confirmed.is_empty();
+                if waits { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+            });
+            tokio::task::unconstrained(taken).await;
+            let mut account = account.borrow_mut();
+            for message in came.drain(..) {
+                let Some(message) = message else { return Broken::Closed };
+                arrive(link.shared, &mut account, &known.borrow(), &message);
+            }
+            for pattern in known.borrow_mut().confirmed.drain(..) {
+                account.confirm(&pattern);
+            }
+        }
+    });
+    // Whoever confirms comes first, so that who waits for it is asked after it.
+    match future::select(subscribe, read).await {
+        future::Either::Left((broken, _)) | future::Either::Right((broken, _)) => broken,
+    }
+}
+
+fn arrive(shared: &Shared, account: &mut Account, known: &Known, message: &Msg) {
+    let via = match message.from_pattern() {
+        false => None,
+        true => message.get_pattern::<String>().ok().and_then(|glob| known.globs.get(&glob)).map(Vec::as_slice),
+    };
+    if via.is_none() && message.from_pattern() {
+        return; // it is being ended
+    }
+    let name = message.get_channel_name();
+    let exact = match via {
+        // A channel's own subscription.
+        None => name.strip_prefix(shared.prefix.as_str()).and_then(|name| Pattern::new(name).ok()),
+        Some(_) => None,
+    };
+    let via = via.or(exact.as_ref().filter(|exact| exact.as_str() != ALL).map(std::slice::from_ref));
+    shared.arrive(account, name, via, message.get_payload_bytes());
+}
+
+async fn subscribe(
+    link: &Link<'_>,
+    sink: &mut PubSubSink,
+    account: &RefCell<Account>,
+    known: &RefCell<Known>,
+) -> Result<Broken, Broken> {
+    let shared = link.shared;
+    patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await?;
+    let mut first = true;
+    loop {
+        let changes = shared.take_interests();
+        if changes.is_empty() {
+            if std::mem::take(&mut first) {
+                link.set_up(RECEIVES); // all that was wanted is there
+            }
+            let notified = std::pin::pin!(shared.wanted.notified());
+            if tokio::time::timeout(PING, notified).await.is_err() {
+                patiently(sink.ping::<redis::Value>()).await?;
+            }
+            continue;
+        }
+        let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
+        for chunk in ended.chunks(CHANNELS) {
+            end(shared, sink, account, known, chunk).await?;
+        }
+        for chunk in wanted.chunks(CHANNELS) {
+            begin(shared, sink, account, known, chunk).await?;
+        }
+    }
+}
+
+type Change = (Pattern, bool);
+
+async fn begin(
+    shared: &Shared,
+    sink: &mut PubSubSink,
+    account: &RefCell<Account>,
+    known: &RefCell<Known>,
+    chunk: &[Change],
+) -> Result<(), Broken> {
+    let (mut channels, mut globs) = (Vec::new(), Vec::new());
+    for (pattern, _) in chunk {
+        account.borrow_mut().ask(pattern);
+        if pattern.is_exact() {
+            channels.push(format!("{}{pattern}", shared.prefix));
+            continue;
+        }
+        let glob = glob(&shared.prefix, pattern);
+        let mut known = known.borrow_mut();
+        let patterns = known.globs.entry(glob.clone()).or_default();
+        if patterns.is_empty() {
+            globs.push(glob);
+        }
+        patterns.push(pattern.clone());
+    }
+    if !channels.is_empty() {
+        patiently(sink.subscribe(channels)).await?;
+    }
+    if !globs.is_empty() {
+        patiently(sink.psubscribe(globs)).await?;
+    }
+    for (pattern, _) in chunk {
+        known.borrow_mut().confirmed.push(pattern.clone());
+        shared.done(pattern, true);
+    }
+    Ok(())
+}
+
+async fn end(
+    shared: &Shared,
+    sink: &mut PubSubSink,
+    account: &RefCell<Account>,
+    known: &RefCell<Known>,
+    chunk: &[Change],
+) -> Result<(), Broken> {
+    let (mut channels, mut globs) = (Vec::new(), Vec::new());
+    for (pattern, _) in chunk {
+        account.borrow_mut().end(pattern);
+        if pattern.is_exact() {
+            channels.push(format!("{}{pattern}", shared.prefix));
+            continue;
+        }
+        let glob = glob(&shared.prefix, pattern);
+        let mut known = known.borrow_mut();
+        if let Some(patterns) = known.globs.get_mut(&glob) {
+            patterns.retain(|other| other != pattern);
+            if patterns.is_empty() {
+                known.globs.remove(&glob);
+                globs.push(glob);
+            }
+        }
+    }
+    if !channels.is_empty() {
+        patiently(sink.unsubscribe(channels)).await?;
+    }
+    if !globs.is_empty() {
+        patiently(sink.punsubscribe(globs)).await?;
+    }
+    for (pattern, _) in chunk {
+        known.borrow_mut().confirmed.retain(|other| other != pattern);
+        shared.done(pattern, false);
+    }
+    Ok(())
+}
