@@ -10,8 +10,14 @@ use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
+use crate::admission;
 use crate::auth::Jwt;
 use crate::auth::acl::{AclOptions, Unsaid};
+use crate::broker::Connect;
+use crate::certificate::Renewal;
+use crate::drain::Drain;
+use crate::http::Http;
+use crate::inbound::Inbound;
 use crate::outbox::Policy;
 
 /// Where clients connect to.
@@ -77,7 +83,7 @@ pub struct Config {
     pub workers: usize,
     /// Who the clients are, by their tokens: asked before [`Self::admit`]. `None`: nobody is asked.
     pub auth: Option<Arc<Jwt>>,
-    /// What their tokens allow them to subscribe to.
+    /// What their tokens allow them to subscribe to and publish on; without a token, what that leaves unsaid.
     pub acl: AclOptions,
     /// Who gets a session.
     pub admit: Arc<Admit>,
@@ -97,7 +103,8 @@ pub struct Config {
     pub outbox_limit: usize,
     /// What becomes of what is more.
     pub policy: Policy,
-    /// Sent messages, in bytes, that may wait for one worker.
+    /// Sent messages, in bytes, that may wait for one worker: whoever sends more is refused. Long before that,
+    /// at an eighth of `outbox_limit`, there is no room for those who ask.
     pub mailbox_limit: usize,
     /// Events that may wait to be taken; nothing is read while more do.
     pub max_events: usize,
@@ -105,8 +112,22 @@ pub struct Config {
     pub max_event_bytes: usize,
     /// Topics, and patterns of topics, that one session may subscribe to.
     pub max_subscriptions: usize,
-    /// Sessions, and clients that are to become some, at most.
-    pub max_connections: usize,
+    /// What is answered over HTTP.
+    pub http: Http,
+    /// A Unix socket by which the next engine gets our listeners, and we got those of the one before.
+    pub handover: Option<PathBuf>,
+    /// Where the TLS configuration of all listeners is from; `None`: it changes by [`crate::Engine::set_tls`] only.
+    pub renewal: Option<Renewal>,
+    /// How it ends when the next engine has them.
+    pub drain: Drain,
+    /// How many clients there may be.
+    pub admission: admission::Limits,
+    /// What each session may send.
+    pub inbound: Inbound,
+    /// Who speaks for others.
+    pub proxies: admission::Proxies,
+    /// What connects it with other engines; `None`: nothing.
+    pub broker: Option<Arc<dyn Connect>>,
 }
 
 impl Default for Config {
@@ -129,11 +150,18 @@ impl Default for Config {
             close_timeout: Duration::from_secs(10),
             outbox_limit: 1 << 20,
             policy: Policy::default(),
-            mailbox_limit: 4 << 20,
+            mailbox_limit: 16 << 20,
             max_events: 64 * 1024,
             max_event_bytes: 64 << 20,
             max_subscriptions: 1024,
-            max_connections: usize::MAX,
+            http: Http::default(),
+            handover: None,
+            renewal: None,
+            drain: Drain::default(),
+            admission: admission::Limits::default(),
+            inbound: Inbound::default(),
+            proxies: admission::Proxies::default(),
+            broker: None,
         }
     }
 }

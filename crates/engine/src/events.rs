@@ -11,6 +11,7 @@ use wirespeed_driver::protocol::MessageKind;
 use crate::locks::lock;
 use crate::mailbox::Wake;
 use crate::session::Session;
+use crate::worker::{BATCH_BYTES, BATCH_EVENTS};
 
 /// Payloads from this size on are not copied into the batch.
 const LARGE: usize = 16 * 1024;
@@ -73,6 +74,11 @@ impl Batch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// Whether it is to be handed on before anything is added: a few bytes that were compressed may become many.
+    pub(crate) fn is_full(&self) -> bool {
+        self.events.len() >= BATCH_EVENTS || self.size >= BATCH_BYTES
     }
 
     /// Bytes that its messages hold.
@@ -167,6 +173,8 @@ struct Inner {
     bytes: usize,
     /// Workers that wait for room, by their numbers.
     stalled: BTreeMap<usize, Arc<dyn Wake>>,
+    /// There is something else to look at.
+    rung: bool,
     /// Nothing more will come.
     closed: bool,
 }
@@ -187,7 +195,14 @@ pub struct Closed;
 
 impl Events {
     pub(crate) fn new(max_events: usize, max_bytes: usize) -> Self {
-        let inner = Inner { batches: VecDeque::new(), events: 0, bytes: 0, stalled: BTreeMap::new(), closed: false };
+        let inner = Inner {
+            batches: VecDeque::new(),
+            events: 0,
+            bytes: 0,
+            stalled: BTreeMap::new(),
+            rung: false,
+            closed: false,
+        };
         Self { inner: Mutex::new(inner), some: Condvar::new(), max_events, max_bytes, notify: Mutex::new(None) }
     }
 
@@ -248,7 +263,8 @@ impl Events {
         (inner.events, inner.bytes)
     }
 
-    /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none.
+    /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none,
+    /// or something has happened to the broker.
     ///
     /// # Errors
     /// The engine has ended, and everything was taken.
@@ -257,6 +273,9 @@ impl Events {
         while inner.events == 0 {
             if inner.closed {
                 return Err(Closed);
+            }
+            if std::mem::take(&mut inner.rung) {
+                return Ok(Vec::new());
             }
             inner = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => self.some.wait(inner).unwrap_or_else(PoisonError::into_inner),
@@ -288,6 +307,18 @@ impl Events {
         }
         stalled.values().for_each(|worker| worker.wake());
         Ok(taken)
+    }
+
+    /// Has whoever waits look up: [`Self::take`] returns, if need be with nothing.
+    pub(crate) fn ring(&self) {
+        let mut inner = lock(&self.inner);
+        inner.rung = true;
+        drop(inner);
+        self.some.notify_one();
+        let notify = lock(&self.notify).clone();
+        if let Some(notify) = notify {
+            notify.wake();
+        }
     }
 
     /// Nothing more will come: whoever waits is told, after what there is.

@@ -10,17 +10,33 @@
 //! Who subscribes to what is known twice: to each worker, of its own clients, without a lock; and to the
 //! [`topics`] registry, which counts, and says which workers a message goes to.
 //!
+//! Engines on other machines are reached over a [`broker`], which is given to it.
+//!
 //! It knows nothing of Python, and opens no runtime: only threads.
 
+pub mod admission;
 pub mod auth;
+pub mod broker;
+mod certificate;
 mod config;
+mod congestion;
 mod connection;
+mod drain;
 mod engine;
 pub mod events;
+mod handover;
+mod http;
+mod identify;
+pub mod inbound;
 mod listen;
 mod locks;
+pub mod logs;
 pub mod mailbox;
+pub mod metrics;
 pub mod outbox;
+mod page;
+mod reasons;
+pub mod room;
 mod routes;
 mod session;
 mod slab;
@@ -28,10 +44,13 @@ pub mod topics;
 pub mod wheel;
 mod worker;
 
+pub use certificate::{Load, Renewal};
 pub use config::{Admission, Admit, Config, Listen, Place, Role};
+pub use drain::{Drain, Drained, Draining};
 pub use engine::Engine;
+pub use http::Http;
 pub use locks::contended;
+pub use reasons::Reason;
 pub use routes::{Origins, Routes};
-pub use session::{Refusal, Session};
+pub use session::{Deed, Refusal, Session};
 pub use wirespeed_driver as driver;
-pub use worker::Counters;

@@ -4,13 +4,11 @@
 //! wake-up is lost, and none is made while it is awake.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use crate::locks::lock;
-
-/// So many times as much as whoever waits puts in, whoever does not wait may.
-pub const HARD: usize = 4;
+use crate::room::Room;
 
 /// What wakes a worker that waits for its sockets.
 pub trait Wake: Send + Sync {
@@ -27,7 +25,7 @@ impl<F: Fn() + Send + Sync> Wake for F {
 
 struct Inner<C> {
     commands: VecDeque<C>,
-    /// What they hold, in bytes.
+    /// What they hold, and those that were taken and are not done, in bytes.
     bytes: usize,
     /// The worker has found nothing, and sleeps or is about to.
     sleeping: bool,
@@ -39,8 +37,10 @@ struct Inner<C> {
 pub struct Mailbox<C> {
     inner: Mutex<Inner<C>>,
     /// Told when there is room again.
-    room: Condvar,
+    room: Arc<Room>,
     /// Bytes from which on there is none.
+    full: usize,
+    /// Bytes from which on whoever does not wait for room is refused.
     limit: usize,
     waker: Arc<dyn Wake>,
 }
@@ -55,28 +55,60 @@ pub enum Refused {
 }
 
 impl<C> Mailbox<C> {
-    /// An empty one, whose worker is awake.
-    pub fn new(limit: usize, waker: Arc<dyn Wake>) -> Self {
+    /// An empty one, whose worker is awake. There is room below `full` bytes; who does not wait for it is refused
+    /// from `limit` on.
+    pub fn new(full: usize, limit: usize, waker: Arc<dyn Wake>, room: Arc<Room>) -> Self {
         let inner = Inner { commands: VecDeque::new(), bytes: 0, sleeping: false, closed: false };
-        Self { inner: Mutex::new(inner), room: Condvar::new(), limit, waker }
+        Self { inner: Mutex::new(inner), room, full, limit, waker }
     }
 
     /// Puts something in. Whether there is room for more: whoever can wait should, if there is not. Who does not
-    /// is refused at [`HARD`] times the limit; what has no bytes, which clients and their ends bound, is not.
+    /// is refused at the limit; what has no bytes, which clients and their ends bound, is not.
     ///
     /// # Errors
     /// There is far too much, or the worker has ended.
     pub fn put(&self, command: C, bytes: usize) -> Result<bool, Refused> {
-        let mut inner = lock(&self.inner);
+        let inner = lock(&self.inner);
+        if bytes > 0 {
+            self.look(&inner)?;
+        }
+        self.push(inner, command, bytes)
+    }
+
+    /// Whether [`Self::put`] would take something.
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn check(&self) -> Result<(), Refused> {
+        self.look(&lock(&self.inner))
+    }
+
+    /// Puts something in after [`Self::check`], whatever others have put in since: so that whoever has several
+    /// mailboxes to put it into puts it into all, or into none.
+    ///
+    /// # Errors
+    /// The worker has ended.
+    pub fn put_checked(&self, command: C, bytes: usize) -> Result<bool, Refused> {
+        self.push(lock(&self.inner), command, bytes)
+    }
+
+    fn look(&self, inner: &Inner<C>) -> Result<(), Refused> {
         if inner.closed {
             return Err(Refused::Closed);
         }
-        if bytes > 0 && inner.bytes >= self.limit.saturating_mul(HARD) {
+        if inner.bytes >= self.limit {
             return Err(Refused::Full);
+        }
+        Ok(())
+    }
+
+    fn push(&self, mut inner: MutexGuard<'_, Inner<C>>, command: C, bytes: usize) -> Result<bool, Refused> {
+        if inner.closed {
+            return Err(Refused::Closed);
         }
         inner.commands.push_back(command);
         inner.bytes += bytes;
-        let room = inner.bytes < self.limit;
+        let room = inner.bytes < self.full;
         let wake = std::mem::take(&mut inner.sleeping);
         drop(inner);
         if wake {
@@ -86,9 +118,12 @@ impl<C> Mailbox<C> {
     }
 
     /// Whether there is room for more.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        lock(&self.inner).bytes < self.limit
+    ///
+    /// # Errors
+    /// The worker has ended.
+    pub fn has_room(&self) -> Result<bool, Refused> {
+        let inner = lock(&self.inner);
+        if inner.closed { Err(Refused::Closed) } else { Ok(inner.bytes < self.full) }
     }
 
     /// Bytes that wait.
@@ -102,20 +137,7 @@ impl<C> Mailbox<C> {
     /// # Errors
     /// There is none by then, or the worker has ended.
     pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refused> {
-        let mut inner = lock(&self.inner);
-        loop {
-            if inner.closed {
-                return Err(Refused::Closed);
-            }
-            if inner.bytes < self.limit {
-                return Ok(());
-            }
-            inner = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.room.wait(inner).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return Err(Refused::Full),
-                Some(left) => self.room.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
-        }
+        self.room.wait(deadline, || self.has_room())
     }
 
     /// For the worker: takes everything out, into a queue that is empty. `sleeps`: if there is nothing it will
@@ -123,15 +145,25 @@ impl<C> Mailbox<C> {
     pub fn take(&self, commands: &mut VecDeque<C>, sleeps: bool) -> bool {
         let mut inner = lock(&self.inner);
         std::mem::swap(&mut inner.commands, commands);
-        let was_full = inner.bytes >= self.limit;
-        inner.bytes = 0;
         let some = !commands.is_empty();
         inner.sleeping = sleeps && !some;
-        drop(inner);
-        if was_full {
-            self.room.notify_all();
-        }
         some
+    }
+
+    /// For the worker: of what it has taken it has done so many bytes. Only now is there room, so that whoever
+    /// waits for it knows all that came of what was sent before.
+    pub fn done(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let mut inner = lock(&self.inner);
+        let was_full = inner.bytes >= self.full;
+        inner.bytes = inner.bytes.saturating_sub(bytes);
+        let has_room = inner.bytes < self.full;
+        drop(inner);
+        if was_full && has_room {
+            self.room.tell();
+        }
     }
 
     /// For the worker: it takes nothing any more; what was in it.
@@ -141,7 +173,7 @@ impl<C> Mailbox<C> {
         inner.bytes = 0;
         let left = std::mem::take(&mut inner.commands);
         drop(inner);
-        self.room.notify_all();
+        self.room.tell();
         left
     }
 }

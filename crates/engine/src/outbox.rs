@@ -1,7 +1,7 @@
 //! What waits for a session whose client does not take it yet: whole messages, bounded in bytes, and what
 //! becomes of them when there are too many.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use wirespeed_driver::encoded::Encoded;
@@ -30,6 +30,19 @@ pub struct Pending {
     pub key: Option<Arc<str>>,
 }
 
+/// What a message that waits takes beside its bytes: its places in queues, and its share of what holds the bytes.
+/// Without it a limit of bytes would let in fifty times as much in messages of one byte.
+const OVERHEAD: usize = 64;
+
+impl Pending {
+    /// What it counts for where bytes are limited.
+    #[must_use]
+    #[inline]
+    pub fn cost(&self) -> usize {
+        self.message.size() + OVERHEAD
+    }
+}
+
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
@@ -47,12 +60,20 @@ pub enum Pushed {
 /// Messages in the order in which they were sent.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    pending: VecDeque<Pending>,
+    /// The first is there; of the others, those that were replaced are not.
+    pending: VecDeque<Option<Pending>>,
+    /// How many are there.
+    len: usize,
     bytes: usize,
+    /// How many have left `pending` at its beginning, ever.
+    left: u64,
+    /// For [`Policy::Conflate`]: where the last message of each key is, counted from the first that there ever was.
+    #[allow(clippy::box_collection)] // sessions without one are many
+    keys: Option<Box<HashMap<Arc<str>, u64>>>,
 }
 
 impl Outbox {
-    /// Bytes that wait.
+    /// Bytes that wait, as [`Pending::cost`] counts them.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
@@ -63,75 +84,107 @@ impl Outbox {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.pending.len()
+        self.len
     }
 
     /// Whether none do.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+        self.len == 0
     }
 
     /// Adds a message. `beside`: bytes that wait elsewhere for the same session; with them, `limit` is not
     /// passed, but a message that is alone may be as large as it likes.
     pub fn push(&mut self, new: Pending, beside: usize, limit: usize, policy: Policy) -> Pushed {
-        let size = new.message.size();
+        let cost = new.cost();
         let mut dropped = 0;
+        if matches!(policy, Policy::DropOldest | Policy::Conflate) && beside > 0 && beside.saturating_add(cost) > limit
+        {
+            return Pushed::Dropped; // what waits elsewhere has begun to leave: nothing that is dropped makes room
+        }
         if policy == Policy::Conflate
             && let Some(key) = &new.key
-            && let Some(index) = self.pending.iter().position(|other| other.key.as_ref() == Some(key))
-            && let Some(old) = self.pending.remove(index)
+            && let Some(keys) = &mut self.keys
+            && let Some(place) = keys.remove(key)
+            && let Some(old) = self.pending.get_mut(place.saturating_sub(self.left) as usize).and_then(Option::take)
         {
-            self.bytes -= old.message.size();
+            self.note_gone(&old);
+            self.trim();
             dropped = 1;
         }
-        if self.has_room(size, beside, limit) {
-            self.keep(new, size);
+        if self.has_room(cost, beside, limit) {
+            self.keep(new, policy);
             return Pushed::Kept { dropped };
         }
         match policy {
             Policy::Disconnect => Pushed::Overflow,
             Policy::DropNewest => Pushed::Dropped,
             Policy::DropOldest | Policy::Conflate => {
-                while !self.has_room(size, beside, limit)
-                    && let Some(old) = self.pending.pop_front()
-                {
-                    self.bytes -= old.message.size();
+                while !self.has_room(cost, beside, limit) && self.pop().is_some() {
                     dropped += 1;
                 }
-                if !self.has_room(size, beside, limit) {
-                    return Pushed::Dropped; // what waits elsewhere cannot be dropped: it has begun to leave
-                }
-                self.keep(new, size);
+                self.keep(new, policy);
                 Pushed::Kept { dropped }
             }
         }
     }
 
-    fn has_room(&self, size: usize, beside: usize, limit: usize) -> bool {
+    fn has_room(&self, cost: usize, beside: usize, limit: usize) -> bool {
         let waiting = self.bytes + beside;
-        waiting == 0 || waiting.saturating_add(size) <= limit
+        waiting == 0 || waiting.saturating_add(cost) <= limit
     }
 
-    fn keep(&mut self, new: Pending, size: usize) {
-        self.bytes += size;
-        self.pending.push_back(new);
+    fn keep(&mut self, new: Pending, policy: Policy) {
+        self.bytes += new.cost();
+        self.len += 1;
+        if policy == Policy::Conflate
+            && let Some(key) = &new.key
+        {
+            let place = self.left + self.pending.len() as u64;
+            self.keys.get_or_insert_default().insert(Arc::clone(key), place);
+        }
+        self.pending.push_back(Some(new));
+    }
+
+    fn note_gone(&mut self, old: &Pending) {
+        self.bytes -= old.cost();
+        self.len -= 1;
+    }
+
+    /// Has the first one there again; and where most were replaced, only those that were not.
+    fn trim(&mut self) {
+        while let Some(None) = self.pending.front() {
+            self.pending.pop_front();
+            self.left += 1;
+        }
+        if self.pending.len() > 2 * self.len + 16 {
+            self.pending.retain(Option::is_some);
+            let places = (self.left..).zip(&self.pending);
+            let of = |(place, pending): (u64, &Option<Pending>)| Some((pending.as_ref()?.key.clone()?, place));
+            self.keys = Some(Box::new(places.filter_map(of).collect()));
+        }
     }
 
     /// Takes the oldest.
     pub fn pop(&mut self) -> Option<Pending> {
-        let oldest = self.pending.pop_front()?;
-        self.bytes -= oldest.message.size();
-        if self.pending.is_empty() {
-            self.pending = VecDeque::new(); // an idle session keeps nothing
+        let oldest = self.pending.pop_front()??;
+        if let (Some(keys), Some(key)) = (&mut self.keys, &oldest.key)
+            && keys.get(key) == Some(&self.left)
+        {
+            keys.remove(key);
+        }
+        self.left += 1;
+        self.note_gone(&oldest);
+        self.trim();
+        if self.len == 0 {
+            *self = Self::default(); // an idle session keeps nothing
         }
         Some(oldest)
     }
 
     /// Forgets all; how many they were.
     pub fn clear(&mut self) -> usize {
-        self.bytes = 0;
-        std::mem::take(&mut self.pending).len()
+        std::mem::take(self).len
     }
 }

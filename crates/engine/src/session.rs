@@ -4,17 +4,22 @@
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
+use crate::auth::Error;
 use crate::auth::Identity;
-use crate::auth::acl::Rights;
-use crate::mailbox::{Mailbox, Refused};
+use crate::auth::acl::{Acl, Rights, Unsaid};
+use crate::congestion::Congestion;
+use crate::locks::lock;
+use crate::mailbox::{Mailbox, Refused, Wake};
 use crate::outbox::Pending;
+use crate::room::{Room, Watch};
 use crate::topics::{Pattern, Registry, WorkerId};
 use crate::worker::{Command, Key};
 
@@ -23,11 +28,13 @@ use crate::worker::{Command, Key};
 pub enum Refusal {
     /// It is over, or about to be.
     Closed,
-    /// Far more waits for its worker than may: see [`crate::Engine::wait_for_room`].
+    /// Far more waits for its worker than may: see [`Session::wait_for_room`].
     Full,
     /// There is no such message: see the reason.
     Invalid(SendError),
-    /// Its token does not allow it.
+    /// Far more waits for the broker than may, and its policy is to say so.
+    BrokerFull,
+    /// It is not allowed to: see [`Session::may`].
     Denied,
     /// It subscribes to as many topics as it may, which are so many.
     TooManySubscriptions(usize),
@@ -51,6 +58,13 @@ pub(crate) struct Home {
     pub(crate) worker: WorkerId,
     pub(crate) mailbox: Arc<Mailbox<Command>>,
     pub(crate) registry: Arc<Registry>,
+    /// The process that its worker is in, as [`entropy::forks`] counts them.
+    pub(crate) process: u64,
+    /// Of all workers.
+    pub(crate) room: Arc<Room>,
+    pub(crate) congestion: Congestion,
+    /// What sessions without a token may do.
+    pub(crate) unsaid: Unsaid,
 }
 
 /// What is known of a client when its session begins.
@@ -76,9 +90,23 @@ pub(crate) struct Shared {
     about: About,
     /// Messages are accepted.
     open: AtomicBool,
-    /// Bytes that wait for the client, as of the worker's last look.
+    /// Bytes that wait for the client: what was sent is added by whoever sends it, and what was published by the
+    /// worker, which takes off what has left or was dropped.
     queued: AtomicUsize,
+    /// From so many of them on there is no room.
+    high: usize,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// What it may do, once that is no longer what its token says.
+    granted: OnceLock<Box<Mutex<Rights>>>,
+}
+
+/// What one may do with a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Receive what is published on it.
+    Subscribe,
+    /// Publish on it.
+    Publish,
 }
 
 impl PartialEq for Session {
@@ -97,7 +125,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, key: Key, home: Arc<Home>, about: About) -> Self {
+    /// `limit`: bytes that may wait for it.
+    pub(crate) fn new(id: u64, key: Key, home: Arc<Home>, about: About, limit: usize) -> Self {
         Self(Arc::new(Shared {
             id,
             key,
@@ -105,8 +134,43 @@ impl Session {
             about,
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
+            high: limit.div_ceil(2).max(1),
             attachment: OnceLock::new(),
+            granted: OnceLock::new(),
         }))
+    }
+
+    /// Whether it may do this with a topic, or with all that match a pattern: by its token and by [`Self::allow`].
+    #[must_use]
+    pub fn may(&self, deed: Deed, pattern_or_topic: &str) -> bool {
+        let of = |rights: &Rights| match deed {
+            Deed::Subscribe => rights.subscribe.may(pattern_or_topic),
+            Deed::Publish => rights.publish.may(pattern_or_topic),
+        };
+        match (self.0.granted.get(), self.rights()) {
+            (Some(granted), _) => of(&lock(granted)),
+            (None, Some(rights)) => of(rights),
+            (None, None) => self.0.home.unsaid.may(pattern_or_topic),
+        }
+    }
+
+    /// Allows and denies more than its token does, from now on; to deny wins, whoever does it. What it subscribes to
+    /// already it goes on to get.
+    ///
+    /// # Errors
+    /// One of them is no pattern; nothing has changed. `{user}` in it stands for the user, as in a token.
+    pub fn allow<S: AsRef<str>>(&self, deeds: &[Deed], allow: &[S], deny: &[S]) -> Result<(), Error> {
+        let user = self.identity().map_or("", |identity| identity.user.as_str());
+        let more = Acl::new(allow, deny, user)?;
+        let before = || Box::new(Mutex::new(self.rights().cloned().unwrap_or_else(|| self.0.home.unsaid.rights())));
+        let mut granted = lock(self.0.granted.get_or_init(before));
+        for deed in deeds {
+            match deed {
+                Deed::Subscribe => granted.subscribe.add(more.clone()),
+                Deed::Publish => granted.publish.add(more.clone()),
+            }
+        }
+        Ok(())
     }
 
     /// Its number: no other session of this engine has had it, or will.
@@ -151,7 +215,12 @@ impl Session {
         self.0.about.user.as_ref().map(|user| &user.identity)
     }
 
-    /// What its token allows; `None` where none is asked for: everything.
+    /// Whether it is of the engine that has this registry.
+    pub(crate) fn belongs_to(&self, registry: &Arc<Registry>) -> bool {
+        Arc::ptr_eq(&self.0.home.registry, registry)
+    }
+
+    /// What its token allows; `None` where none is asked for.
     #[must_use]
     pub fn rights(&self) -> Option<&Rights> {
         self.0.about.user.as_ref().map(|user| &user.rights)
@@ -167,18 +236,76 @@ impl Session {
         self.0.open.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_closed(&self) -> bool {
-        self.0.open.swap(false, Ordering::AcqRel)
+    /// Whether this is a copy in a child process, where nobody sees to it: its calls may wait for ever for a lock.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.0.home.process != entropy::forks()
     }
 
-    /// Bytes that wait because the client does not read as fast, a moment ago.
+    /// No more messages are accepted for it. False: none were before.
+    pub(crate) fn set_closed(&self) -> bool {
+        let was = self.0.open.swap(false, Ordering::SeqCst);
+        if was {
+            self.0.home.room.tell(); // whoever waits for room waits in vain
+        }
+        was
+    }
+
+    /// Bytes that wait: for its worker, and because the client does not read as fast.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.0.queued.load(Ordering::Relaxed)
+        self.0.queued.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn set_queued(&self, bytes: usize) {
-        self.0.queued.store(bytes, Ordering::Relaxed);
+    /// For the worker: of those that it has known of, `before`, and what others have added, so many are left of
+    /// the first. True: there is room where there was none.
+    pub(crate) fn recount(&self, before: usize, left: usize) -> bool {
+        if left >= before {
+            if left > before {
+                self.0.queued.fetch_add(left - before, Ordering::SeqCst);
+            }
+            return false;
+        }
+        let was = self.0.queued.fetch_sub(before - left, Ordering::SeqCst);
+        was >= self.0.high && was.saturating_sub(before - left) < self.0.high
+    }
+
+    /// Bytes from which on there is no room.
+    pub(crate) fn high(&self) -> usize {
+        self.0.high
+    }
+
+    /// Whether there is room for more: in its worker's mailbox, and among what waits for it, of which half of the
+    /// limit is for what others send and publish.
+    ///
+    /// # Errors
+    /// It is over, or about to be.
+    pub fn has_room(&self) -> Result<bool, Refused> {
+        if !self.is_open() {
+            return Err(Refused::Closed);
+        }
+        Ok(self.queued() < self.0.high && self.0.home.mailbox.has_room()?)
+    }
+
+    /// Waits until there is room, or the deadline.
+    ///
+    /// # Errors
+    /// Not by then, or it is over.
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refused> {
+        self.0.home.room.wait(deadline, || self.has_room())
+    }
+
+    /// See [`crate::Engine::room_key`].
+    #[must_use]
+    pub fn room_key(&self) -> usize {
+        Arc::as_ptr(&self.0.home.room) as usize
+    }
+
+    /// Has somebody woken, in whichever thread, whenever there may be room again, for this session or any other
+    /// of the engine, until what is returned is dropped.
+    #[must_use]
+    pub fn watch_room(&self, wake: Arc<dyn Wake>) -> Watch {
+        self.0.home.room.watch(wake)
     }
 
     /// Something of the application's that goes with the session: set once.
@@ -188,7 +315,7 @@ impl Session {
     }
 
     /// Sends a message: it leaves after everything that was sent before, by whatever call. True: there is room
-    /// for more; false: whoever can wait should, see [`crate::Engine::wait_for_room`].
+    /// for more; false: whoever can wait should, see [`Self::wait_for_room`].
     ///
     /// # Errors
     /// [`Refusal`].
@@ -205,9 +332,17 @@ impl Session {
         if !self.is_open() {
             return Err(Refusal::Closed);
         }
-        let size = message.size();
-        let command = Command::Send(self.0.key, Pending { message, key });
-        Ok(self.0.home.mailbox.put(command, size)?)
+        let pending = Pending { message, key };
+        let size = pending.cost();
+        let command = Command::Send(self.0.key, pending);
+        let queued = self.0.queued.fetch_add(size, Ordering::SeqCst) + size;
+        match self.0.home.mailbox.put(command, size) {
+            Ok(room) => Ok(room && queued < self.0.high),
+            Err(refused) => {
+                self.0.queued.fetch_sub(size, Ordering::SeqCst);
+                Err(refused.into())
+            }
+        }
     }
 
     /// Subscribes it to a topic, or to all that match a pattern: it gets what is published from now on. False: it
@@ -219,10 +354,10 @@ impl Session {
         if !self.is_open() {
             return Err(Refusal::Closed);
         }
-        if self.rights().is_some_and(|rights| !rights.subscribe.may(pattern.as_str())) {
+        if !self.may(Deed::Subscribe, pattern.as_str()) {
             return Err(Refusal::Denied);
         }
-        let Home { worker, mailbox, registry } = &*self.0.home;
+        let Home { worker, mailbox, registry, .. } = &*self.0.home;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
         // Put in while the account is held, so that it stands before or after what others publish.
         let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
@@ -244,6 +379,12 @@ impl Session {
     #[must_use]
     pub fn topics(&self) -> Vec<Pattern> {
         self.0.home.registry.patterns_of(self.0.id)
+    }
+
+    /// Reads what the client sends no more, or again: for whoever handles its messages more slowly than they come.
+    /// What was read before comes all the same. Pings are not answered meanwhile, and pongs not missed.
+    pub fn set_reading(&self, reads: bool) {
+        let _ = self.0.home.mailbox.put(Command::Reading(self.0.key, reads), 0); // its worker has ended: so has it
     }
 
     /// Closes it, with the closing handshake, after what was sent before. Again, or after its end: nothing.

@@ -57,6 +57,11 @@ impl<T> Slab<T> {
         Key { place, turn: 0 }
     }
 
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let entry = self.entries.get(key.place as usize)?;
+        if entry.turn == key.turn { entry.value.as_ref() } else { None }
+    }
+
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.place as usize)?;
         if entry.turn == key.turn { entry.value.as_mut() } else { None }

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 use auth_support::{SECRET, hs256};
 use serde_json::json;
 use support::{Client, PATIENCE, config};
+use wirespeed_engine::auth::acl::{AclOptions, Unsaid};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
-use wirespeed_engine::topics::Pattern;
-use wirespeed_engine::{Config, Engine, Refusal, Session};
+use wirespeed_engine::topics::{Pattern, Topic};
+use wirespeed_engine::{Config, Deed, Engine, Refusal, Session};
 
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
@@ -89,4 +91,62 @@ fn a_session_ends_with_its_token() {
     assert_eq!(client.end(), Some((1008, "token expired".to_owned())));
     assert!(begin.elapsed() > Duration::from_millis(500) && begin.elapsed() < Duration::from_secs(4));
     assert!(!session.is_open());
+}
+
+#[test]
+fn the_application_allows_and_denies_beside_the_token() {
+    let engine = engine(0);
+    let topics = json!({
+        "subscribe": {"allow": ["prices.*"], "deny": ["prices.secret"]},
+        "publish": {"allow": ["chat.{user}"]},
+    });
+    let token = hs256(&json!({"sub": "ann", "exp": now() + 60, "topics": topics}));
+    let mut client = request(&engine, &token);
+    let session = connected(&engine);
+    let may = |deed, topic| session.may(deed, topic);
+    use Deed::{Publish, Subscribe};
+    assert!(may(Publish, "chat.ann") && !may(Publish, "chat.bob") && !may(Publish, "prices.a"));
+    session.allow(&[Subscribe], &["news.>", "chat.{user}", "prices.secret"], &[]).unwrap();
+    session.allow(&[Subscribe, Publish], &[], &["news.internal.>", "chat.ann"]).unwrap();
+    for (topic, subscribe) in [
+        ("prices.a", true),
+        ("news.sport", true),
+        ("news.internal.a", false),
+        ("news.>", false),
+        ("chat.ann", false),
+        ("prices.secret", false), // to deny wins, whoever does it
+    ] {
+        assert_eq!(may(Subscribe, topic), subscribe, "{topic}");
+        let pattern = Pattern::new(topic).unwrap();
+        assert_eq!(session.subscribe(&pattern), if subscribe { Ok(true) } else { Err(Refusal::Denied) });
+        assert!(!may(Publish, topic), "{topic}");
+    }
+    // A slip changes nothing.
+    assert!(session.allow(&[Publish], &["good", "a..b"], &[]).is_err());
+    assert!(!may(Publish, "good"));
+    session.allow(&[Publish], &["prices.>"], &[]).unwrap();
+    let publish = |topic: &str, except_self| {
+        let topic = Topic::new(topic).unwrap();
+        engine.publish_as(&session, &topic, MessageKind::Text, b"1", except_self, None).map(|(count, _)| count)
+    };
+    assert_eq!(publish("news.sport", false), Err(Refusal::Denied));
+    assert_eq!(publish("prices.a", true), Ok(0));
+    assert_eq!(publish("prices.a", false), Ok(1));
+    assert_eq!(client.receive_text(), "1");
+}
+
+#[test]
+fn who_has_no_token_may_what_is_left_unsaid() {
+    for (unsaid, may) in [(Unsaid::All, true), (Unsaid::Nothing, false)] {
+        let acl = AclOptions { unsaid, ..AclOptions::default() };
+        let engine = Engine::start(Config { acl, ..config() }).unwrap();
+        let _client = Client::open(&engine, "/");
+        let session = connected(&engine);
+        assert_eq!(session.may(Deed::Subscribe, "a.b"), may);
+        assert_eq!(session.subscribe(&Pattern::new("a.b").unwrap()).is_ok(), may);
+        session.allow(&[Deed::Subscribe], &["a.*"], &["a.c"]).unwrap();
+        assert!(session.may(Deed::Subscribe, "a.b") && !session.may(Deed::Subscribe, "a.c"));
+        assert_eq!(session.may(Deed::Publish, "a.c"), may);
+        assert!(session.allow(&[Deed::Subscribe], &["{user}.a"], &[]).is_err());
+    }
 }

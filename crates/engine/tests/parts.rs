@@ -28,7 +28,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let push = (0..60_usize, proptest::option::of(0..4_u8), prop_oneof![Just(0_usize), 0..120_usize]);
+    let push = (0..60_usize, proptest::option::of(0..4_u8), prop_oneof![Just(0_usize), 0..400_usize]);
     let step = prop_oneof![3 => push.prop_map(|(len, key, beside)| Step::Push(len, key, beside)), 1 => Just(Step::Pop)];
     proptest::collection::vec(step, 1..80)
 }
@@ -37,7 +37,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::Disconnect), Just(Policy::DropOldest), Just(Policy::DropNewest), Just(Policy::Conflate),]
 }
 
-const LIMIT: usize = 150;
+const LIMIT: usize = 500;
 
 proptest! {
     #[test]
@@ -47,13 +47,20 @@ proptest! {
         for step in steps {
             match step {
                 Step::Pop => {
-                    let popped = outbox.pop().map(|pending| pending.message.size());
+                    let popped = outbox.pop().map(|pending| pending.cost());
                     prop_assert_eq!(popped, model.pop_front().map(|(size, _)| size));
                 }
                 Step::Push(len, key, beside) => {
                     let new = message(len, key);
-                    let size = new.message.size();
+                    let size = new.cost();
                     let before = model.len();
+                    let drops_others = matches!(policy, Policy::DropOldest | Policy::Conflate);
+                    if drops_others && beside > 0 && beside + size > LIMIT {
+                        // Of those that wait none is dropped in vain, and none without being counted.
+                        prop_assert_eq!(outbox.push(new, beside, LIMIT, policy), Pushed::Dropped);
+                        prop_assert_eq!(outbox.len(), before);
+                        continue;
+                    }
                     if policy == Policy::Conflate && key.is_some() {
                         model.retain(|(_, other)| *other != key);
                     }
@@ -72,7 +79,7 @@ proptest! {
                                 while !fits(&model) && model.pop_front().is_some() {
                                     dropped += 1;
                                 }
-                                if fits(&model) { Pushed::Kept { dropped } } else { Pushed::Dropped }
+                                Pushed::Kept { dropped }
                             }
                         };
                     }
@@ -162,10 +169,15 @@ impl Bell {
 fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
     const COUNT: usize = 100_000;
     let bell = Arc::new(Bell::default());
-    let mailbox = Arc::new(Mailbox::new(1000, {
-        let bell = Arc::clone(&bell);
-        Arc::new(move || bell.ring())
-    }));
+    let mailbox = Arc::new(Mailbox::new(
+        1000,
+        usize::MAX,
+        {
+            let bell = Arc::clone(&bell);
+            Arc::new(move || bell.ring())
+        },
+        Arc::default(),
+    ));
     let senders: Vec<_> = (0..3_usize)
         .map(|sender| {
             let mailbox = Arc::clone(&mailbox);
@@ -189,6 +201,7 @@ fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
         for (sender, number) in taken.drain(..) {
             assert_eq!(number, next[sender]);
             next[sender] += 1;
+            mailbox.done(10);
         }
     }
     senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -197,13 +210,15 @@ fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
 
 #[test]
 fn a_mailbox_that_is_full_or_closed_says_so() {
-    let mailbox = Mailbox::new(10, Arc::new(|| {}));
-    assert_eq!((mailbox.put(1, 9), mailbox.has_room()), (Ok(true), true));
-    assert_eq!((mailbox.put(2, 1), mailbox.has_room(), mailbox.bytes()), (Ok(false), false, 10));
+    let mailbox = Mailbox::new(10, 40, Arc::new(|| {}), Arc::default());
+    assert_eq!((mailbox.put(1, 9), mailbox.has_room()), (Ok(true), Ok(true)));
+    assert_eq!((mailbox.put(2, 1), mailbox.has_room(), mailbox.bytes()), (Ok(false), Ok(false), 10));
     assert_eq!((mailbox.put(5, 30), mailbox.put(6, 1), mailbox.put(7, 0)), (Ok(false), Err(Refused::Full), Ok(false)));
     assert_eq!(mailbox.wait_for_room(Some(Instant::now() + Duration::from_millis(10))), Err(Refused::Full));
     let mut taken = VecDeque::new();
     assert!(mailbox.take(&mut taken, false));
+    assert_eq!(mailbox.has_room(), Ok(false), "it was taken, and is not done");
+    mailbox.done(40);
     assert_eq!((Vec::from(taken), mailbox.wait_for_room(None)), (vec![1, 2, 5, 7], Ok(())));
     mailbox.put(3, 1).unwrap();
     assert_eq!(mailbox.close(), [3]);

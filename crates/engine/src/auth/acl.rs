@@ -96,6 +96,16 @@ impl AclOptions {
 }
 
 impl Unsaid {
+    /// What whoever has no token may do.
+    pub fn rights(self) -> Rights {
+        Rights { subscribe: self.acl(), publish: self.acl() }
+    }
+
+    /// The same, of one topic or pattern: see [`Acl::may`].
+    pub fn may(self, pattern_or_topic: &str) -> bool {
+        self == Self::All && is_question(pattern_or_topic)
+    }
+
     fn acl(self) -> Acl {
         match self {
             Self::All => Acl::all(),
@@ -119,6 +129,17 @@ impl Acl {
             patterns.iter().map(pattern).collect()
         };
         Ok(Self { allow: parse("allow", allow)?, deny: parse("deny", deny)? })
+    }
+
+    /// Allows and denies besides what another one does.
+    pub fn add(&mut self, other: Self) {
+        for (list, more) in [(&mut self.allow, other.allow), (&mut self.deny, other.deny)] {
+            for pattern in more {
+                if !list.contains(&pattern) {
+                    list.push(pattern);
+                }
+            }
+        }
     }
 
     /// Allows everything.

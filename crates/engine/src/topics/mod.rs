@@ -14,6 +14,6 @@ mod workers;
 
 pub use index::Index;
 pub use pattern::{InvalidTopic, MAX_LEN, Pattern, Topic};
-pub use registry::{Registry, TooManySubscriptions};
+pub use registry::{Interest, Registry, TooManySubscriptions};
 pub use set::Set;
 pub use workers::{MAX_WORKERS, WorkerId, Workers};

@@ -19,7 +19,7 @@ use std::error::Error;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, RwLock, RwLockWriteGuard};
+use std::sync::{Mutex, OnceLock, RwLock, RwLockWriteGuard};
 
 use foldhash::fast::RandomState;
 use indexmap::{IndexMap, IndexSet};
@@ -48,7 +48,6 @@ type Accounts = HashMap<u64, IndexSet<Pattern, RandomState>, RandomState>;
 type Exact = HashMap<Pattern, Subscribers, RandomState>;
 
 /// See the module. Sessions are known by numbers that no two of them share, on whichever worker.
-#[derive(Debug)]
 pub struct Registry {
     /// By the sessions' numbers.
     accounts: [Padded<Mutex<Accounts>>; SHARDS],
@@ -60,13 +59,24 @@ pub struct Registry {
     has_wild: AtomicBool,
     hasher: RandomState,
     max_subscriptions: usize,
+    /// Told of first and last subscribers.
+    interest: OnceLock<Box<Interest>>,
 }
+
+/// A pattern has its first subscriber, or none any more. Called under the locks of the pattern, so in the order in
+/// which it became so: it must not call the registry, and must not wait.
+pub type Interest = dyn Fn(&Pattern, bool) + Send + Sync;
 
 /// A session has as many subscriptions as it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManySubscriptions {
     /// How many.
     pub limit: usize,
+}
+
+fn keep_most(most: &mut Vec<(Pattern, usize)>, count: usize) {
+    most.sort_unstable_by(|(one, fewer), (other, more)| more.cmp(fewer).then_with(|| one.as_str().cmp(other.as_str())));
+    most.truncate(count);
 }
 
 impl Registry {
@@ -80,6 +90,18 @@ impl Registry {
             has_wild: AtomicBool::new(false),
             hasher: RandomState::default(),
             max_subscriptions,
+            interest: OnceLock::new(),
+        }
+    }
+
+    /// Sets who is told of first and last subscribers, before there are any; the second time: nothing.
+    pub fn set_interest(&self, interest: Box<Interest>) {
+        let _ = self.interest.set(interest); // once
+    }
+
+    fn tell(&self, pattern: &Pattern, wanted: bool) {
+        if let Some(interest) = self.interest.get() {
+            interest(pattern, wanted);
         }
     }
 
@@ -106,11 +128,19 @@ impl Registry {
         accounts.entry(id).or_default().insert(pattern.clone());
         if pattern.is_exact() {
             let mut exact = write(self.shard(pattern.as_str()));
-            exact.entry(pattern.clone()).or_default().insert(id, worker);
+            let set = exact.entry(pattern.clone()).or_default();
+            set.insert(id, worker);
+            if set.len() == 1 {
+                self.tell(pattern, true);
+            }
             apply();
         } else {
             let (_exact, mut wild) = self.write_wild();
-            wild.members_mut(pattern).insert(id, worker);
+            let set = wild.members_mut(pattern);
+            set.insert(id, worker);
+            if set.len() == 1 {
+                self.tell(pattern, true);
+            }
             self.has_wild.store(true, Ordering::Release);
             apply();
         }
@@ -187,6 +217,20 @@ impl Registry {
         self.len() == 0
     }
 
+    /// The patterns that most sessions subscribe to, with how many do; `count` of them.
+    #[must_use]
+    pub fn most(&self, count: usize) -> Vec<(Pattern, usize)> {
+        let mut most = Vec::new();
+        // Not all at once, which would hold everybody up; and no more are kept than may be wanted.
+        for shard in &self.exact {
+            most.extend(read(&shard.0).iter().map(|(pattern, set)| (pattern.clone(), set.len())));
+            keep_most(&mut most, count);
+        }
+        most.extend(read(&self.wild).patterns().map(|(pattern, set)| (pattern.clone(), set.len())));
+        keep_most(&mut most, count);
+        most
+    }
+
     fn account(&self, id: u64) -> &Mutex<Accounts> {
         &self.accounts[(id % SHARDS as u64) as usize].0
     }
@@ -212,7 +256,15 @@ impl Registry {
     fn remove(&self, pattern: &Pattern, id: u64, apply: impl FnOnce()) {
         if !pattern.is_exact() {
             let mut wild = write(&self.wild);
-            wild.remove(pattern, |set| set.remove(id));
+            let mut last = false;
+            wild.remove(pattern, |set| {
+                let removed = set.remove(id);
+                last = removed && set.len() == 0;
+                removed
+            });
+            if last {
+                self.tell(pattern, false);
+            }
             apply();
             if wild.is_empty() {
                 self.has_wild.store(false, Ordering::Release);
@@ -224,9 +276,16 @@ impl Registry {
             set.remove(id);
             if set.len() == 0 {
                 exact.remove(pattern);
+                self.tell(pattern, false);
             }
         }
         apply();
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("max_subscriptions", &self.max_subscriptions).finish_non_exhaustive()
     }
 }
 

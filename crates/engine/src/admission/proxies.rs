@@ -1,0 +1,373 @@
+//! Who a client is when others speak for it: the networks of proxies, the PROXY protocol, and forwarded headers.
+//!
+//! What they say counts only if it comes from an address that was configured; whatever else is in a request may be
+//! anybody's invention.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use proxy_header::{ParseConfig, ProxyHeader};
+use wirespeed_driver::protocol::handshake::HeaderList;
+
+/// Bytes of a PROXY header at most: of version 1 the standard says so; of version 2 it leaves it to us, and what
+/// proxies send is far below.
+const V1_MAX: usize = 107;
+const V2_MAX: usize = 4096;
+
+const V1: &[u8] = b"PROXY ";
+const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// A set of addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    networks: Vec<IpNet>,
+    unix: bool,
+}
+
+impl Networks {
+    /// Of addresses and networks, `10.0.0.0/8`, and `unix`: whoever connects to a Unix socket.
+    ///
+    /// # Errors
+    /// Which of them is none.
+    pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, String> {
+        let mut all = Self::default();
+        for text in texts.iter().map(AsRef::as_ref) {
+            if text == "unix" {
+                all.unix = true;
+                continue;
+            }
+            let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+            all.networks.push(network.map_err(|_| format!("{text:?} is no address or network"))?);
+        }
+        Ok(all)
+    }
+
+    /// Whether nobody is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty() && !self.unix
+    }
+
+    /// Whether an address is; `None`: that of a client of a Unix socket.
+    #[must_use]
+    pub fn contains(&self, address: Option<IpAddr>) -> bool {
+        match address.map(|address| address.to_canonical()) {
+            None => self.unix,
+            Some(address) => self.networks.iter().any(|network| network.contains(&address)),
+        }
+    }
+}
+
+/// Where a proxy says whom it speaks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForwardedHeader {
+    /// `X-Forwarded-For`, as most do.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+}
+
+/// Who speaks for others, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proxies {
+    /// Whose connections begin with a PROXY header, of version 1 or 2; it must be there.
+    pub protocol: Networks,
+    /// Whose header is believed.
+    pub trusted: Networks,
+    /// Which one that is; the other means nothing, as clients may send it through a proxy.
+    pub header: ForwardedHeader,
+}
+
+impl Proxies {
+    /// Whether a connection from there begins with a PROXY header.
+    pub(crate) fn announces(&self, peer: Option<SocketAddr>) -> bool {
+        !self.protocol.is_empty() && self.protocol.contains(peer.map(|peer| peer.ip()))
+    }
+
+    /// Whether whoever is there may say whom it speaks for.
+    pub(crate) fn forwards(&self, peer: Option<SocketAddr>) -> bool {
+        !self.trusted.is_empty() && self.trusted.contains(peer.map(|peer| peer.ip()))
+    }
+
+    /// Who has sent a request that came from `peer`: the last of all that are named whom nobody trusts. Each was
+    /// named by the next one.
+    pub(crate) fn client(&self, peer: Option<SocketAddr>, headers: &HeaderList) -> Option<SocketAddr> {
+        let named: Vec<Option<SocketAddr>> = match self.header {
+            ForwardedHeader::XForwardedFor => {
+                headers.all("X-Forwarded-For").flat_map(|value| elements(value, b',')).map(address).collect()
+            }
+            ForwardedHeader::Forwarded => {
+                headers.all("Forwarded").flat_map(|value| elements(value, b',')).map(forwarded_for).collect()
+            }
+        };
+        let mut client = peer;
+        for next in named.into_iter().rev() {
+            // Where a proxy says that it does not know, or nothing that is understood, it itself is the last known.
+            match next {
+                Some(_) if self.forwards(client) => client = next,
+                _ => break,
+            }
+        }
+        client
+    }
+}
+
+/// The elements of a list, but empty ones (RFC 9110 5.6.1), without regard to what is quoted.
+fn elements(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    list.split(move |byte| {
+        if std::mem::take(&mut escaped) {
+            return false;
+        }
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' => escaped = quoted,
+            byte => return *byte == separator && !quoted,
+        }
+        false
+    })
+    .map(<[u8]>::trim_ascii)
+    .filter(|element| !element.is_empty())
+}
+
+/// RFC 7239 4: `for=192.0.2.43;proto=http`, in any order.
+fn forwarded_for(element: &[u8]) -> Option<SocketAddr> {
+    let mut found = None;
+    for pair in elements(element, b';') {
+        let split = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (pair[..split].trim_ascii(), pair[split + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
+            return None; // each parameter may stand once
+        }
+    }
+    address(found?)
+}
+
+/// An address, with a port or without: then it is 0. IPv6 is in brackets if there is a port.
+fn address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        (host, rest.strip_prefix(':'))
+    } else if text.bytes().filter(|byte| *byte == b':').count() == 1 {
+        let (host, port) = text.split_once(':')?;
+        (host, Some(port))
+    } else {
+        (text, None)
+    };
+    let ip: IpAddr = host.parse().ok()?;
+    // RFC 7239 6.3: a port may be a name that hides it.
+    Some(SocketAddr::new(ip.to_canonical(), port.and_then(|port| port.parse().ok()).unwrap_or(0)))
+}
+
+/// What came is no PROXY header.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoHeader;
+
+/// The client's address, if a header says one, and what follows it.
+type Announced = (Option<SocketAddr>, Vec<u8>);
+
+/// The beginning of a connection, up to the end of its PROXY header.
+#[derive(Default)]
+pub(crate) struct ProxyHead(Vec<u8>);
+
+impl ProxyHead {
+    /// Takes what came. Once all of the header is there: what it says.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
+        self.0.extend_from_slice(bytes);
+        let Some(len) = self.len()? else { return Ok(None) };
+        let (header, rest) = self.0.split_at(len);
+        // Version 2, LOCAL: the proxy speaks for itself, and what else it says is to be ignored.
+        if header.starts_with(V2) && header[V2.len()] == 0x20 {
+            return Ok(Some((None, rest.to_vec())));
+        }
+        let (parsed, _) = ProxyHeader::parse(header, ParseConfig::default()).map_err(|_| NoHeader)?;
+        let client = parsed.proxied_address().map(|proxied| proxied.source);
+        let client = client.map(|client| SocketAddr::new(client.ip().to_canonical(), client.port()));
+        Ok(Some((client, rest.to_vec())))
+    }
+
+    /// How long the header is, if it is all there.
+    fn len(&self) -> Result<Option<usize>, NoHeader> {
+        let bytes = &self.0[..];
+        let len = if V2.starts_with(&bytes[..bytes.len().min(V2.len())]) {
+            let Some(&[high, low]) = bytes.get(14..16) else { return Ok(None) };
+            16 + usize::from(u16::from_be_bytes([high, low]))
+        } else if V1.starts_with(&bytes[..bytes.len().min(V1.len())]) {
+            match bytes[..bytes.len().min(V1_MAX)].windows(2).position(|two| two == b"\r\n") {
+                Some(end) => end + 2,
+                None if bytes.len() < V1_MAX => return Ok(None),
+                None => return Err(NoHeader),
+            }
+        } else {
+            return Err(NoHeader);
+        };
+        match len {
+            V2_MAX.. => Err(NoHeader),
+            len => Ok((bytes.len() >= len).then_some(len)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
+mod tests {
+    use super::*;
+
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let mut header = V2.to_vec();
+        header.extend([command, family]);
+        header.extend(u16::try_from(body.len()).unwrap().to_be_bytes());
+        header.extend(body);
+        header
+    }
+
+    fn tcp4() -> Vec<u8> {
+        v2(0x21, 0x11, &[192, 0, 2, 1, 192, 0, 2, 2, 0x30, 0x39, 1, 0xbb])
+    }
+
+    #[test]
+    fn headers_split_at_every_byte() {
+        let tcp6 = {
+            let mut body = [0; 39];
+            body[..2].copy_from_slice(&[0x20, 1]);
+            body[15] = 7;
+            body[32..34].copy_from_slice(&[0, 80]);
+            body[36..].copy_from_slice(&[4, 0, 0]); // PP2_TYPE_NOOP
+            v2(0x21, 0x21, &body)
+        };
+        for (header, client) in [
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 12345 443\r\n".to_vec(), Some("192.0.2.1:12345")),
+            (b"PROXY TCP6 2001:db8::1 ::1 1 65535\r\n".to_vec(), Some("[2001:db8::1]:1")),
+            (b"PROXY TCP6 ::ffff:192.0.2.9 ::1 1 2\r\n".to_vec(), Some("192.0.2.9:1")),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n".to_vec(), None),
+            (tcp4(), Some("192.0.2.1:12345")),
+            (tcp6, Some("[2001::7]:80")),
+            (v2(0x20, 0x00, b""), None),
+            (v2(0x20, 0xff, b"whatever"), None),
+            (v2(0x21, 0x00, b"\x04\0\0"), None),
+            (v2(0x21, 0x31, &[0; 216]), None),
+        ] {
+            let client = client.map(|text| text.parse().unwrap());
+            let whole = [&header[..], b"GET /"].concat();
+            for first in 0..=header.len() {
+                for second in first..=header.len() {
+                    let mut head = ProxyHead::default();
+                    for part in [&whole[..first], &whole[first..second]] {
+                        let taken = head.receive(part).unwrap();
+                        assert!(taken.is_none() || second == header.len() || first == header.len(), "{header:?}");
+                        if let Some(taken) = taken {
+                            assert_eq!(taken, (client, Vec::new()));
+                        }
+                    }
+                    if second < header.len() {
+                        assert_eq!(head.receive(&whole[second..]), Ok(Some((client, b"GET /".to_vec()))));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_seen_at_once() {
+        let long = [&b"PROXY TCP4 "[..], &[b'1'; 100]].concat();
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"P-",
+            b"\r\n\r\n\0\r\nQUIX",
+            b"PROXYxUNKNOWN\r\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n",
+            b"PROXY TCP4 ::1 ::1 1 2\r\n",
+            b"PROXY TCP5 192.0.2.1 192.0.2.2 1 2\r\n",
+            b"PROXY \r\n",
+            &long,
+            &v2(0x31, 0x11, &[0; 12]),
+            &v2(0x22, 0x11, &[0; 12]),
+            &v2(0x21, 0x11, &[0; 11]),
+            &v2(0x21, 0x41, &[0; 12]),
+            &v2(0x21, 0x11, &[0; 5000])[..16],
+        ] {
+            assert_eq!(ProxyHead::default().receive(bytes), Err(NoHeader), "{bytes:?}");
+        }
+    }
+
+    fn proxies(header: ForwardedHeader) -> Proxies {
+        let trusted = Networks::parse(&["10.0.0.0/8", "::1", "unix"]).unwrap();
+        Proxies { protocol: Networks::default(), trusted, header }
+    }
+
+    #[test]
+    fn the_last_whom_nobody_trusts() {
+        for (peer, values, client) in [
+            ("10.0.0.1:1", &["203.0.113.9"][..], "203.0.113.9:0"),
+            ("10.0.0.1:1", &["6.6.6.6, 203.0.113.9"], "203.0.113.9:0"),
+            ("10.0.0.1:1", &["6.6.6.6", "203.0.113.9 , 10.1.1.1"], "203.0.113.9:0"),
+            ("10.0.0.1:1", &["203.0.113.9:77,"], "203.0.113.9:77"),
+            ("10.0.0.1:1", &["[2001:db8::1]:77"], "[2001:db8::1]:77"),
+            ("10.0.0.1:1", &["2001:db8::1"], "[2001:db8::1]:0"),
+            ("10.0.0.1:1", &["::ffff:203.0.113.9"], "203.0.113.9:0"),
+            ("[::1]:1", &["203.0.113.9"], "203.0.113.9:0"),
+            ("[::ffff:10.0.0.1]:1", &["203.0.113.9"], "203.0.113.9:0"),
+            // All are trusted: the first.
+            ("10.0.0.1:1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3:0"),
+            // What nobody understands ends it.
+            ("10.0.0.1:1", &["203.0.113.9, unknown"], "10.0.0.1:1"),
+            ("10.0.0.1:1", &["203.0.113.9, 10.0.0.x, 10.0.0.2"], "10.0.0.2:0"),
+            ("10.0.0.1:1", &[], "10.0.0.1:1"),
+            // Who is not trusted says nothing.
+            ("203.0.113.1:1", &["6.6.6.6"], "203.0.113.1:1"),
+        ] {
+            let mut headers = HeaderList::new();
+            for value in values {
+                headers.push("X-Forwarded-For", value).unwrap();
+            }
+            headers.push("Forwarded", "for=7.7.7.7").unwrap();
+            let found = proxies(ForwardedHeader::XForwardedFor).client(Some(peer.parse().unwrap()), &headers);
+            assert_eq!(found, Some(client.parse().unwrap()), "{peer} {values:?}");
+        }
+        let mut headers = HeaderList::new();
+        headers.push("X-Forwarded-For", "203.0.113.9").unwrap();
+        let found = proxies(ForwardedHeader::XForwardedFor).client(None, &headers);
+        assert_eq!(found, Some("203.0.113.9:0".parse().unwrap()));
+        assert_eq!(Proxies::default().client(None, &headers), None);
+    }
+
+    #[test]
+    fn forwarded() {
+        for (value, client) in [
+            ("for=203.0.113.9", "203.0.113.9:0"),
+            ("For=\"203.0.113.9:77\";proto=https;by=203.0.113.43", "203.0.113.9:77"),
+            ("proto=http; for=\"[2001:db8::1]:77\"", "[2001:db8::1]:77"),
+            ("for=\"[2001:db8::1]\"", "[2001:db8::1]:0"),
+            ("for=\"203.0.113.9:_port\"", "203.0.113.9:0"),
+            ("for=6.6.6.6, for=203.0.113.9;host=\"a,for=8.8.8.8\\\",b\", for=10.9.9.9", "203.0.113.9:0"),
+            ("for=203.0.113.9, for=unknown", "10.0.0.1:1"),
+            ("for=203.0.113.9, for=\"_gazonk\"", "10.0.0.1:1"),
+            ("for=203.0.113.9;for=6.6.6.6", "10.0.0.1:1"),
+            ("for=203.0.113.9, by=10.0.0.4", "10.0.0.1:1"),
+            ("nonsense", "10.0.0.1:1"),
+        ] {
+            let mut headers = HeaderList::new();
+            headers.push("Forwarded", value).unwrap();
+            headers.push("X-Forwarded-For", "7.7.7.7").unwrap();
+            let peer = Some("10.0.0.1:1".parse().unwrap());
+            let found = proxies(ForwardedHeader::Forwarded).client(peer, &headers);
+            assert_eq!(found, Some(client.parse().unwrap()), "{value}");
+        }
+    }
+
+    #[test]
+    fn networks() {
+        let networks = Networks::parse(&["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"]).unwrap();
+        let contains = |text: &str| networks.contains(Some(text.parse().unwrap()));
+        assert!(contains("192.0.2.200") && contains("2001:db8:1::") && contains("::ffff:198.51.100.7"));
+        assert!(!contains("192.0.3.1") && !contains("2001:db9::") && !networks.contains(None));
+        for text in ["", "192.0.2.0/33", "localhost", "10.0.0.0/8 "] {
+            assert!(Networks::parse(&[text]).unwrap_err().contains(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Other machines: what an engine wants of a broker, and what a broker brings.
+//!
+//! Owns the two traits between them and the engine's own end ([`Sink`]), nothing that knows a broker by name: an
+//! implementation is given to [`crate::Config::broker`]. Delivery between engines is at most once, in the order of
+//! each publisher. Nothing here waits for a broker: what is published is put into a queue of the implementation's,
+//! which is bounded, and what comes in is put into mailboxes by a thread of the implementation's, which waits for
+//! room there and meanwhile reads nothing.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::protocol::MessageKind;
+
+use crate::events::Events;
+use crate::mailbox::Refused;
+use crate::outbox::Pending;
+use crate::session::Home;
+use crate::topics::{Pattern, Registry, Topic};
+use crate::worker::{Command, Common};
+
+/// Topics whose first segment is this are for brokers themselves: they go to no other engine, and none comes from
+/// there.
+pub const RESERVED: &str = "_wirespeed";
+
+/// What is sent from one engine to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Text, which is UTF-8, or binary.
+    pub kind: MessageKind,
+    /// What it says.
+    pub payload: &'a [u8],
+    /// What it is about: see [`crate::outbox::Policy::Conflate`].
+    pub key: Option<&'a str>,
+}
+
+/// Whether a broker's queue has taken a message. Taken is not delivered: a connection may break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// It will be sent to the broker, in its turn.
+    Yes,
+    /// There is no broker, or it is for this engine alone: see [`RESERVED`].
+    Local,
+    /// There is no room in the queue.
+    Full,
+    /// It is larger than the broker takes.
+    TooLarge,
+    /// The broker was closed.
+    Closed,
+}
+
+/// How it stands with a broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// There was no connection yet.
+    #[default]
+    Connecting,
+    /// What is published goes to the broker, and what others publish comes.
+    Connected,
+    /// There is no connection any more: it is tried again, for ever.
+    Disconnected,
+    /// It was closed.
+    Closed,
+}
+
+/// The same, with what is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// See [`State`].
+    pub state: State,
+    /// Where, without credentials.
+    pub server: String,
+    /// Why there is no connection, without credentials.
+    pub reason: Option<String>,
+    /// Messages that wait to be sent.
+    pub queued: usize,
+    /// The same, in bytes.
+    pub queued_bytes: usize,
+    /// Patterns that are subscribed to at the broker.
+    pub subscriptions: usize,
+    /// Messages that were handed to the broker.
+    pub published: u64,
+    /// Messages that came from it, and went to this engine's sessions.
+    pub received: u64,
+    /// Messages of others that did not come: what a connection that broke has cost, as far as later messages on the
+    /// same topics tell.
+    pub lost: u64,
+    /// Messages of this engine that were not taken.
+    pub refused: u64,
+    /// Messages that were taken, and dropped for newer ones.
+    pub dropped: u64,
+    /// Messages that were under way when a connection broke: whether the broker has them is not known.
+    pub doubtful: u64,
+    /// Messages that came and were none: no topic, or text that is not UTF-8.
+    pub invalid: u64,
+    /// Connections after the first.
+    pub reconnects: u64,
+}
+
+/// What has happened to a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// There is a connection.
+    Connected,
+    /// There is none any more.
+    Disconnected {
+        /// Why, without credentials.
+        reason: String,
+    },
+    /// So many messages of others did not come.
+    Lost(u64),
+    /// So many of this engine were not taken.
+    Refused(u64),
+    /// So many were taken, and dropped for newer ones.
+    Dropped(u64),
+    /// So many were under way when the connection broke.
+    Doubtful(u64),
+    /// The broker has no such subscription: sessions get what is published on this engine, and nothing of others.
+    Unsupported(Pattern),
+}
+
+/// Connects an engine with others. All of it is called from any thread, some of it under locks: it must not wait.
+pub trait Broker: Send + Sync {
+    /// Sessions of this engine subscribe to what matches, or none does any more. Called under the locks of the
+    /// registry, so in the order in which it became so: it must not call the engine.
+    fn interest(&self, pattern: &Pattern, wanted: bool);
+
+    /// Sends a message to the sessions of all other engines that subscribe to the topic.
+    fn publish(&self, topic: &Topic, message: Message<'_>) -> Took;
+
+    /// Sends a message to all sessions of all other engines.
+    fn broadcast(&self, message: Message<'_>) -> Took;
+
+    /// Whether a message of so many bytes would be taken, or its publisher is not to be told of it by an error.
+    fn admits(&self, bytes: usize) -> bool;
+
+    /// How it stands.
+    fn status(&self) -> Status;
+
+    /// Whether something has happened since.
+    fn has_notices(&self) -> bool;
+
+    /// What has happened since the last call; older ones may be missing if there were very many.
+    fn take_notices(&self) -> Vec<Notice>;
+
+    /// Waits until the broker has all that was taken before; how many of it are doubtful or were dropped since the
+    /// last call. `None`: not by the deadline.
+    fn flush(&self, deadline: Option<Instant>) -> Option<u64>;
+
+    /// Ends it: what was taken is still sent, if that takes no longer than a moment. Again: nothing.
+    fn close(&self);
+}
+
+/// Makes the broker of an engine that begins.
+pub trait Connect: Send + Sync {
+    /// Begins to connect, without waiting for it: a broker that is down is no error.
+    ///
+    /// # Errors
+    /// A thread cannot begin.
+    fn connect(&self, sink: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>>;
+}
+
+/// Where a broker puts what comes in: the engine's end.
+pub trait Sink: Send + Sync {
+    /// Sends a message to this engine's sessions that subscribe to the topic. False: there is no room for more, and
+    /// the caller waits before the next one.
+    ///
+    /// # Errors
+    /// There is no such message.
+    fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable>;
+
+    /// The same for all sessions.
+    ///
+    /// # Errors
+    /// As for [`Self::publish`].
+    fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable>;
+
+    /// Waits until there is room, or the deadline; whether there is, or nobody is left who needs it.
+    fn wait_for_room(&self, deadline: Instant) -> bool;
+
+    /// There are notices after there were none.
+    fn noticed(&self);
+}
+
+/// There is no such message: text that is not UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsendable;
+
+/// The broker of an engine, once it has one.
+pub(crate) type Slot = OnceLock<Arc<dyn Broker>>;
+
+/// What was published, and where it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Sessions of this engine.
+    pub count: usize,
+    /// There is room for more.
+    pub room: bool,
+    /// Whether it goes to other engines.
+    pub took: Took,
+}
+
+/// Hands a message to the broker, if there is one and the topic is not for this engine alone.
+pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> Took {
+    match slot.get() {
+        Some(broker) if !is_reserved(topic) => broker.publish(topic, message),
+        _ => Took::Local,
+    }
+}
+
+/// Whether a topic is for brokers themselves.
+#[must_use]
+pub fn is_reserved(topic: &Topic) -> bool {
+    topic.segments().next() == Some(RESERVED)
+}
+
+/// See [`Sink`].
+pub(crate) struct Inlet {
+    common: Arc<Common>,
+    registry: Arc<Registry>,
+    homes: Vec<Arc<Home>>,
+}
+
+impl Inlet {
+    pub(crate) fn new(common: Arc<Common>, registry: Arc<Registry>, homes: Vec<Arc<Home>>) -> Self {
+        Self { common, registry, homes }
+    }
+
+    fn pending(message: Message<'_>) -> Result<Pending, Unsendable> {
+        let encoded = Encoded::new(message.kind, message.payload).map_err(|_| Unsendable)?;
+        Ok(Pending { message: Arc::new(encoded), key: message.key.map(Arc::from) })
+    }
+
+    fn events(&self) -> &Events {
+        &self.common.events
+    }
+}
+
+// What is put in is not refused where it is far too much, as it would be to whoever does not wait: some workers would
+// have it and others not. The one thread that calls this waits after each message that finds no room.
+impl Sink for Inlet {
+    fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
+        let pending = Self::pending(message)?;
+        let size = pending.cost();
+        let (_, room) = self.registry.publish(topic, None, |workers| {
+            workers.iter().fold(true, |room, worker| {
+                let command = Command::Publish(topic.clone(), pending.clone(), None);
+                room & self.homes[worker.index()].mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
+            })
+        });
+        Ok(room)
+    }
+
+    fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
+        let pending = Self::pending(message)?;
+        let size = pending.cost();
+        Ok(self.homes.iter().fold(true, |room, home| {
+            room & home.mailbox.put_checked(Command::Broadcast(pending.clone(), None), size).unwrap_or(true)
+        }))
+    }
+
+    fn wait_for_room(&self, deadline: Instant) -> bool {
+        self.homes.iter().all(|home| home.mailbox.wait_for_room(Some(deadline)) != Err(Refused::Full))
+    }
+
+    fn noticed(&self) {
+        self.events().ring();
+    }
+}

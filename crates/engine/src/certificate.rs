@@ -1,0 +1,106 @@
+//! The TLS configuration of a listener, which is replaced while it serves: sessions that are open keep theirs.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use wirespeed_driver::tls::server::ServerConfig;
+
+use crate::locks::{lock, read, write};
+
+/// Between two looks at the files.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Makes a configuration of what the files say now; an error is in words that hold no secret.
+pub type Load = dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync;
+
+/// Where a configuration is from, so that it is made again when that changes.
+#[derive(Clone)]
+pub struct Renewal {
+    /// The certificate, its key, and authorities of clients.
+    pub files: Vec<PathBuf>,
+    /// Reads them.
+    pub load: Arc<Load>,
+}
+
+impl std::fmt::Debug for Renewal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Renewal").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+/// Inode, size and time of each file; `None`: it is not there.
+type Look = Vec<Option<(u64, u64, Option<SystemTime>)>>;
+
+struct Watch {
+    renewal: Renewal,
+    /// What was loaded, or could not be.
+    known: Look,
+    /// What the last look has shown, if it was something new: files that are being written are left alone until two
+    /// looks show the same.
+    seen: Option<Look>,
+}
+
+/// See the module.
+pub(crate) struct Certificate {
+    current: RwLock<Arc<ServerConfig>>,
+    start: Instant,
+    /// When the files were looked at, in nanoseconds since `start`.
+    looked: AtomicU64,
+    watch: Option<Mutex<Watch>>,
+}
+
+impl Certificate {
+    pub(crate) fn new(config: Arc<ServerConfig>, renewal: Option<Renewal>, start: Instant) -> Self {
+        let watch = renewal.filter(|renewal| !renewal.files.is_empty()).map(|renewal| {
+            let known = look(&renewal);
+            Mutex::new(Watch { renewal, known, seen: None })
+        });
+        Self { current: RwLock::new(config), start, looked: AtomicU64::new(0), watch }
+    }
+
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&read(&self.current))
+    }
+
+    pub(crate) fn replace(&self, config: Arc<ServerConfig>) {
+        *write(&self.current) = config;
+    }
+
+    /// Looks at the files, if that was a second ago at least; what has come of it, if they have changed. By one
+    /// thread at a time, for which nobody waits.
+    pub(crate) fn renew(&self, now: Instant) -> Option<Result<(), String>> {
+        let watch = self.watch.as_ref()?;
+        let now = u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX);
+        let looked = self.looked.load(Ordering::Relaxed);
+        if now.saturating_sub(looked) < LOOK.as_nanos() as u64
+            || self.looked.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return None;
+        }
+        let mut watch = lock(watch);
+        let there = look(&watch.renewal);
+        if there == watch.known {
+            watch.seen = None;
+            return None;
+        }
+        if watch.seen.as_ref() != Some(&there) {
+            watch.seen = Some(there);
+            return None;
+        }
+        // Also where it fails: it is tried again once they have changed again.
+        watch.known = there;
+        watch.seen = None;
+        Some((watch.renewal.load)().map(|config| self.replace(config)))
+    }
+}
+
+fn look(renewal: &Renewal) -> Look {
+    let of = |path: &PathBuf| {
+        let about = std::fs::metadata(path).ok()?;
+        Some((about.ino(), about.len(), about.modified().ok()))
+    };
+    renewal.files.iter().map(of).collect()
+}

@@ -1,0 +1,438 @@
+//! A client with a session: its messages are moved, and it is ended in its time.
+
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::drive::{Progress, Reading};
+use wirespeed_driver::peer::{Failure, PeerEvent, Stats, payload_len};
+use wirespeed_driver::protocol::{CloseCode, Payload};
+use wirespeed_driver::socket::Socket;
+use wirespeed_driver::write_queue::Flushed;
+use wirespeed_driver::{Drive, Peer};
+
+use super::Turn;
+use crate::admission::Permit;
+use crate::config::{Config, Role};
+use crate::congestion::Patience;
+use crate::events::{Batch, Ended};
+use crate::inbound::{Meter, Verdict};
+use crate::metrics::Sheet;
+use crate::outbox::{Outbox, Pending, Pushed};
+use crate::session::Session;
+use crate::topics::Pattern;
+
+/// Reads of one connection in one turn: then others have theirs.
+const READS: u32 = 4;
+
+/// Bytes of messages that are handed to the connection at once, while the kernel takes them: as many as stay
+/// in the cache.
+const AT_ONCE: usize = 64 * 1024;
+
+/// A client that takes nothing for so long is not waited for by those who publish.
+const STALL: Duration = Duration::from_millis(250);
+
+/// Bytes of messages that one session may add while events have no room, because it is ending.
+const LATE: u64 = 256 * 1024;
+
+/// An ending that waits for what was sent before.
+struct Closing {
+    code: CloseCode,
+    reason: Box<str>,
+    /// Until then: whoever takes it drop by drop would take it for ever.
+    by: Option<Instant>,
+}
+
+/// What is done with its messages, and where they go.
+pub(crate) struct Live {
+    pub(crate) session: Session,
+    role: Role,
+    drive: Drive<Vec<u8>>,
+    outbox: Outbox,
+    /// To be closed once what was sent before has left.
+    closing: Option<Box<Closing>>,
+    /// The kernel has no room; since when it has taken nothing.
+    blocked: Option<Instant>,
+    /// Bytes that wait for the client, of which the session's account knows.
+    counted: usize,
+    /// What has moved, of which the worker's sheet knows.
+    moved: Stats,
+    /// What waits, of which it does.
+    shown: usize,
+    /// With it, of those who publish: there only once they have waited.
+    patience: Option<Box<Patience>>,
+    /// Messages dropped, because the client reads too slowly.
+    pub(crate) dropped: u64,
+    /// Topics, and patterns of topics, that it gets.
+    pub(crate) subscriptions: Vec<Pattern>,
+    /// The last message published that it got, as the worker counts them.
+    pub(crate) published: u64,
+    /// Wanted by the worker's list of those that have something to write.
+    pub(crate) dirty: bool,
+    /// On one of the worker's lists of those that have something to read.
+    pub(crate) unread: bool,
+    /// Whoever handles its messages wants no more of them at present.
+    pub(crate) paused: bool,
+    /// It has not been read for that.
+    pub(crate) stopped: bool,
+    /// When the worker will ask for what is due.
+    pub(crate) timer: Option<Instant>,
+    /// An edge has told that the client has ended its direction.
+    read_closed: bool,
+    /// Bytes read while events had no room, because it is ending.
+    late: u64,
+    /// Its place among others.
+    _permit: Permit,
+    /// What it has sent of late, if that is limited.
+    meter: Option<Box<Meter>>,
+    /// Messages dropped, because it sends too many.
+    pub(crate) limited: u64,
+}
+
+impl Live {
+    pub(crate) fn new(
+        session: Session,
+        role: Role,
+        peer: Peer<Vec<u8>>,
+        socket: Socket,
+        close_timeout: Duration,
+        permit: Permit,
+        meter: Option<Box<Meter>>,
+    ) -> Self {
+        Self {
+            session,
+            role,
+            drive: Drive::new(peer, Some(socket), Some(close_timeout)),
+            outbox: Outbox::default(),
+            closing: None,
+            blocked: None,
+            counted: 0,
+            moved: Stats::default(),
+            shown: 0,
+            patience: None,
+            dropped: 0,
+            subscriptions: Vec::new(),
+            published: 0,
+            dirty: false,
+            unread: false,
+            paused: false,
+            stopped: false,
+            timer: None,
+            read_closed: false,
+            late: 0,
+            _permit: permit,
+            meter,
+            limited: 0,
+        }
+    }
+
+    /// Whether what happens to it is told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.role == Role::Events
+    }
+
+    /// It will not be read for a while: a buffer of the process's is given back for one of its own.
+    pub(crate) fn release_input(&mut self) {
+        self.drive.peer.shrink_input();
+    }
+
+    pub(crate) fn note_read_closed(&mut self) {
+        self.read_closed = true;
+    }
+
+    /// Bytes that wait for the client.
+    pub(crate) fn queued(&self) -> usize {
+        self.outbox.bytes() + self.drive.link().queued()
+    }
+
+    /// Has what moved since the last call counted, and what waits now.
+    pub(crate) fn account(&mut self, sheet: &Sheet, config: &Config) {
+        let now = self.drive.link().stats();
+        sheet.move_messages(&std::mem::replace(&mut self.moved, now), &now);
+        sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
+        sheet.limited.add(std::mem::take(&mut self.limited));
+        self.account_queued(self.queued(), sheet);
+    }
+
+    /// Nothing of it waits any more.
+    pub(crate) fn forget_account(&mut self, sheet: &Sheet, config: &Config) {
+        sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
+        self.account_queued(0, sheet);
+    }
+
+    /// That messages were dropped, for the log.
+    pub(crate) fn describe_slow(&self) -> String {
+        let (id, dropped) = (self.session.id(), self.dropped);
+        let from =
+            self.session.remote_address().map_or_else(|| "a Unix socket".to_owned(), |remote| remote.to_string());
+        let then = if self.is_ending() { "; it is closed" } else { "" };
+        format!("session {id} of {from} does not read as fast as it is sent: {dropped} messages were dropped{then}")
+    }
+
+    fn account_queued(&mut self, queued: usize, sheet: &Sheet) {
+        let before = std::mem::replace(&mut self.shown, queued);
+        if queued != before {
+            sheet.outbox_bytes.add(queued as u64);
+            sheet.outbox_bytes.subtract(before as u64);
+        }
+    }
+
+    /// Reads what is there, as far as this is its turn. `roomy`: events have room.
+    pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, config: &Config) -> Turn {
+        if self.is_told() && !roomy {
+            return Turn::Held;
+        }
+        self.read_on(batch, config)
+    }
+
+    /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
+    /// same, and then the answer. So much, and no more: else whoever is closed could fill the memory.
+    pub(crate) fn read_late(&mut self, batch: &mut Batch, config: &Config) -> Turn {
+        let before = self.drive.link().stats().bytes_received;
+        if !self.is_ending() || self.late >= LATE {
+            return Turn::Held;
+        }
+        let turn = self.read_on(batch, config);
+        self.late += self.drive.link().stats().bytes_received.saturating_sub(before);
+        turn
+    }
+
+    fn read_on(&mut self, batch: &mut Batch, config: &Config) -> Turn {
+        let events = self.is_told();
+        if self.is_limited() {
+            return Turn::Limited;
+        }
+        if self.paused && !self.is_ending() {
+            return Turn::Stopped;
+        }
+        let mut drained = false;
+        for _ in 0..READS {
+            if !self.drive.peer.has_input() {
+                drained = self.drive.read_edge(self.read_closed);
+            }
+            self.take_events(batch, config);
+            if self.write(Instant::now) == Progress::Over {
+                return Turn::Over;
+            }
+            if self.is_limited() {
+                return Turn::Limited;
+            }
+            if events && batch.is_full() {
+                return Turn::Again;
+            }
+            if !events && self.drive.link().queued() >= AT_ONCE {
+                return Turn::Idle; // it reads on when the client has: see `write_ready`
+            }
+            if drained && !self.drive.peer.has_input() {
+                return Turn::Idle;
+            }
+        }
+        Turn::Again
+    }
+
+    fn take_events(&mut self, batch: &mut Batch, config: &Config) {
+        let mut flooded = false;
+        loop {
+            let full = match self.role {
+                Role::Echo => self.drive.link().queued() >= AT_ONCE,
+                Role::Events => batch.is_full(),
+            };
+            if full || self.is_limited() {
+                break;
+            }
+            let (event, mut sender) = self.drive.poll_event_and_sender();
+            let (kind, payload) = match event {
+                Some(PeerEvent::Message { kind, payload }) => (kind, payload),
+                Some(_) => continue,
+                None => break,
+            };
+            if let Some(meter) = &mut self.meter {
+                let verdict = meter.take(payload_len(&payload), Instant::now());
+                if verdict != Verdict::Pass {
+                    self.limited += 1;
+                    flooded |= verdict == Verdict::Disconnect;
+                    continue;
+                }
+            }
+            match (&self.role, payload) {
+                (Role::Echo, payload) => {
+                    let _ = sender.send_message(kind, payload.as_slice(), None); // refused only while closing
+                }
+                (Role::Events, Payload::Slice(data)) => batch.message(&self.session, kind, data),
+                (Role::Events, Payload::Buffer(data)) => batch.owned_message(&self.session, kind, data),
+            }
+        }
+        if flooded {
+            // RFC 6455 7.4.1, 1008: "a message that violates its policy".
+            self.close(CloseCode::POLICY_VIOLATION, "too many messages".into(), config);
+        }
+    }
+
+    /// Whether nothing is read for a while, because it has sent too much. The closing handshake is waited for.
+    fn is_limited(&self) -> bool {
+        self.meter.as_ref().is_some_and(|meter| meter.paused().is_some()) && !self.is_ending()
+    }
+
+    /// Whether reading goes on now that did not.
+    pub(crate) fn take_resumed(&mut self, now: Instant) -> bool {
+        let ending = self.is_ending();
+        match &mut self.meter {
+            Some(meter) if meter.paused().is_some_and(|until| until <= now || ending) => {
+                meter.resume();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether reading stopped because the client does not read what it is answered.
+    pub(crate) fn waits_to_answer(&self) -> bool {
+        self.role == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
+    }
+
+    /// Adds a message: what the session is to send is to be written before the turn is over.
+    pub(crate) fn push(&mut self, message: &Pending, config: &Config) {
+        if self.is_ending() {
+            return;
+        }
+        if self.blocked.is_none() {
+            // Nothing waits in the outbox: see `write`. While the kernel has room, nothing need.
+            if self.drive.link().queued() >= AT_ONCE {
+                let _ = self.write(Instant::now); // that it is over is found when it is written again
+            }
+            if self.blocked.is_none() && !self.is_ending() {
+                let _ = message.message.send(self.drive.link_mut()); // refused only while closing
+                return;
+            }
+        }
+        match self.outbox.push(message.clone(), self.drive.link().queued(), config.outbox_limit, config.policy) {
+            Pushed::Kept { dropped } => self.dropped += dropped as u64,
+            Pushed::Dropped => self.dropped += 1,
+            Pushed::Overflow => {
+                self.dropped += 1 + self.outbox.clear() as u64;
+                self.session.set_closed();
+                // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
+                let by = Instant::now().checked_add(config.close_timeout);
+                self.closing =
+                    Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
+            }
+        }
+    }
+
+    /// Of what was sent to it so many bytes have come here, for [`Self::recount`].
+    pub(crate) fn count_sent(&mut self, bytes: usize) {
+        self.counted += bytes;
+    }
+
+    /// Tells the session's account what waits. True: there is room where there was none.
+    pub(crate) fn recount(&mut self) -> bool {
+        if self.is_ending() {
+            self.session.set_closed(); // before what waits is seen to be gone
+        }
+        let left = self.queued();
+        self.session.recount(std::mem::replace(&mut self.counted, left), left)
+    }
+
+    /// Whether so much waits, and who publishes should wait too: its client reads, and is not slower by far than
+    /// the others.
+    pub(crate) fn is_behind(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> bool {
+        if self.queued() < bytes {
+            return false;
+        }
+        let now = now();
+        self.patience.take_if(|patience| patience.is_forgotten(now));
+        self.blocked.is_none_or(|since| now.duration_since(since) < STALL)
+            && !self.patience.as_ref().is_some_and(|patience| patience.is_gone(now))
+    }
+
+    /// Others have waited for it alone.
+    pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
+        self.patience.get_or_insert_with(|| Box::new(Patience::new(now))).spend(now, waited);
+    }
+
+    /// Closes it after what waits, within the time for closing from now on.
+    pub(crate) fn close(&mut self, code: CloseCode, reason: Box<str>, config: &Config) {
+        self.session.set_closed();
+        if self.closing.is_none() {
+            let by = Instant::now().checked_add(config.close_timeout);
+            self.closing = Some(Box::new(Closing { code, reason, by }));
+        }
+    }
+
+    /// Ends it here and now.
+    pub(crate) fn abort(&mut self) {
+        self.drive.end(Failure::Aborted);
+    }
+
+    /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
+    pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
+        loop {
+            let before = self.drive.link().written();
+            while self.drive.link().queued() < AT_ONCE
+                && let Some(pending) = self.outbox.pop()
+            {
+                let _ = pending.message.send(self.drive.link_mut()); // refused only while closing
+            }
+            if self.outbox.is_empty()
+                && let Some(closing) = self.closing.take()
+                && !self.drive.is_closing()
+            {
+                let Closing { code, reason, .. } = *closing;
+                if self.drive.begin_close(Some(code), &reason, now()).is_err() {
+                    let _ = self.drive.begin_close(None, "", now()); // what cannot be said is left out
+                }
+            }
+            let (flushed, progress) = self.drive.flush_and_advance(&now);
+            let moved = self.drive.link().written() != before;
+            if flushed == Flushed::Blocked {
+                if moved || self.blocked.is_none() {
+                    self.blocked = Some(now());
+                }
+            } else {
+                self.blocked = None;
+            }
+            if progress == Progress::Over {
+                self.outbox.clear();
+            }
+            if progress == Progress::Over || self.blocked.is_some() || self.outbox.is_empty() && self.closing.is_none()
+            {
+                return progress;
+            }
+        }
+    }
+
+    /// When [`Self::handle_deadline`] is due.
+    pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
+        let closing = self.closing.as_ref().and_then(|closing| closing.by);
+        let expires = self.session.expires().filter(|_| !self.is_ending());
+        let resumes = self.meter.as_ref().and_then(|meter| meter.paused());
+        let resumes = resumes.map(|until| if self.is_ending() { now } else { until });
+        [self.drive.deadline(now), closing, expires, resumes].into_iter().flatten().min()
+    }
+
+    /// Sees to what is due. `held`: nothing is read at present.
+    pub(crate) fn handle_deadline(&mut self, now: Instant, held: bool, config: &Config) {
+        // What was to leave before the close frame does not.
+        if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
+            return self.abort();
+        }
+        if self.session.expires().is_some_and(|expires| expires <= now) {
+            // RFC 6455 7.4.1, 1008: "a message that violates its policy".
+            self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
+        }
+        let reading = if held || self.stopped || self.is_limited() { Reading::Paused } else { Reading::Going };
+        let _ = self.drive.handle_deadline(now, reading);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.closing.is_some() || self.drive.is_closing()
+    }
+
+    /// How it ended.
+    pub(crate) fn ended(&self) -> Ended {
+        let link = self.drive.link();
+        let (code, reason) = match link.close_received() {
+            Some(frame) => (frame.code.unwrap_or(CloseCode::NO_STATUS_RCVD).0, frame.reason.clone()),
+            None => (CloseCode::ABNORMAL_CLOSURE.0, String::new()),
+        };
+        Ended { code, reason, failure: link.failure().map(ToString::to_string) }
+    }
+}

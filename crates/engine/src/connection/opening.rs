@@ -1,0 +1,304 @@
+//! A client that has no session yet: its handshakes, and the judgement of its request.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use wirespeed_driver::opening::pending::Origin;
+use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
+use wirespeed_driver::protocol::handshake::{self, Response, ServerConfig};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::tls::Layer;
+use wirespeed_driver::{Keepalive, Peer, buffers};
+
+use crate::admission::{self, Answer, NoHeader, Permit, ProxyHead, Turned};
+use crate::auth::Denied;
+use crate::config::{Admission, Config, Role};
+use crate::http;
+use crate::identify::{identify, refusal};
+use crate::reasons::Reason;
+use crate::session::{About, User};
+use crate::worker::Common;
+
+/// What an opening has come to.
+pub(crate) enum Opened {
+    /// It goes on.
+    NotYet,
+    /// There will be no session.
+    Over,
+    /// There is one.
+    Session(Box<Peer<Vec<u8>>>, Box<About>, Role, Permit),
+}
+
+/// A client that has no session yet.
+pub(crate) struct Opening {
+    server: Option<Server>,
+    carrier: Carrier,
+    socket: Option<Socket>,
+    /// Who it is, as far as that is known.
+    remote: Option<SocketAddr>,
+    /// Why there will be no session.
+    failure: Option<Reason>,
+    /// It came to where no sessions begin.
+    inside: bool,
+    /// It was answered, and is no failure.
+    answered: bool,
+    /// An edge has told that the client has ended its direction.
+    read_closed: bool,
+    /// The PROXY header that comes first.
+    proxy: Option<ProxyHead>,
+    /// Who it is has changed.
+    relocated: bool,
+    /// What stands against it, whatever it asks for.
+    turned: Option<Turned>,
+    /// It will be refused as it seems, and may be told so.
+    answer: Option<Answer>,
+}
+
+impl Opening {
+    /// `None`: TLS cannot begin.
+    pub(crate) fn new(
+        socket: Socket,
+        remote: Option<SocketAddr>,
+        layer: Option<Box<dyn Layer>>,
+        config: &Config,
+    ) -> Option<Self> {
+        let server = ServerConfig { deflate: config.compression, ..ServerConfig::default() };
+        let server = Server::new(server, handshake::Limits::default(), layer).ok()?;
+        Some(Self {
+            server: Some(server),
+            carrier: Carrier::default(),
+            socket: Some(socket),
+            remote,
+            failure: None,
+            inside: false,
+            answered: false,
+            read_closed: false,
+            proxy: config.proxies.announces(remote).then(ProxyHead::default),
+            relocated: false,
+            turned: None,
+            answer: None,
+        })
+    }
+
+    /// Notes why there will be no session; what was noted first stands.
+    pub(crate) fn note_failure(&mut self, reason: Reason) {
+        self.failure.get_or_insert(reason);
+    }
+
+    /// Why there is no session; `None`: there was to be none.
+    pub(crate) fn failure(&self) -> Option<Reason> {
+        if self.answered { None } else { Some(self.failure.unwrap_or(Reason::Reset)) }
+    }
+
+    pub(crate) fn note_read_closed(&mut self) {
+        self.read_closed = true;
+    }
+
+    pub(crate) fn is_read_closed(&self) -> bool {
+        self.read_closed
+    }
+
+    pub(crate) fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+
+    /// `inside`: it came to where no sessions begin.
+    pub(crate) fn at(self, inside: bool) -> Self {
+        Self { inside, ..self }
+    }
+
+    /// Counts the connection for its address. False: it cannot become a session, and cannot be told so either.
+    pub(crate) fn screen(&mut self, common: &Common) -> bool {
+        if self.proxy.is_some() {
+            return true; // once it says who it is
+        }
+        let admission = &common.admission;
+        // Whom a proxy speaks for is in the request.
+        let origin = (!common.config.proxies.forwards(self.remote)).then(|| self.origin());
+        self.turned = origin.and_then(|origin| admission.count(origin).err());
+        let foreseen = self.turned.map(|turned| turned.reason).or_else(|| admission.foresee(origin));
+        if let Some(reason) = foreseen {
+            self.answer = admission.answer();
+            if self.answer.is_none() {
+                self.note_failure(reason);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What its address counts for.
+    pub(crate) fn origin(&self) -> Origin {
+        admission::origin(self.remote)
+    }
+
+    /// The socket that its request is to come from; `None`: it was answered.
+    pub(crate) fn awaited(&self) -> Option<&Socket> {
+        self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered)
+    }
+
+    pub(crate) fn take_socket(&mut self) -> Option<Socket> {
+        self.socket.take()
+    }
+
+    /// Does what can be done without waiting.
+    pub(crate) fn proceed(&mut self, common: &Common) -> Opened {
+        let mut early = match self.receive_proxy(common) {
+            Ok(early) => early,
+            Err(opened) => return opened,
+        };
+        loop {
+            let (Some(server), Some(socket)) = (&mut self.server, &self.socket) else { return Opened::Over };
+            let mut reason = Reason::Reset;
+            let moved = match early.take() {
+                Some(error) => {
+                    if let Error::Tls(_) = error {
+                        let _ = self.carrier.proceed(server, socket); // an alert, as far as it goes
+                    }
+                    Err(error)
+                }
+                None => self.carrier.proceed(server, socket),
+            };
+            match moved {
+                Ok(Moved::Waits(_)) => return Opened::NotYet,
+                Ok(Moved::Over) => return Opened::Over,
+                Ok(Moved::Done) => match self.answer(common) {
+                    Some(opened) => return opened,
+                    None => continue,
+                },
+                Err(Error::Tls(_)) => reason = Reason::Tls,
+                Err(_) => {}
+            }
+            // What is no request is told so; where nobody can be told, it is over.
+            let Some(response) = server.fault().map(|fault| server.handshake().reject_error(fault)) else {
+                self.note_failure(reason);
+                return Opened::Over;
+            };
+            server.refuse(&response);
+            self.note_failure(Reason::Malformed);
+        }
+    }
+
+    /// Takes the PROXY header off, if there is to be one; what followed it has gone on, perhaps with an error.
+    fn receive_proxy(&mut self, common: &Common) -> Result<Option<Error>, Opened> {
+        while let Some(proxy) = &mut self.proxy {
+            let (Some(server), Some(socket)) = (&mut self.server, &self.socket) else { return Err(Opened::Over) };
+            let mut buffer = buffers::take_read();
+            match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
+                Ok(0) => return Err(Opened::Over),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Opened::NotYet),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Err(Opened::Over),
+            }
+            let (client, rest) = match proxy.receive(&buffer) {
+                Ok(None) => continue,
+                Ok(Some(taken)) => taken,
+                Err(NoHeader) => {
+                    self.note_failure(Reason::Proxy);
+                    return Err(Opened::Over);
+                }
+            };
+            let received = server.receive(&rest);
+            self.proxy = None;
+            self.relocated = client.is_some();
+            self.remote = client.or(self.remote);
+            if !self.screen(common) {
+                return Err(Opened::Over);
+            }
+            return Ok(received.err());
+        }
+        Ok(None)
+    }
+
+    /// Whether who it is has become known since the last question.
+    pub(crate) fn take_relocated(&mut self) -> bool {
+        std::mem::take(&mut self.relocated)
+    }
+
+    /// Answers the request; `None`: by a refusal, which has yet to be told.
+    fn answer(&mut self, common: &Common) -> Option<Opened> {
+        let config = &common.config;
+        let server = self.server.as_mut()?;
+        if let Some(response) = http::answer(server.handshake(), self.inside, common) {
+            self.answered = true;
+            server.refuse(&response);
+            return None;
+        }
+        if config.proxies.forwards(self.remote)
+            && let Some(request) = server.handshake().request()
+        {
+            self.remote = config.proxies.client(self.remote, &request.headers);
+            self.turned = common.admission.count(admission::origin(self.remote)).err();
+        }
+        let (reason, refusal) = match Self::judge(server, self.remote, self.turned, common) {
+            Ok(Judged { response, role, subprotocol, user, permit }) => {
+                let now = Instant::now();
+                let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
+                let (mut peer, handshake) = self.server.take()?.finish(config.limits, keepalive)?;
+                peer.link.send_head(&response.to_bytes());
+                let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
+                let subprotocol = subprotocol.map(String::into_boxed_str);
+                let about = About { remote: self.remote, request, subprotocol, user };
+                return Some(Opened::Session(Box::new(peer), Box::new(about), role, permit));
+            }
+            Err(refused) => refused,
+        };
+        server.refuse(&refusal);
+        self.note_failure(reason);
+        None
+    }
+
+    fn judge(
+        server: &Server,
+        remote: Option<SocketAddr>,
+        turned: Option<Turned>,
+        common: &Common,
+    ) -> Result<Judged, (Reason, Response)> {
+        let config = &common.config;
+        let handshake = server.handshake();
+        let failed = |error| {
+            let response = handshake.reject_error(&error);
+            (Reason::of_status(response.status), response)
+        };
+        let refused = |turned: Turned| (turned.reason, turned.response(handshake));
+        let request = handshake.request().ok_or_else(|| (Reason::Panic, Response::new(500, Default::default())))?;
+        // What is no WebSocket is told so, and not that it lacks a token.
+        handshake.check().map_err(failed)?;
+        if let Some(turned) = turned {
+            return Err(refused(turned));
+        }
+        // Before its token is verified, which costs more than to count.
+        let mut permit = common.admission.admit(admission::origin(remote)).map_err(refused)?;
+        let user = match &config.auth {
+            None => None,
+            Some(auth) => {
+                let denied = |denied: Denied| (Reason::of_status(denied.status()), refusal(handshake, &denied));
+                let user = identify(auth, &config.acl, request).map_err(denied)?;
+                permit.count_user(&user.identity.user).map_err(refused)?;
+                Some(user)
+            }
+        };
+        match (config.admit)(request, remote) {
+            Admission::Accept { role, subprotocol, headers } => {
+                let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
+                Ok(Judged { response: accepted.response, role, subprotocol, user, permit })
+            }
+            Admission::Refuse { status, headers, body } => {
+                let response = handshake.reject(status, &headers, &body);
+                Err((Reason::of_status(status), response.unwrap_or_else(|error| handshake.reject_error(&error))))
+            }
+            Admission::Respond(response) => Err((Reason::of_status(response.status), response)),
+        }
+    }
+}
+
+/// What a request becomes that is accepted.
+struct Judged {
+    response: Response,
+    role: Role,
+    subprotocol: Option<String>,
+    user: Option<User>,
+    permit: Permit,
+}

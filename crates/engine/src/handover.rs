@@ -1,0 +1,319 @@
+//! The listening sockets go from an engine that ends to one that begins, in another process as a rule, so that
+//! no client is refused in between.
+//!
+//! Listeners that share a port (`SO_REUSEPORT`) have queues of their own: when one is closed, who waits in its
+//! queue is reset, though another listener lives. So they are not closed: the new engine gets the very sockets
+//! over a Unix socket, and says when it accepts from them; then the old one lets go of them, and drains.
+//!
+//! ```text
+//! new: wirespeed handover 1
+//! old: {"tcp": "127.0.0.1:8765"} and its listeners      for each place; in reply to "next" but the first
+//! new: next
+//! old: end
+//! new: ready                                            its workers accept
+//! old: gone                                             ours do not any more
+//! ```
+//!
+//! A new engine that fails before it is ready changes nothing: the old one goes on.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Place;
+use crate::drain::{Drain, Draining, Reins};
+use crate::logs::Cause;
+
+const HELLO: &str = "wirespeed handover 1";
+
+/// How long the other end may take for its part.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Listeners in one message: fewer than the system allows (253 on Linux).
+const AT_ONCE: usize = 64;
+
+/// A line of the other end at most.
+const LINE: usize = 4096;
+
+/// Listening sockets, and where they listen.
+pub(crate) struct Offer {
+    pub(crate) place: Place,
+    pub(crate) listeners: Vec<OwnedFd>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Named {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Named {
+    fn of(place: &Place) -> Self {
+        match place {
+            Place::Tcp(address) => Self::Tcp(*address),
+            Place::Unix(path) => Self::Unix(path.clone()),
+        }
+    }
+
+    fn place(self) -> Place {
+        match self {
+            Self::Tcp(address) => Place::Tcp(address),
+            Self::Unix(path) => Place::Unix(path),
+        }
+    }
+}
+
+// ---- the new one ----
+
+/// What an engine that ends has given to us.
+pub(crate) struct Inherited {
+    stream: UnixStream,
+    offers: Vec<Offer>,
+}
+
+/// Asks for the listeners of whoever is at the path; `None`: nobody is.
+///
+/// # Errors
+/// Whoever is there does not answer as an engine does, or what is there is no socket.
+pub(crate) fn ask(path: &Path) -> io::Result<Option<Inherited>> {
+    let stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        // Refused like where nobody listens; ours must not take its place.
+        Err(_) if std::fs::metadata(path).is_ok_and(|about| !about.file_type().is_socket()) => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "handover: there is a file that is no socket"));
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    limit(&stream)?;
+    say(&stream, HELLO)?;
+    let mut offers: Vec<Offer> = Vec::new();
+    loop {
+        let (line, listeners) = receive(&stream)?;
+        if line == "end" {
+            return Ok(Some(Inherited { stream, offers }));
+        }
+        let named: Named = serde_json::from_str(&line).map_err(|_| unexpected(&line))?;
+        let place = named.place();
+        match offers.iter_mut().find(|offer| offer.place == place) {
+            Some(offer) => offer.listeners.extend(listeners),
+            None => offers.push(Offer { place, listeners }),
+        }
+        say(&stream, "next")?;
+    }
+}
+
+impl Inherited {
+    /// The listeners for a place; port 0 is any port of the address.
+    pub(crate) fn take(&mut self, place: &Place) -> Option<Offer> {
+        let fits = |offer: &Offer| match (&offer.place, place) {
+            (Place::Tcp(theirs), Place::Tcp(ours)) if ours.port() == 0 => theirs.ip() == ours.ip(),
+            (theirs, ours) => theirs == ours,
+        };
+        let index = self.offers.iter().position(fits)?;
+        Some(self.offers.swap_remove(index))
+    }
+
+    /// Our workers accept: the old engine may let go. Returns when it has.
+    pub(crate) fn confirm(self) -> io::Result<()> {
+        say(&self.stream, "ready")?;
+        match hear(&self.stream)?.as_str() {
+            "gone" => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+// ---- the old one ----
+
+/// Waits for an engine that takes over. Dropped, it waits no longer.
+pub(crate) struct Keeper {
+    /// Dropped, the thread ends, unless somebody has taken over: then it drains first.
+    _stop: UnixStream,
+    path: PathBuf,
+    /// Which file is ours.
+    ours: (u64, u64),
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Whoever came after us may have put his own there.
+        if identity(&self.path).is_ok_and(|there| there == self.ours) {
+            let _ = std::fs::remove_file(&self.path); // nobody is there any more
+        }
+    }
+}
+
+/// Binds the path, in the place of whoever had it, and waits there for an engine that takes over.
+pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> {
+    // Under another name first: at no time is there nobody at the path.
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let fresh = PathBuf::from(name);
+    let _ = std::fs::remove_file(&fresh); // left by a process that is gone
+    let listener = UnixListener::bind(&fresh)?;
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))?;
+    let ours = identity(&fresh)?;
+    std::fs::rename(&fresh, path)?;
+    let (stop, stopped) = UnixStream::pair()?;
+    std::thread::Builder::new().name("wirespeed-handover".to_owned()).spawn(move || {
+        let gave = wait(&listener, &stopped, &reins);
+        drop(listener);
+        if gave {
+            let begun = || "the listeners were handed over: this engine drains".to_owned();
+            reins.common.logs.note(Cause::Handover, Instant::now(), begun);
+            Draining::begin(reins, how, true, Instant::now()).finish();
+        }
+    })?;
+    Ok(Keeper { _stop: stop, path: path.to_owned(), ours })
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|about| (about.dev(), about.ino()))
+}
+
+/// Whether somebody has taken over; else the engine ends without.
+fn wait(listener: &UnixListener, stopped: &UnixStream, reins: &Reins) -> bool {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        if poll(&mut fds, None).is_err() {
+            continue;
+        }
+        if !fds[1].revents().is_empty() {
+            return false;
+        }
+        let Ok((stream, _)) = listener.accept() else { continue };
+        // Whoever fails half-way has changed nothing.
+        if is_ours(&stream) && give(&stream, reins).is_ok() {
+            return true;
+        }
+    }
+}
+
+/// Whether the other end is of our user, or the superuser.
+fn is_ours(stream: &UnixStream) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let theirs = rustix::net::sockopt::socket_peercred(stream).map(|theirs| theirs.uid);
+        theirs.is_ok_and(|theirs| theirs == rustix::process::geteuid() || theirs.is_root())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = stream; // who may connect, the file's mode says
+        true
+    }
+}
+
+fn give(stream: &UnixStream, reins: &Reins) -> io::Result<()> {
+    limit(stream)?;
+    let hello = hear(stream)?;
+    if hello != HELLO {
+        return Err(unexpected(&hello));
+    }
+    let offers: Vec<(Place, Vec<OwnedFd>)> = reins.common.copy_listeners()?;
+    for (place, listeners) in &offers {
+        let line = serde_json::to_string(&Named::of(place))?;
+        for some in listeners.chunks(AT_ONCE) {
+            send(stream, &line, some)?;
+            let next = hear(stream)?;
+            if next != "next" {
+                return Err(unexpected(&next));
+            }
+        }
+    }
+    drop(offers);
+    say(stream, "end")?;
+    let ready = hear(stream)?;
+    if ready != "ready" {
+        return Err(unexpected(&ready));
+    }
+    say(stream, "gone")
+}
+
+// ---- lines ----
+
+fn limit(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+fn unexpected(line: &str) -> io::Error {
+    let line: String = line.chars().take(100).collect();
+    io::Error::new(io::ErrorKind::InvalidData, format!("handover: unexpected {line:?}"))
+}
+
+fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes())
+}
+
+fn hear(mut stream: &UnixStream) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < LINE {
+        if stream.read(&mut byte)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if byte == *b"\n" {
+            break;
+        }
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).map_err(|_| unexpected("bytes"))
+}
+
+fn send(stream: &UnixStream, line: &str, listeners: &[OwnedFd]) -> io::Result<()> {
+    let listeners: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&listeners)) {
+        return Err(io::Error::other("handover: too many listeners"));
+    }
+    let bytes = format!("{line}\n");
+    let sent = sendmsg(stream, &[IoSlice::new(bytes.as_bytes())], &mut control, SendFlags::empty())?;
+    let mut stream = stream;
+    stream.write_all(bytes.as_bytes().get(sent..).unwrap_or_default())
+}
+
+/// A line, and the listeners that came with it.
+fn receive(stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
+    let mut listeners = Vec::new();
+    let mut line = Vec::new();
+    // Each message is awaited before the next is asked for, so nothing follows a line.
+    while line.last() != Some(&b'\n') {
+        let mut bytes = [0; LINE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                listeners.extend(some);
+            }
+        }
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.extend_from_slice(bytes.get(..received).unwrap_or_default());
+        if line.len() > LINE {
+            return Err(unexpected("line"));
+        }
+    }
+    line.pop();
+    let line = String::from_utf8(line).map_err(|_| unexpected("bytes"))?;
+    Ok((line, listeners))
+}

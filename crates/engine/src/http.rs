@@ -1,0 +1,173 @@
+//! What is answered over HTTP: whether all is well, whether clients should come, and what is counted.
+//!
+//! Only to who asks for no WebSocket: a request that does goes where it would, whatever its path, so an
+//! application's paths are its own. Answered by a worker, before anybody is asked for a token, so nothing here
+//! tells what strangers should not know unless it was asked to. Called for each request; knows no socket.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use subtle::ConstantTimeEq;
+use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, ServerHandshake};
+
+use crate::config::Place;
+use crate::metrics::{self, State};
+use crate::page;
+use crate::worker::Common;
+
+/// What is answered, and where.
+#[derive(Clone)]
+pub struct Http {
+    /// The path that says whether all workers work: 200, else 503. `None`: there is none.
+    pub health: Option<String>,
+    /// The path that says whether clients should come: 200; 503 while they are not accepted, or soon will not be.
+    pub ready: Option<String>,
+    /// The path of the metrics where clients connect. The default is none: they tell strangers.
+    pub metrics: Option<String>,
+    /// What `Authorization: Bearer` must say for the metrics, wherever they are.
+    pub metrics_token: Option<Arc<str>>,
+    /// An address of its own, where `/metrics` and the two above are answered, and nothing else.
+    pub at: Option<Place>,
+    /// The token of the page at `/_wirespeed/`. `None`: there is none.
+    pub page: Option<Arc<str>>,
+    /// How long a turn of a worker may take until it counts as stuck.
+    pub stuck_after: Duration,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            health: Some("/health".to_owned()),
+            ready: Some("/ready".to_owned()),
+            metrics: None,
+            metrics_token: None,
+            at: None,
+            page: None,
+            stuck_after: Duration::from_secs(5),
+        }
+    }
+}
+
+impl std::fmt::Debug for Http {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http")
+            .field("health", &self.health)
+            .field("ready", &self.ready)
+            .field("metrics", &self.metrics)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an answer is made of.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) kind: &'static str,
+    pub(crate) body: Vec<u8>,
+    pub(crate) fields: Vec<(&'static str, &'static str)>,
+}
+
+impl Answer {
+    pub(crate) fn text(status: u16, text: impl Into<String>) -> Self {
+        Self::new(status, "text/plain; charset=utf-8", text.into().into_bytes())
+    }
+
+    pub(crate) fn new(status: u16, kind: &'static str, body: Vec<u8>) -> Self {
+        Self { status, kind, body, fields: vec![("Cache-Control", "no-store")] }
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.fields.push((name, value));
+        self
+    }
+
+    fn respond(self, handshake: &ServerHandshake) -> Response {
+        let mut headers = HeaderList::new();
+        for (name, value) in [("Content-Type", self.kind)].into_iter().chain(self.fields) {
+            let _ = headers.push(name, value); // constants, and valid
+        }
+        handshake.reject(self.status, &headers, &self.body).unwrap_or_else(|error| handshake.reject_error(&error))
+    }
+}
+
+/// The answer to a request, if there is one here. `inside`: it came to the address of [`Http::at`].
+pub(crate) fn answer(handshake: &ServerHandshake, inside: bool, common: &Common) -> Option<Response> {
+    let request = handshake.request()?;
+    if !inside && request.headers.contains_token("Upgrade", "websocket") {
+        return None;
+    }
+    let path = request.path_and_query().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
+    let found = find(request, path, inside, common);
+    let found =
+        if inside { found.or_else(|| Some(Answer::text(404, "There is nothing at this path.\n"))) } else { found };
+    found.map(|answer| answer.respond(handshake))
+}
+
+fn find(request: &Request, path: &str, inside: bool, common: &Common) -> Option<Answer> {
+    let http = &common.config.http;
+    let is = |known: &Option<String>| known.as_deref() == Some(path);
+    let answer: fn(&Request, &Common) -> Answer = if is(&http.health) || inside && path == "/health" {
+        |_, common| health(common)
+    } else if is(&http.ready) || inside && path == "/ready" {
+        |_, common| ready(common)
+    } else if is(&http.metrics) || inside && path == "/metrics" {
+        metrics
+    } else {
+        return if inside { None } else { page::answer(request, path, common) };
+    };
+    if !matches!(request.method.as_str(), "GET" | "HEAD") {
+        // RFC 9110 15.5.6: the server "MUST generate an Allow header field in a 405 response".
+        return Some(Answer::text(405, "GET and HEAD only.\n").with("Allow", "GET, HEAD"));
+    }
+    Some(answer(request, common))
+}
+
+fn health(common: &Common) -> Answer {
+    let now = Instant::now();
+    let mut ill = String::new();
+    for (number, sheet) in common.sheets.iter().enumerate() {
+        match sheet.state(now) {
+            State::Busy(since) if since > common.config.http.stuck_after => {
+                let _ = writeln!(ill, "worker {number} is stuck"); // a string takes everything
+            }
+            State::Ended => {
+                let _ = writeln!(ill, "worker {number} has ended");
+            }
+            State::Busy(_) | State::Waits => {}
+        }
+    }
+    if ill.is_empty() { Answer::text(200, "ok\n") } else { Answer::text(503, ill) }
+}
+
+fn ready(common: &Common) -> Answer {
+    let full = common.admission.foresee(None).is_some();
+    let why = if common.leaving.load(Ordering::Acquire) {
+        "draining\n"
+    } else if full {
+        "full\n"
+    } else if common.sheets.iter().all(|sheet| sheet.closed.load(Ordering::Relaxed)) {
+        "nobody is accepted\n"
+    } else {
+        return Answer::text(200, "ready\n");
+    };
+    Answer::text(503, why)
+}
+
+fn metrics(request: &Request, common: &Common) -> Answer {
+    if let Some(token) = &common.config.http.metrics_token
+        && !bearer(request, token)
+    {
+        return Answer::text(401, "A token is needed.\n").with("WWW-Authenticate", "Bearer");
+    }
+    let text = metrics::to_text(&common.figures());
+    Answer::new(200, metrics::CONTENT_TYPE, text.into_bytes())
+}
+
+/// Whether a request has the token (RFC 6750 2.1). How long it takes tells nothing but its length.
+pub(crate) fn bearer(request: &Request, token: &str) -> bool {
+    let value = request.headers.single("Authorization").ok().flatten().unwrap_or_default();
+    let (scheme, given) = value.split_at_checked(7).unwrap_or_default();
+    scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(given.ct_eq(token.as_bytes()))
+}

@@ -1,0 +1,48 @@
+//! Who a client is, by the token in its request, and what it is told if it has no good one.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use wirespeed_driver::protocol::handshake::{Header, HeaderList, Request, Response, ServerHandshake};
+
+use crate::auth::acl::AclOptions;
+use crate::auth::{Denied, Head, Jwt};
+use crate::session::User;
+
+struct Fields<'a>(&'a Request);
+
+impl Head for Fields<'_> {
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.0.headers.iter().filter(move |field| field.name().eq_ignore_ascii_case(name)).map(Header::value)
+    }
+
+    fn target(&self) -> &str {
+        &self.0.target
+    }
+}
+
+/// Who it is, and what he may.
+pub(crate) fn identify(auth: &Jwt, acl: &AclOptions, request: &Request) -> Result<User, Denied> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    // It looks no more often than once a second; what it cannot read leaves the keys that there are.
+    let _ = auth.refresh(now);
+    let identity = auth.verify(&Fields(request), now)?;
+    let rights = acl.rights(&identity)?;
+    let left = identity.expires.map(|at| Duration::from_secs(at.saturating_sub(now)));
+    // A token that is good for longer than clocks go is good for ever.
+    let expires = left.and_then(|left| Instant::now().checked_add(left));
+    Ok(User { identity, rights, expires })
+}
+
+/// What whoever is not let in is told.
+pub(crate) fn refusal(handshake: &ServerHandshake, denied: &Denied) -> Response {
+    let mut headers = HeaderList::new();
+    let fields = [("WWW-Authenticate", denied.challenge()), ("Content-Type", Some("text/plain; charset=utf-8"))];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            let _ = headers.push(name, value); // constants, and valid
+        }
+    }
+    handshake
+        .reject(denied.status(), &headers, denied.client_text().as_bytes())
+        .unwrap_or_else(|error| handshake.reject_error(&error))
+}

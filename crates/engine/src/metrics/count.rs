@@ -1,0 +1,129 @@
+//! Numbers with one writer and any readers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A number that one thread changes. Relaxed: nothing else is concluded from it.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds, by its one writer.
+    pub(crate) fn add(&self, more: u64) {
+        self.set(self.value().wrapping_add(more));
+    }
+
+    /// Takes away, by its one writer; never below 0.
+    pub(crate) fn subtract(&self, less: u64) {
+        self.set(self.value().saturating_sub(less));
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Upper bounds of what durations are sorted by, in microseconds; longer ones have a place of their own.
+pub const BOUNDS: [u64; 18] = [
+    10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000,
+];
+
+/// How often something took how long, by one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram {
+    counts: [Count; BOUNDS.len() + 1],
+    nanoseconds: Count,
+}
+
+impl Histogram {
+    pub(crate) fn add(&self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let place = BOUNDS.iter().position(|bound| nanoseconds <= bound * 1000).unwrap_or(BOUNDS.len());
+        self.counts[place].add(1);
+        self.nanoseconds.add(nanoseconds);
+    }
+
+    pub(crate) fn read(&self) -> Distribution {
+        Distribution {
+            counts: std::array::from_fn(|place| self.counts[place].value()),
+            seconds: self.nanoseconds.value() as f64 / 1e9,
+        }
+    }
+}
+
+/// How often something took how long.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Distribution {
+    /// By [`BOUNDS`], and last what took longer.
+    pub counts: [u64; BOUNDS.len() + 1],
+    /// All of it together.
+    pub seconds: f64,
+}
+
+impl Distribution {
+    /// How often.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// With those of another.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.seconds += other.seconds;
+    }
+
+    /// The bound that a share of them does not exceed: 0.99 for 99 of 100. 0 if there were none, infinite if it is
+    /// beyond the last bound.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Duration {
+        let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        if self.count() == 0 {
+            return Duration::ZERO;
+        }
+        for (count, bound) in self.counts.iter().zip(BOUNDS) {
+            seen += count;
+            if seen >= wanted {
+                return Duration::from_micros(bound);
+            }
+        }
+        Duration::MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_duration_has_its_place() {
+        let histogram = Histogram::default();
+        for microseconds in [0, 10, 11, 5_000_000, 5_000_001] {
+            histogram.add(Duration::from_micros(microseconds));
+        }
+        let read = histogram.read();
+        assert_eq!((read.counts[0], read.counts[1], read.counts[17], read.counts[18]), (2, 1, 1, 1));
+        assert_eq!(read.count(), 5);
+        assert!((read.seconds - 10.000_022).abs() < 1e-9, "{}", read.seconds);
+        assert_eq!(read.quantile(0.4), Duration::from_micros(10));
+        assert_eq!(read.quantile(0.5), Duration::from_micros(25));
+        assert_eq!(read.quantile(1.0), Duration::MAX);
+        assert_eq!(Distribution::default().quantile(0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_level_is_never_below_nothing() {
+        let count = Count::default();
+        count.add(2);
+        count.subtract(3);
+        assert_eq!(count.value(), 0);
+    }
+}

@@ -1,0 +1,106 @@
+//! What the sheets say, at one moment.
+
+use super::count::Distribution;
+use super::sheet::Policies;
+use crate::reasons::Reason;
+
+/// Of one worker, or of all of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkerFigures {
+    /// Clients that are connected, with a session or about to have one.
+    pub connections: u64,
+    /// Sessions that are open.
+    pub sessions: u64,
+    /// Sessions that there ever were.
+    pub sessions_opened: u64,
+    /// Messages that clients have sent.
+    pub messages_received: u64,
+    /// Bytes of their payloads.
+    pub bytes_received: u64,
+    /// Messages to clients: to each of them one.
+    pub messages_sent: u64,
+    /// Bytes of their payloads.
+    pub bytes_sent: u64,
+    /// What was handed to the application.
+    pub events: u64,
+    /// Bytes that wait because clients do not read as fast.
+    pub outbox_bytes: u64,
+    /// Bytes of what is sent that wait for the worker.
+    pub mailbox_bytes: u64,
+    /// Messages dropped, by policy: see [`Self::dropped_by_policy`].
+    pub dropped: [u64; Policies::COUNT],
+    /// Clients that got no session, by [`Reason`].
+    pub failures: [u64; Reason::COUNT],
+    /// Defects of ours that have ended a session.
+    pub panics: u64,
+    /// Messages dropped, because a client sends too many.
+    pub limited: u64,
+    /// Times that a client was not read from for a while, because it sends too much.
+    pub delayed: u64,
+    /// How long turns take: so long whoever comes in meanwhile waits at most.
+    pub lag: Distribution,
+    /// From being published to the last socket of the worker's turn; of samples.
+    pub latency: Distribution,
+}
+
+impl WorkerFigures {
+    /// Messages dropped, with the names of the policies.
+    pub fn dropped_by_policy(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Policies::NAMES.into_iter().zip(self.dropped)
+    }
+
+    /// Clients that got no session, with the reasons.
+    pub fn failures_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.iter().copied().zip(self.failures)
+    }
+
+    fn add(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.connections, other.connections),
+            (&mut self.sessions, other.sessions),
+            (&mut self.sessions_opened, other.sessions_opened),
+            (&mut self.messages_received, other.messages_received),
+            (&mut self.bytes_received, other.bytes_received),
+            (&mut self.messages_sent, other.messages_sent),
+            (&mut self.bytes_sent, other.bytes_sent),
+            (&mut self.events, other.events),
+            (&mut self.outbox_bytes, other.outbox_bytes),
+            (&mut self.mailbox_bytes, other.mailbox_bytes),
+            (&mut self.panics, other.panics),
+            (&mut self.limited, other.limited),
+            (&mut self.delayed, other.delayed),
+        ];
+        for (sum, more) in pairs {
+            *sum += more;
+        }
+        for (sum, more) in self.dropped.iter_mut().zip(other.dropped) {
+            *sum += more;
+        }
+        for (sum, more) in self.failures.iter_mut().zip(other.failures) {
+            *sum += more;
+        }
+        self.lag.add(&other.lag);
+        self.latency.add(&other.latency);
+    }
+}
+
+/// Of an engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Of each worker, by its number.
+    pub workers: Vec<WorkerFigures>,
+    /// Events that wait to be taken.
+    pub events_waiting: usize,
+    /// Bytes of their messages.
+    pub event_bytes_waiting: usize,
+}
+
+impl Figures {
+    /// Of all workers.
+    #[must_use]
+    pub fn total(&self) -> WorkerFigures {
+        let mut total = WorkerFigures::default();
+        self.workers.iter().for_each(|worker| total.add(worker));
+        total
+    }
+}

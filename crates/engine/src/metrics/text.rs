@@ -1,0 +1,127 @@
+//! Figures as text, in the format that Prometheus reads (OpenMetrics 1.0).
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::count::{BOUNDS, Distribution};
+use super::figures::{Figures, WorkerFigures};
+
+/// What HTTP says that the text is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The figures as text.
+#[must_use]
+pub fn to_text(figures: &Figures) -> String {
+    let mut registry = Registry::with_prefix("wirespeed");
+    registry.register_collector(Box::new(Page(figures.clone())));
+    let mut text = String::with_capacity(8192);
+    let _ = text::encode(&mut text, &registry); // a string takes everything
+    text
+}
+
+#[derive(Debug)]
+struct Page(Figures);
+
+/// Whether the sum of all workers is told, or the figure of each.
+#[derive(Clone, Copy)]
+enum Of {
+    All,
+    Each,
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        self.gauge(encoder, "connections", "Clients, with a session or about to have one", Of::Each, |w| {
+            w.connections
+        })?;
+        self.gauge(encoder, "sessions", "Sessions that are open", Of::Each, |w| w.sessions)?;
+        self.counter(encoder, "sessions_opened", "Sessions that there ever were", |w| w.sessions_opened)?;
+        self.counter(encoder, "messages_received", "Messages from clients", |w| w.messages_received)?;
+        self.counter(encoder, "received_bytes", "Bytes of their payloads", |w| w.bytes_received)?;
+        self.counter(encoder, "messages_sent", "Messages to clients, to each of them one", |w| w.messages_sent)?;
+        self.counter(encoder, "sent_bytes", "Bytes of their payloads", |w| w.bytes_sent)?;
+        self.counter(encoder, "events", "What was handed to the application", |w| w.events)?;
+        let help = "Bytes that wait because clients do not read as fast";
+        self.gauge(encoder, "outbox_bytes", help, Of::All, |w| w.outbox_bytes)?;
+        let help = "Bytes of what is sent that wait for a worker";
+        self.gauge(encoder, "mailbox_bytes", help, Of::Each, |w| w.mailbox_bytes)?;
+        let total = self.0.total();
+        let of = total.dropped_by_policy();
+        family(encoder, "messages_dropped", "Messages dropped, because a client reads too slowly", "policy", of)?;
+        let of = total.failures_by_reason().map(|(reason, count)| (reason.name(), count));
+        family(encoder, "handshakes_failed", "Clients that got no session", "reason", of)?;
+        self.counter(encoder, "messages_limited", "Messages dropped because their clients send too many", |w| {
+            w.limited
+        })?;
+        self.counter(
+            encoder,
+            "reads_delayed",
+            "Times that a client was not read from because it sends too much",
+            |w| w.delayed,
+        )?;
+        self.counter(encoder, "panics", "Defects of the engine that have ended a session", |w| w.panics)?;
+        let waiting = [
+            ("events_waiting", "Events that wait to be taken", self.0.events_waiting),
+            ("event_bytes_waiting", "Bytes of their messages", self.0.event_bytes_waiting),
+        ];
+        for (name, help, value) in waiting {
+            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(value as u64))?;
+        }
+        let help = "How long a worker's turns take: so long whoever comes in meanwhile waits at most";
+        let mut metric = encoder.encode_descriptor("loop_lag_seconds", help, None, MetricType::Histogram)?;
+        for (number, worker) in self.0.workers.iter().enumerate() {
+            histogram(&mut metric.encode_family(&[("worker", number.to_string())])?, &worker.lag)?;
+        }
+        let help = "From being published to the last socket of a worker, of samples";
+        let mut metric = encoder.encode_descriptor("publish_latency_seconds", help, None, MetricType::Histogram)?;
+        histogram(&mut metric, &total.latency)
+    }
+}
+
+type Figure = fn(&WorkerFigures) -> u64;
+
+impl Page {
+    fn counter(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, of: Figure) -> fmt::Result {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (number, worker) in self.0.workers.iter().enumerate() {
+            let labels = [("worker", number.to_string())];
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&of(worker), None)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, whose: Of, of: Figure) -> fmt::Result {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        match whose {
+            Of::All => metric.encode_gauge(&self.0.workers.iter().map(of).sum::<u64>()),
+            Of::Each => self.0.workers.iter().enumerate().try_for_each(|(number, worker)| {
+                metric.encode_family(&[("worker", number.to_string())])?.encode_gauge(&of(worker))
+            }),
+        }
+    }
+}
+
+fn family(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    of: impl Iterator<Item = (&'static str, u64)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (value, count) in of {
+        metric.encode_family(&[(label, value)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    Ok(())
+}
+
+fn histogram(metric: &mut prometheus_client::encoding::MetricEncoder<'_>, of: &Distribution) -> fmt::Result {
+    let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(of.counts).collect();
+    metric.encode_histogram::<NoLabelSet>(of.seconds, of.count(), &buckets, None)
+}

@@ -1,0 +1,212 @@
+//! The live page at `/_wirespeed/`: what is counted, topics, sessions, and a way to disconnect one.
+//!
+//! The page itself tells nothing, and anybody may have it; what it shows is asked for with its token, in a header.
+//! Neither the token nor a query, header field or message of a client is shown or logged. Called by
+//! [`crate::http`].
+
+mod roster;
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use wirespeed_driver::protocol::CloseCode;
+use wirespeed_driver::protocol::handshake::Request;
+
+pub(crate) use self::roster::Roster;
+use crate::http::{Answer, bearer};
+use crate::locks::lock;
+use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
+use crate::session::Session;
+use crate::worker::Common;
+
+/// Where it is.
+const ROOT: &str = "/_wirespeed/";
+
+const PAGE: &str = include_str!("page.html");
+
+/// Topics that are shown: those with most subscribers.
+const TOPICS: usize = 100;
+
+/// Sessions that are shown at once.
+const SESSIONS: usize = 100;
+
+/// How long the topics that were looked for are shown: there may be many to look through.
+const TOPICS_KEPT: Duration = Duration::from_secs(2);
+
+/// What is kept between two questions.
+#[derive(Default)]
+pub(crate) struct Kept {
+    topics: Mutex<Option<(Instant, Value)>>,
+}
+
+/// The answer to a request below [`ROOT`]; `None`: it is not there, or there is no page.
+pub(crate) fn answer(request: &Request, path: &str, common: &Common) -> Option<Answer> {
+    let token = common.config.http.page.as_deref()?;
+    let below = path.strip_prefix(ROOT)?;
+    let (method, reads) = (request.method.as_str(), matches!(request.method.as_str(), "GET" | "HEAD"));
+    if below.is_empty() {
+        return Some(if reads { page() } else { not_allowed("GET, HEAD") });
+    }
+    if !bearer(request, token) {
+        return Some(Answer::text(401, "The token of the page is needed.\n").with("WWW-Authenticate", "Bearer"));
+    }
+    let mut parts = below.split('/');
+    let parts = (parts.next(), parts.next(), parts.next(), parts.next());
+    let answer = match parts {
+        (Some("figures"), None, ..) if reads => to_json(&figures(common)),
+        (Some("sessions"), None, ..) if reads => to_json(&sessions(request, common)),
+        (Some("sessions"), Some(id), None, _) if reads => found(id, common, |session| to_json(&details(session))),
+        (Some("sessions"), Some(id), Some("disconnect"), None) if method == "POST" => found(id, common, |session| {
+            // RFC 6455 7.4.1, 1008: for whoever is to go, "when there is no other more suitable status code".
+            let _ = session.close(CloseCode::POLICY_VIOLATION, "disconnected by the operator"); // a valid code
+            to_json(&json!({"id": session.id()}))
+        }),
+        (Some("sessions"), Some(_), Some("disconnect"), None) => not_allowed("POST"),
+        (Some("figures" | "sessions"), ..) if !reads => not_allowed("GET, HEAD"),
+        _ => Answer::text(404, "There is nothing at this path.\n"),
+    };
+    Some(answer)
+}
+
+fn page() -> Answer {
+    Answer::new(200, "text/html; charset=utf-8", PAGE.as_bytes().to_vec())
+        .with(
+            "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'; connect-src 'self'; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        )
+        .with("Referrer-Policy", "no-referrer")
+        .with("X-Content-Type-Options", "nosniff")
+}
+
+fn not_allowed(allowed: &'static str) -> Answer {
+    Answer::text(405, "Another method is needed.\n").with("Allow", allowed)
+}
+
+fn to_json(value: &Value) -> Answer {
+    Answer::new(200, "application/json", value.to_string().into_bytes()).with("X-Content-Type-Options", "nosniff")
+}
+
+fn durations(of: &Distribution) -> Value {
+    let milliseconds = |share| {
+        let bound = of.quantile(share);
+        if bound == Duration::MAX { Value::Null } else { json!(bound.as_secs_f64() * 1000.0) }
+    };
+    json!({"count": of.count(), "seconds": of.seconds, "p99": milliseconds(0.99), "counts": of.counts})
+}
+
+fn worker(of: &WorkerFigures) -> Value {
+    json!({
+        "connections": of.connections,
+        "sessions": of.sessions,
+        "sessions_opened": of.sessions_opened,
+        "messages_received": of.messages_received,
+        "bytes_received": of.bytes_received,
+        "messages_sent": of.messages_sent,
+        "bytes_sent": of.bytes_sent,
+        "outbox_bytes": of.outbox_bytes,
+        "mailbox_bytes": of.mailbox_bytes,
+        "events": of.events,
+        "panics": of.panics,
+        "messages_dropped": of.dropped.iter().sum::<u64>(),
+        "handshakes_failed": of.failures.iter().sum::<u64>(),
+        "loop_lag": durations(&of.lag),
+        "publish_latency": durations(&of.latency),
+    })
+}
+
+fn figures(common: &Common) -> Value {
+    let now = Instant::now();
+    let figures: Figures = common.figures();
+    let total = figures.total();
+    let state = |sheet: &crate::metrics::Sheet| match sheet.state(now) {
+        State::Waits => json!("waits"),
+        State::Busy(_) => json!("busy"),
+        State::Ended => json!("ended"),
+    };
+    let workers: Vec<Value> = figures
+        .workers
+        .iter()
+        .zip(&common.sheets)
+        .map(|(of, sheet)| {
+            let mut value = worker(of);
+            value["state"] = state(sheet);
+            value
+        })
+        .collect();
+    let named =
+        |pairs: Vec<(&'static str, u64)>| pairs.into_iter().map(|(name, count)| (name.to_owned(), json!(count)));
+    json!({
+        "total": worker(&total),
+        "workers": workers,
+        "dropped": Value::Object(named(total.dropped_by_policy().collect()).collect()),
+        "failed": Value::Object(named(total.failures_by_reason().map(|(of, count)| (of.name(), count)).collect()).collect()),
+        "events_waiting": figures.events_waiting,
+        "event_bytes_waiting": figures.event_bytes_waiting,
+        "draining": common.leaving.load(std::sync::atomic::Ordering::Relaxed),
+        "uptime": common.start.elapsed().as_secs_f64(),
+        "topics": topics(common, now),
+        // Upper bounds of the counts of durations, in milliseconds; the last count has none.
+        "bounds": BOUNDS.map(|microseconds| microseconds as f64 / 1000.0),
+    })
+}
+
+fn topics(common: &Common, now: Instant) -> Value {
+    let mut kept = lock(&common.page.topics);
+    if let Some((at, value)) = &*kept
+        && now.saturating_duration_since(*at) < TOPICS_KEPT
+    {
+        return value.clone();
+    }
+    let registry = common.homes.get().and_then(|homes| homes.first()).map(|home| &home.registry);
+    let most = registry.map(|registry| registry.most(TOPICS)).unwrap_or_default();
+    let value: Value =
+        most.iter().map(|(topic, count)| json!({"topic": topic.as_str(), "subscribers": count})).collect();
+    *kept = Some((now, value.clone()));
+    value
+}
+
+fn user(session: &Session) -> Option<&str> {
+    session.identity().map(|identity| identity.user.as_str())
+}
+
+fn brief(session: &Session) -> Value {
+    json!({
+        "id": session.id(),
+        "remote": session.remote_address().map(|remote| remote.to_string()),
+        "path": session.path(),
+        "user": user(session),
+        "queued": session.queued(),
+    })
+}
+
+/// Those that fit what is looked for: a part of the address, path or user, or the number; the newest first.
+fn sessions(request: &Request, common: &Common) -> Value {
+    let query = request.target.split_once('?').map_or("", |(_, query)| query);
+    let wanted = query.split('&').find_map(|pair| pair.strip_prefix("find=")).unwrap_or_default();
+    let wanted = percent_encoding::percent_decode_str(wanted).decode_utf8_lossy();
+    let fits = |session: &Session| {
+        wanted.is_empty()
+            || session.id().to_string() == wanted
+            || session.path().contains(&*wanted)
+            || user(session).is_some_and(|user| user.contains(&*wanted))
+            || session.remote_address().is_some_and(|remote| remote.to_string().contains(&*wanted))
+    };
+    let found = common.roster.as_ref().map(|roster| roster.find(SESSIONS, fits)).unwrap_or_default();
+    found.iter().map(brief).collect()
+}
+
+fn found(id: &str, common: &Common, then: impl FnOnce(&Session) -> Answer) -> Answer {
+    let session = id.parse().ok().and_then(|id| common.roster.as_ref()?.session(id));
+    session.as_ref().map_or_else(|| Answer::text(404, "There is no such session.\n"), then)
+}
+
+fn details(session: &Session) -> Value {
+    let mut value = brief(session);
+    value["subprotocol"] = json!(session.subprotocol());
+    value["open"] = json!(session.is_open());
+    value["topics"] = session.topics().iter().take(TOPICS).map(|topic| json!(topic.as_str())).collect();
+    value["topic_count"] = json!(session.topics().len());
+    value
+}

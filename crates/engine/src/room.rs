@@ -1,0 +1,104 @@
+//! Waiting for room, of whatever kind: one place that is told of all that may have made some.
+//!
+//! Who waits says so first and then looks; who makes room does that first and then asks whether anybody waits.
+//! So none is overlooked, and while nobody waits it costs one load.
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::locks::lock;
+use crate::mailbox::{Refused, Wake};
+
+/// See the module.
+#[derive(Default)]
+pub struct Room {
+    /// Who waits, in a thread or by a watch.
+    waiting: AtomicUsize,
+    watches: Mutex<Watches>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct Watches {
+    wakes: Vec<(u64, Arc<dyn Wake>)>,
+    last: u64,
+}
+
+/// One who waits, until it is dropped.
+struct Waiting<'a>(&'a Room);
+
+impl<'a> Waiting<'a> {
+    fn new(room: &'a Room) -> Self {
+        room.waiting.fetch_add(1, Ordering::SeqCst);
+        // What is looked at from here on was not told of without our being counted.
+        fence(Ordering::SeqCst);
+        Self(room)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Room {
+    /// There may be room where there was none: whoever waits looks again. To be called after it was made.
+    pub fn tell(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            let watches = lock(&self.watches);
+            self.told.notify_all();
+            watches.wakes.iter().for_each(|(_, wake)| wake.wake());
+        }
+    }
+
+    /// Waits until `look` finds room, or the deadline. It is called under a lock under which nobody tells, and
+    /// must not wait.
+    ///
+    /// # Errors
+    /// [`Refused::Full`]: not in time; or what `look` says.
+    pub fn wait(&self, deadline: Option<Instant>, look: impl Fn() -> Result<bool, Refused>) -> Result<(), Refused> {
+        if look()? {
+            return Ok(());
+        }
+        let _waiting = Waiting::new(self);
+        let mut watches = lock(&self.watches);
+        while !look()? {
+            watches = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.told.wait(watches).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return Err(Refused::Full),
+                Some(left) => self.told.wait_timeout(watches, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+        Ok(())
+    }
+
+    /// Has somebody woken, in whichever thread, whenever there may be room: who begins to watch looks for himself
+    /// once.
+    #[must_use]
+    pub fn watch(self: &Arc<Self>, wake: Arc<dyn Wake>) -> Watch {
+        let mut watches = lock(&self.watches);
+        watches.last += 1;
+        let number = watches.last;
+        watches.wakes.push((number, wake));
+        drop(watches);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Watch { room: Arc::clone(self), number }
+    }
+}
+
+/// Somebody is woken until this is dropped.
+pub struct Watch {
+    room: Arc<Room>,
+    number: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.room.waiting.fetch_sub(1, Ordering::SeqCst);
+        lock(&self.room.watches).wakes.retain(|(number, _)| *number != self.number);
+    }
+}

@@ -1,0 +1,286 @@
+//! What others want: taken out of the mailbox, and done.
+
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::protocol::CloseCode;
+
+use super::{CONGESTION_PAUSE, Key, Worker};
+use crate::connection::{Client, Live};
+use crate::outbox::Pending;
+use crate::topics::{Pattern, Topic};
+
+/// Messages that are given to sessions before they are written: so many that a write has many, and few enough
+/// that clients who wait for their turn do not notice.
+const DELIVERIES: usize = 32 * 1024;
+
+/// Audiences whose publishers wait, at most.
+const MAX_CONGESTED: usize = 256;
+
+/// What others want of a worker.
+pub(crate) enum Command {
+    /// A message for one.
+    Send(Key, Pending),
+    /// A message for all but one.
+    Broadcast(Pending, Option<u64>),
+    /// A message for those that subscribe to the topic, but one.
+    Publish(Topic, Pending, Option<u64>),
+    /// What follows was published at this time.
+    Published(Instant),
+    /// The session with this number gets what matches.
+    Subscribe(Key, u64, Pattern),
+    /// It no longer does.
+    Unsubscribe(Key, Pattern),
+    /// It is read no more, or again.
+    Reading(Key, bool),
+    /// The closing handshake, after what was sent before.
+    Close(Key, CloseCode, Box<str>),
+    /// Nobody is accepted any more; `look`: but those who wait.
+    CloseDoors {
+        /// They would be accepted by nobody else.
+        look: bool,
+    },
+    /// The same as [`Self::Close`], for so many that are not closing.
+    Shed(usize, CloseCode, Box<str>),
+    /// The same for all, and nobody is accepted any more.
+    Drain(CloseCode, Box<str>),
+}
+
+impl Command {
+    /// Bytes that it holds, as whoever put it in has said.
+    fn size(&self) -> usize {
+        match self {
+            Self::Send(_, message) | Self::Broadcast(message, _) | Self::Publish(_, message, _) => message.cost(),
+            _ => 0,
+        }
+    }
+}
+
+/// Sessions that a message went to, and how many of them are behind.
+#[derive(Default)]
+struct Sent {
+    all: usize,
+    behind: usize,
+}
+
+impl Sent {
+    fn count(&mut self, live: &mut Live, high: usize, now: impl FnOnce() -> Instant) -> bool {
+        let behind = live.is_behind(high, now);
+        self.all += 1;
+        self.behind += usize::from(behind);
+        behind
+    }
+}
+
+impl Worker {
+    /// Does what others want, for a turn: then what that is has to leave.
+    pub(super) fn obey_some(&mut self) {
+        self.delivered = 0;
+        let mut bytes = 0;
+        while self.delivered < DELIVERIES
+            && let Some(command) = self.commands.pop_front()
+        {
+            self.delivered += 1;
+            bytes += command.size();
+            self.obey(command);
+        }
+        self.mailbox.done(bytes);
+    }
+
+    pub(super) fn obey(&mut self, command: Command) {
+        match command {
+            Command::Send(key, message) => {
+                if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                    live.count_sent(message.cost());
+                }
+                self.push(key, &message);
+            }
+            Command::Broadcast(message, except) => self.broadcast(&message, except),
+            Command::Publish(topic, message, except) => self.publish(&topic, &message, except),
+            Command::Published(at) => self.published_at = Some(at),
+            Command::Subscribe(key, id, pattern) => match self.clients.get_mut(key) {
+                Some(Client::Live(live)) if !live.is_ending() => {
+                    self.topics.insert(&pattern, key);
+                    live.subscriptions.push(pattern);
+                }
+                // It has ended since, perhaps between the account and its end.
+                _ => drop(self.home.registry.remove_session(id)),
+            },
+            Command::Unsubscribe(key, pattern) => {
+                if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                    self.topics.remove(&pattern, key);
+                    live.subscriptions.retain(|other| *other != pattern);
+                }
+            }
+            Command::Reading(key, reads) => self.set_reading(key, reads),
+            Command::Close(key, code, reason) => self.close(key, code, reason),
+            Command::CloseDoors { look } => self.close_doors(look),
+            Command::Shed(count, code, reason) => self.shed(count, code, &reason),
+            Command::Drain(code, reason) => {
+                self.draining = true;
+                for key in self.clients.keys() {
+                    match self.clients.get_mut(key) {
+                        Some(Client::Live(_)) => self.close(key, code, reason.clone()),
+                        _ => self.remove(key),
+                    }
+                }
+            }
+        }
+    }
+
+    fn shed(&mut self, count: usize, code: CloseCode, reason: &str) {
+        if self.leaving.is_empty() {
+            self.leaving = self.clients.keys();
+        }
+        let mut left = count;
+        while left > 0
+            && let Some(key) = self.leaving.pop()
+        {
+            if let Some(Client::Live(live)) = self.clients.get_mut(key)
+                && !live.is_ending()
+            {
+                self.close(key, code, reason.into());
+                left -= 1;
+            }
+        }
+    }
+
+    pub(super) fn publish(&mut self, topic: &Topic, message: &Pending, except: Option<u64>) {
+        self.published += 1;
+        let mut sent = Sent::default();
+        for key in self.topics.matching(topic).flat_map(|set| set.iter()) {
+            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+            if std::mem::replace(&mut live.published, self.published) == self.published
+                || except == Some(live.session.id())
+            {
+                continue;
+            }
+            live.push(message, &self.common.config);
+            let high = live.session.high();
+            sent.count(live, high, Instant::now);
+            if !std::mem::replace(&mut live.dirty, true) {
+                self.dirty.push(key);
+            }
+        }
+        self.note_sent(&sent, || Some(topic.clone()));
+    }
+
+    pub(super) fn broadcast(&mut self, message: &Pending, except: Option<u64>) {
+        let mut sent = Sent::default();
+        for key in self.clients.keys() {
+            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+            if !live.is_told() || except == Some(live.session.id()) {
+                continue;
+            }
+            live.push(message, &self.common.config);
+            let high = live.session.high();
+            sent.count(live, high, Instant::now);
+            self.mark(key);
+        }
+        self.note_sent(&sent, || None);
+    }
+
+    fn note_sent(&mut self, sent: &Sent, audience: impl FnOnce() -> Option<Topic>) {
+        self.delivered += sent.all;
+        if sent.behind > 0 {
+            let audience = audience();
+            // Who is behind in many topics is known by those that there are.
+            if self.congested.len() < MAX_CONGESTED && self.congested.insert(audience.clone()) {
+                if self.congested.len() == 1 {
+                    self.looked = Instant::now();
+                }
+                self.home.congestion.add(audience);
+            }
+        }
+    }
+
+    /// Who sends to an audience may go on when all of it has caught up that is worth the wait.
+    pub(super) fn look_at_congestion(&mut self) {
+        if self.congested.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if now < self.look_after {
+            return;
+        }
+        let waited = now.duration_since(self.looked);
+        self.looked = now;
+        let mut congested = std::mem::take(&mut self.congested);
+        let before = congested.len();
+        congested.retain(|audience| {
+            let keep = self.is_behind(audience, now, waited);
+            if !keep {
+                self.home.congestion.remove(audience);
+            }
+            keep
+        });
+        let fewer = congested.len() < before;
+        self.congested = congested;
+        // However many they are, looking at them is a small part of the work.
+        self.look_after = now + CONGESTION_PAUSE.max(now.elapsed() * 20);
+        if fewer {
+            self.home.room.tell();
+        }
+    }
+
+    fn is_behind(&mut self, audience: &Option<Topic>, now: Instant, waited: Duration) -> bool {
+        let keys: Vec<_> = match audience {
+            Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
+            None => self.clients.keys(),
+        };
+        let mut sent = Sent::default();
+        let mut last = Vec::new();
+        for key in keys {
+            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                // Half of what made it wait: else it would go on for one message.
+                let high = live.session.high().div_ceil(2);
+                if sent.count(live, high, || now) {
+                    last.push(key);
+                }
+            }
+        }
+        if sent.behind * 2 > sent.all {
+            return true; // it is too fast for most
+        }
+        for key in &last {
+            if let Some(Client::Live(live)) = self.clients.get_mut(*key) {
+                live.was_waited_for(now, waited);
+            }
+        }
+        !last.is_empty()
+    }
+
+    pub(super) fn push(&mut self, key: Key, message: &Pending) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+            live.push(message, &self.common.config);
+            self.mark(key);
+        }
+    }
+
+    /// Closes it after what waits.
+    fn close(&mut self, key: Key, code: CloseCode, reason: Box<str>) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+            live.close(code, reason, &self.common.config);
+            let unread = live.unread;
+            self.mark(key);
+            if unread && !self.roomy {
+                self.late.push(key); // once the close frame has left
+            }
+        }
+    }
+
+    /// Its account, and what of it has come here.
+    pub(super) fn forget_topics(&mut self, key: Key, id: u64, subscriptions: &[Pattern]) {
+        self.home.registry.remove_session(id);
+        for pattern in subscriptions {
+            self.topics.remove(pattern, key);
+        }
+    }
+
+    pub(super) fn mark(&mut self, key: Key) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+            && !std::mem::replace(&mut live.dirty, true)
+        {
+            self.dirty.push(key);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Clients whose request is awaited, when they are too many: who has to go, and when.
+
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use super::{Key, Worker};
+use crate::connection::Client;
+use crate::reasons::Reason;
+use crate::slab::Slab;
+
+/// Closed at once: there are others to be served.
+const TRIMMED_AT_ONCE: usize = 64;
+
+/// Between such times.
+const TRIM_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Worker {
+    /// Gives a place to one whose request is not there yet; if there was none, others go.
+    pub(super) fn enter(&mut self, key: Key, now: Instant) {
+        let Some(Client::Opening(opening)) = self.clients.get(key) else { return };
+        let origin = opening.origin();
+        if self.pending.is_crowded() {
+            // Two, so that there are fewer in the end, if there are too many.
+            for _ in 0..2 {
+                if self.pending.is_crowded()
+                    && let Some(first) = self.pending.overdue(now, |key| has_unread(&self.clients, key))
+                {
+                    self.crowd_out(first);
+                }
+            }
+        }
+        self.pending.add(key, origin, now);
+    }
+
+    /// After how long somebody can come: far too many are there.
+    pub(super) fn crowded_for(&mut self, now: Instant) -> Option<Duration> {
+        self.pending.is_full().then(|| self.relieve(now)).filter(|delay| !delay.is_zero())
+    }
+
+    /// Closes who is first to go, for the sake of its place or descriptor; after how long that is possible, zero: it
+    /// is done.
+    pub(super) fn relieve(&mut self, now: Instant) -> Duration {
+        let delay = self.pending.delay(now, |key| has_unread(&self.clients, key));
+        if delay.is_zero()
+            && let Some((first, _)) = self.pending.first()
+        {
+            self.crowd_out(first);
+        }
+        delay
+    }
+
+    /// Closes some of those that are too many.
+    pub(super) fn trim(&mut self, now: Instant) {
+        for _ in 0..TRIMMED_AT_ONCE {
+            if !self.pending.overdue_in(now).is_some_and(|left| left.is_zero()) {
+                return;
+            }
+            let Some(first) = self.pending.overdue(now, |key| has_unread(&self.clients, key)) else { return };
+            self.crowd_out(first);
+        }
+    }
+
+    /// After how long to do so again.
+    pub(super) fn trim_in(&self, now: Instant) -> Option<Duration> {
+        self.pending.overdue_in(now).map(|left| left.max(TRIM_INTERVAL))
+    }
+
+    fn crowd_out(&mut self, key: Key) {
+        if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
+            opening.note_failure(Reason::Crowded);
+        }
+        self.remove(key);
+    }
+}
+
+/// Whether a client has sent what was not read yet: then we are late.
+fn has_unread(clients: &Slab<Client>, key: Key) -> bool {
+    let Some(Client::Opening(opening)) = clients.get(key) else { return false };
+    let mut byte = [MaybeUninit::uninit()];
+    opening.awaited().is_some_and(|socket| socket.options().peek(&mut byte).is_ok_and(|count| count > 0))
+}

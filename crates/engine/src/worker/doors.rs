@@ -1,0 +1,233 @@
+//! Who comes in: accepting, and openings until they are sessions.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+use wirespeed_driver::socket::Socket;
+use wirespeed_driver::tls::{Layer, RustlsLayer};
+
+use super::{Key, LISTENERS, Worker};
+use crate::certificate::Certificate;
+use crate::config::Role;
+use crate::connection::{Client, Live, Opened, Opening};
+use crate::inbound::Meter;
+use crate::logs::{Cause, Level, Logs};
+use crate::reasons::Reason;
+use crate::session::Session;
+
+/// Clients accepted in one turn, of one listener: then the others have theirs.
+const ACCEPTS: usize = 64;
+
+/// How long nobody is accepted when descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Has the certificate read again if it has changed.
+fn renew(certificate: &Certificate, logs: &Logs) {
+    let now = Instant::now();
+    match certificate.renew(now) {
+        None => {}
+        Some(Ok(())) => logs.note(Cause::Certificate, now, || "the certificate was read again".to_owned()),
+        Some(Err(error)) => logs.note_as(Cause::Certificate, Level::Error, now, || {
+            format!("the certificate has changed, and cannot be used: {error}; the one before stays")
+        }),
+    }
+}
+
+/// The same after one was given back.
+const RELIEF: Duration = Duration::from_millis(1);
+
+impl Worker {
+    pub(super) fn note_door(&mut self, door: usize) {
+        if !self.accepting.contains(&door) {
+            self.accepting.push(door);
+        }
+    }
+
+    /// Whether whoever waits may come in: while events have no room each would add one.
+    pub(super) fn may_accept(&self) -> bool {
+        self.accept_after.is_none() && (self.roomy || self.draining)
+    }
+
+    pub(super) fn accept(&mut self) {
+        if self.accept_after.is_some() {
+            return;
+        }
+        let closed = !self.may_accept();
+        let mut more = Vec::new();
+        for door in std::mem::take(&mut self.accepting) {
+            if closed && !self.is_inside(door) {
+                more.push(door);
+                continue;
+            }
+            for turn in 0.. {
+                if let Some(delay) = self.crowded_for(Instant::now()) {
+                    self.accept_after = Some(Instant::now() + delay);
+                    return;
+                }
+                if turn == ACCEPTS {
+                    more.push(door);
+                    break;
+                }
+                let Some(listener) = &self.doors[door].listener else { break };
+                match Socket::accept(listener.as_fd()) {
+                    Ok(Some((socket, remote))) => self.welcome(door, socket, remote),
+                    Ok(None) => break,
+                    // A client that left before it was accepted.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // Too few descriptors for now: whoever lets us wait gives one, else the others go on.
+                    Err(error) => {
+                        let now = Instant::now();
+                        let pause = if self.pending.is_empty() { ACCEPT_PAUSE } else { self.relieve(now) };
+                        self.common
+                            .logs
+                            .note(Cause::AcceptPause, now, || format!("nobody can be accepted for now: {error}"));
+                        self.accept_after = Some(now + pause.max(RELIEF));
+                        return;
+                    }
+                }
+            }
+        }
+        self.accepting = more;
+    }
+
+    fn is_inside(&self, door: usize) -> bool {
+        self.doors.get(door).is_some_and(|door| door.inside)
+    }
+
+    /// Whether somebody waits who may come in.
+    pub(super) fn has_guests(&self) -> bool {
+        self.accept_after.is_none() && self.accepting.iter().any(|door| self.may_accept() || self.is_inside(*door))
+    }
+
+    /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
+    /// him: he would be reset.
+    pub(super) fn close_doors(&mut self, look: bool) {
+        for index in 0..self.doors.len() {
+            // What is handed over is the next engine's to answer.
+            if self.doors[index].inside && look {
+                continue;
+            }
+            let Some(listener) = self.doors[index].listener.take() else { continue };
+            while look
+                && !self.draining
+                && let Ok(Some((socket, remote))) = Socket::accept(listener.as_fd())
+            {
+                self.welcome(index, socket, remote);
+            }
+            // Others may have the same socket: the system would go on telling us of it.
+            let _ = self.poll.registry().deregister(&mut SourceFd(&listener.as_raw_fd()));
+        }
+        self.draining = true;
+    }
+
+    pub(super) fn welcome(&mut self, door: usize, socket: Socket, remote: Option<SocketAddr>) {
+        let common = Arc::clone(&self.common);
+        let inside = self.is_inside(door);
+        if self.draining && !inside {
+            return self.fail(Reason::Stopping, remote);
+        }
+        self.sheet.connections.add(1);
+        let door = &self.doors[door];
+        if !door.unix {
+            let _ = socket.options().set_tcp_nodelay(true); // it may have left meanwhile, which is found when it is read
+            socket.limit_unsent();
+        }
+        let layer: Option<Box<dyn Layer>> = match &door.tls {
+            None => None,
+            Some(certificate) => {
+                renew(certificate, &common.logs);
+                match RustlsLayer::server(certificate.current()) {
+                    Ok(layer) => Some(Box::new(layer)),
+                    Err(_) => return self.forget_unopened(remote),
+                }
+            }
+        };
+        let fd = socket.raw();
+        let opening = Opening::new(socket, remote, layer, &common.config).map(|opening| opening.at(inside));
+        let Some(mut opening) = opening else { return self.forget_unopened(remote) };
+        if !inside && !opening.screen(&common) {
+            self.fail(opening.failure().unwrap_or(Reason::Refused), remote);
+            return self.forget_connection();
+        }
+        let key = self.clients.insert(Client::Opening(Box::new(opening)));
+        self.current = Some(key);
+        let token = Token(LISTENERS + key.to_token());
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut SourceFd(&fd), token, interest).is_err() {
+            return self.remove(key);
+        }
+        // What is too far for the clock is for ever.
+        if let Some(deadline) = Instant::now().checked_add(common.config.open_timeout) {
+            self.wheel.set(deadline, key);
+        }
+        // Most requests are there by now.
+        self.open(key);
+        self.enter(key, Instant::now());
+    }
+
+    /// TLS cannot begin.
+    fn forget_unopened(&self, remote: Option<SocketAddr>) {
+        self.fail(Reason::Tls, remote);
+        self.forget_connection();
+    }
+
+    /// Somebody gets no session.
+    pub(super) fn fail(&self, reason: Reason, remote: Option<SocketAddr>) {
+        self.sheet.fail(reason);
+        self.common.logs.note(Cause::Handshake(reason), Instant::now(), || match remote {
+            Some(remote) => format!("the opening handshake of {remote} failed: {reason}"),
+            None => format!("an opening handshake on a Unix socket failed: {reason}"),
+        });
+    }
+
+    pub(super) fn forget_connection(&self) {
+        self.sheet.connections.subtract(1);
+    }
+
+    pub(super) fn open(&mut self, key: Key) {
+        self.current = Some(key);
+        let common = Arc::clone(&self.common);
+        let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
+        match opening.proceed(&common) {
+            Opened::NotYet => {
+                if opening.take_relocated() {
+                    let origin = opening.origin();
+                    if self.pending.remove(key) {
+                        self.pending.add(key, origin, Instant::now());
+                    }
+                }
+            }
+            Opened::Over => self.remove(key),
+            Opened::Session(peer, about, role, permit) => {
+                let read_closed = opening.is_read_closed();
+                let Some(socket) = opening.take_socket() else { return self.remove(key) };
+                self.pending.remove(key);
+                let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+                let session = Session::new(id, key, Arc::clone(&self.home), *about, common.config.outbox_limit);
+                if role == Role::Events {
+                    self.batch.connected(&session);
+                }
+                self.sheet.opened.add(1);
+                self.sheet.sessions.add(1);
+                if let Some(roster) = &common.roster {
+                    roster.add(self.home.worker.index(), &session);
+                }
+                let meter = Meter::new(&common.config.inbound, Instant::now());
+                let mut live = Live::new(session, role, *peer, socket, common.config.close_timeout, permit, meter);
+                if read_closed {
+                    live.note_read_closed();
+                }
+                self.clients.replace(key, Client::Live(Box::new(live)));
+                self.set_time(key, Instant::now());
+                self.read(key); // there may be more than was read
+            }
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
+
+mod commands;
+mod crowd;
+mod doors;
+mod moving;
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events as Ready, Interest, Poll, Token};
+use wirespeed_driver::entropy;
+use wirespeed_driver::opening::pending::Pending;
+
+use crate::admission::Admission;
+use crate::broker::Slot;
+use crate::certificate::Certificate;
+use crate::config::{Config, Place};
+use crate::congestion::Congestion;
+use crate::connection::Client;
+use crate::events::{Batch, Events};
+use crate::handover::Offer;
+use crate::locks::lock;
+use crate::logs::{Cause, Logs};
+use crate::mailbox::{Mailbox, Wake};
+use crate::metrics::{Figures, Sheet, WorkerFigures};
+use crate::page::{self, Roster};
+use crate::reasons::Reason;
+use crate::room::Room;
+use crate::session::Home;
+use crate::slab::Slab;
+use crate::topics::{Index, Registry, Topic, WorkerId};
+use crate::wheel::Wheel;
+
+pub(crate) use self::commands::Command;
+pub(crate) use crate::slab::Key;
+
+/// Tokens of listeners; those of clients follow.
+const LISTENERS: usize = 64;
+const WAKER: Token = Token(LISTENERS - 1);
+
+/// Listeners of a worker, at most.
+pub(crate) const DOORS: usize = LISTENERS - 1;
+
+/// Events, and bytes of their messages, that are handed on before the turn is over.
+pub(crate) const BATCH_EVENTS: usize = 4096;
+pub(crate) const BATCH_BYTES: usize = 1 << 20;
+
+/// Between two looks at topics whose publishers should wait.
+const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
+
+/// What all workers share.
+pub(crate) struct Common {
+    pub(crate) config: Config,
+    pub(crate) admission: Arc<Admission>,
+    /// Clients of one worker whose request may be awaited for long.
+    pub(crate) pending: usize,
+    pub(crate) events: Events,
+    /// Of each worker, by its number.
+    pub(crate) sheets: Vec<Arc<Sheet>>,
+    pub(crate) stop: AtomicBool,
+    pub(crate) last_id: AtomicU64,
+    /// Nobody should come any more.
+    pub(crate) leaving: AtomicBool,
+    /// Where what others want is put, by the numbers of the workers.
+    pub(crate) homes: OnceLock<Vec<Arc<Home>>>,
+    /// Copies of the listeners, to be handed over.
+    pub(crate) listeners: Mutex<Vec<Offer>>,
+    pub(crate) logs: Arc<Logs>,
+    /// For the page: who is there, if there is one, and what it has asked for.
+    pub(crate) roster: Option<Roster>,
+    pub(crate) page: page::Kept,
+    pub(crate) start: Instant,
+    /// Workers that have not ended.
+    pub(crate) alive: AtomicUsize,
+    /// What connects it with other engines.
+    pub(crate) broker: Slot,
+}
+
+impl Common {
+    /// What has been counted, of each worker.
+    pub(crate) fn figures(&self) -> Figures {
+        let (events_waiting, event_bytes_waiting) = self.events.waiting();
+        let of = |(number, sheet): (usize, &Arc<Sheet>)| {
+            let home = self.homes.get().and_then(|homes| homes.get(number));
+            WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
+        };
+        Figures { workers: self.sheets.iter().enumerate().map(of).collect(), events_waiting, event_bytes_waiting }
+    }
+
+    pub(crate) fn take_listeners(&self) {
+        lock(&self.listeners).clear();
+    }
+
+    pub(crate) fn copy_listeners(&self) -> io::Result<Vec<(Place, Vec<OwnedFd>)>> {
+        let copy = |offer: &Offer| {
+            let listeners = offer.listeners.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+            Ok((offer.place.clone(), listeners))
+        };
+        lock(&self.listeners).iter().map(copy).collect()
+    }
+}
+
+/// A listener, and what is spoken there.
+pub(crate) struct Door {
+    /// `None`: it is closed.
+    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) tls: Option<Arc<Certificate>>,
+    pub(crate) unix: bool,
+    /// That of [`crate::Http::at`]: no sessions begin there, and it is open to the last.
+    pub(crate) inside: bool,
+}
+
+/// See the module.
+pub(crate) struct Worker {
+    home: Arc<Home>,
+    common: Arc<Common>,
+    sheet: Arc<Sheet>,
+    poll: Poll,
+    mailbox: Arc<Mailbox<Command>>,
+    wake: Arc<dyn Wake>,
+    doors: Vec<Door>,
+    clients: Slab<Client>,
+    /// Those whose request is awaited.
+    pending: Pending<Key>,
+    /// Which of them subscribe to what.
+    topics: Index<Key>,
+    /// Messages published here: a client that subscribes to one in several ways gets it once.
+    published: u64,
+    /// Of what is due, and when: one entry for each client, as a rule.
+    wheel: Wheel<Key>,
+    /// Those that have something to read, and have had their turn.
+    again: VecDeque<Key>,
+    /// Those that wait until events have room.
+    held: Vec<Key>,
+    /// Those of them that are being ended, and are read all the same.
+    late: Vec<Key>,
+    /// Those that have something to write.
+    dirty: Vec<Key>,
+    /// Messages given to sessions in this turn.
+    delivered: usize,
+    /// Audiences, topics or everybody, whose publishers should wait; and when to look at them again.
+    congested: HashSet<Option<Topic>>,
+    look_after: Instant,
+    looked: Instant,
+    /// What others want, taken out of the mailbox.
+    commands: VecDeque<Command>,
+    /// Whose turn it is: if we fail, it ends, and nobody else.
+    current: Option<Key>,
+    batch: Batch,
+    /// Events have room.
+    roomy: bool,
+    /// Listeners where more clients wait.
+    accepting: Vec<usize>,
+    /// Until then nobody is accepted.
+    accept_after: Option<Instant>,
+    draining: bool,
+    /// Those that are to be closed, a few at a time.
+    leaving: Vec<Key>,
+    /// When the message was published that is timed.
+    published_at: Option<Instant>,
+}
+
+/// What a worker is made of before its thread begins.
+pub(crate) fn prepare(
+    worker: WorkerId,
+    common: Arc<Common>,
+    registry: Arc<Registry>,
+    room: Arc<Room>,
+    doors: Vec<Door>,
+) -> io::Result<Worker> {
+    let poll = Poll::new()?;
+    let sheet = common.sheets.get(worker.index()).map(Arc::clone).ok_or_else(|| io::Error::other("no such worker"))?;
+    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+    let wake: Arc<dyn Wake> = Arc::new(move || {
+        // It fails only if its counter is full, and then the worker is awake.
+        let _ = waker.wake();
+    });
+    let mailbox = Arc::new(Mailbox::new(
+        // What is under way when a session is found to be behind must find room in its outbox.
+        common.config.mailbox_limit.min(common.config.outbox_limit / 8).max(1),
+        common.config.mailbox_limit,
+        Arc::clone(&wake),
+        Arc::clone(&room),
+    ));
+    let (pending, unsaid) = (common.pending, common.config.acl.unsaid);
+    for (index, door) in doors.iter().enumerate() {
+        if let Some(listener) = &door.listener {
+            poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE)?;
+        }
+    }
+    Ok(Worker {
+        home: Arc::new(Home {
+            worker,
+            mailbox: Arc::clone(&mailbox),
+            registry,
+            process: entropy::forks(),
+            room,
+            congestion: Congestion::default(),
+            unsaid,
+        }),
+        common,
+        sheet,
+        poll,
+        mailbox,
+        wake,
+        pending: Pending::new(pending),
+        accepting: (0..doors.len()).collect(),
+        doors,
+        clients: Slab::default(),
+        topics: Index::new(),
+        published: 0,
+        wheel: Wheel::new(Instant::now()),
+        again: VecDeque::new(),
+        held: Vec::new(),
+        late: Vec::new(),
+        dirty: Vec::new(),
+        delivered: 0,
+        congested: HashSet::new(),
+        look_after: Instant::now(),
+        looked: Instant::now(),
+        commands: VecDeque::new(),
+        current: None,
+        batch: Batch::default(),
+        roomy: true,
+        accept_after: None,
+        draining: false,
+        leaving: Vec::new(),
+        published_at: None,
+    })
+}
+
+impl Worker {
+    pub(crate) fn home(&self) -> Arc<Home> {
+        Arc::clone(&self.home)
+    }
+
+    pub(crate) fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.wake)
+    }
+
+    /// Serves until it is stopped.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let result = loop {
+            // A defect of ours costs the client whose turn it is, and nobody else.
+            match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+                Ok(result) => break result,
+                Err(panic) => self.recover(&*panic),
+            }
+        };
+        self.end();
+        result
+    }
+
+    fn recover(&mut self, panic: &(dyn std::any::Any + Send)) {
+        self.sheet.panics.add(1);
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let worker = self.home.worker.index();
+        self.common.logs.note(Cause::Panic, Instant::now(), || {
+            format!("worker {worker} has panicked, and ended one session: {}", said.unwrap_or("it did not say why"))
+        });
+        if let Some(key) = self.current.take() {
+            match self.clients.get_mut(key) {
+                Some(Client::Live(live)) => drop(live.session.set_closed()),
+                Some(Client::Opening(opening)) => opening.note_failure(Reason::Panic),
+                None => {}
+            }
+            self.remove(key);
+        }
+        // Of what was under way some may be lost: everybody has a turn.
+        self.accepting = (0..self.doors.len()).collect();
+        self.congested.clear();
+        self.home.congestion.clear();
+        self.home.room.tell();
+        self.again.clear();
+        self.held.clear();
+        self.late.clear();
+        self.dirty.clear();
+        let now = Instant::now();
+        for key in self.clients.keys() {
+            match self.clients.get_mut(key) {
+                None => continue,
+                Some(Client::Opening(opening)) => {
+                    // Nobody knows any more which edges told of what: it is read to the end.
+                    opening.note_read_closed();
+                    if let Some(at) = now.checked_add(self.common.config.open_timeout) {
+                        self.wheel.set(at, key);
+                    }
+                }
+                Some(Client::Live(live)) => {
+                    live.note_read_closed();
+                    (live.dirty, live.unread, live.timer) = (true, true, None);
+                    self.dirty.push(key);
+                    self.set_time(key, now);
+                }
+            }
+            self.again.push_back(key);
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let mut ready = Ready::with_capacity(1024);
+        let mut due = Vec::new();
+        loop {
+            if self.common.stop.load(Ordering::Acquire) || self.draining && self.clients.is_empty() {
+                return Ok(());
+            }
+            let accepts = self.has_guests();
+            let idle = self.again.is_empty()
+                && self.late.is_empty()
+                && !accepts
+                && self.dirty.is_empty()
+                && self.commands.is_empty();
+            let some = if self.commands.is_empty() { self.mailbox.take(&mut self.commands, idle) } else { true };
+            let timeout = if idle && !some { self.sleep() } else { Some(Duration::ZERO) };
+            match self.poll.poll(&mut ready, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => ready.clear(),
+                Err(error) => return Err(error),
+                Ok(()) => {}
+            }
+            let began = Instant::now();
+            self.sheet.begin_turn(began);
+            self.look_for_room();
+            for event in &ready {
+                match event.token() {
+                    WAKER => {}
+                    Token(door) if door < LISTENERS => self.note_door(door),
+                    Token(token) => self.edge(Key::from_token(token - LISTENERS), event),
+                }
+            }
+            self.current = None;
+            self.accept();
+            for _ in 0..self.again.len() {
+                let Some(key) = self.again.pop_front() else { break };
+                self.read(key);
+            }
+            self.current = None;
+            self.obey_some();
+            self.write_dirty();
+            for key in std::mem::take(&mut self.late) {
+                self.read_late(key);
+            }
+            self.look_at_congestion();
+            let now = Instant::now();
+            self.handle_time(now, &mut due);
+            self.current = None;
+            self.hand_on();
+            self.end_turn(began, now);
+        }
+    }
+
+    fn end_turn(&mut self, began: Instant, now: Instant) {
+        if let Some(at) = self.published_at.take() {
+            self.sheet.note_published(now.saturating_duration_since(at));
+        }
+        self.sheet.closed.store(self.draining || !self.may_accept(), Ordering::Relaxed);
+        self.sheet.end_turn(began, now);
+    }
+
+    // ---- waiting ----
+
+    fn sleep(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
+        let congested = (!self.congested.is_empty()).then_some(CONGESTION_PAUSE);
+        [self.wheel.sleep(now), accept, congested, self.trim_in(now)].into_iter().flatten().min()
+    }
+
+    /// Events may have room again: those that wait for it go on.
+    fn look_for_room(&mut self) {
+        if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
+            self.roomy = true;
+            self.again.extend(self.held.drain(..));
+        }
+    }
+
+    /// Hands on what has happened.
+    fn hand_on(&mut self) {
+        if !self.batch.is_empty() {
+            let batch = std::mem::take(&mut self.batch);
+            self.sheet.events.add(batch.len() as u64);
+            let room = self.common.events.put(batch, self.home.worker.index(), &self.wake);
+            if self.roomy && !room {
+                let full = || "events are not taken as fast as they come: nothing is read until they are".to_owned();
+                self.common.logs.note(Cause::EventsFull, Instant::now(), full);
+            }
+            self.roomy &= room;
+        }
+    }
+
+    fn handle_time(&mut self, now: Instant, due: &mut Vec<Key>) {
+        if self.accept_after.is_some_and(|after| after <= now) {
+            self.accept_after = None;
+            self.accepting = (0..self.doors.len()).collect();
+        }
+        self.trim(now);
+        self.wheel.take_due(now, due);
+        for key in due.drain(..) {
+            self.current = Some(key);
+            let held = !self.roomy;
+            match self.clients.get_mut(key) {
+                None => {}
+                // It has had its time.
+                Some(Client::Opening(opening)) => {
+                    opening.note_failure(Reason::Timeout);
+                    self.remove(key);
+                }
+                // Something was due earlier, and has set another time.
+                Some(Client::Live(live)) if live.timer.is_some_and(|timer| timer > now) => {}
+                Some(Client::Live(live)) => {
+                    live.timer = None;
+                    let resumed = live.take_resumed(now);
+                    live.handle_deadline(now, held, &self.common.config);
+                    self.write(key);
+                    self.set_time(key, now);
+                    if resumed {
+                        self.read(key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_time(&mut self, key: Key, now: Instant) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+            && let Some(deadline) = live.deadline(now)
+            && live.timer.is_none_or(|timer| deadline < timer)
+        {
+            live.timer = Some(deadline);
+            self.wheel.set(deadline, key);
+        }
+    }
+
+    /// It is over: all who are left are ended, and told of.
+    fn end(&mut self) {
+        drop(self.mailbox.close());
+        for key in self.clients.keys() {
+            match self.clients.get_mut(key) {
+                Some(Client::Live(live)) => live.abort(),
+                Some(Client::Opening(opening)) => opening.note_failure(Reason::Stopping),
+                None => {}
+            }
+            self.remove(key);
+        }
+        self.hand_on();
+        self.sheet.ended.store(true, Ordering::Release);
+        if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.common.events.close();
+        }
+    }
+}

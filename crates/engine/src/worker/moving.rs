@@ -1,0 +1,188 @@
+//! What moves: the sockets of sessions are read and written, and they end.
+
+use std::time::Instant;
+
+use wirespeed_driver::drive::Progress;
+
+use super::{Key, Worker};
+use crate::connection::{Client, Turn};
+use crate::logs::Cause;
+
+impl Worker {
+    pub(super) fn edge(&mut self, key: Key, event: &mio::event::Event) {
+        self.current = Some(key);
+        match self.clients.get_mut(key) {
+            None => {}
+            Some(Client::Opening(opening)) => {
+                if event.is_read_closed() {
+                    opening.note_read_closed();
+                }
+                if event.is_readable() && opening.awaited().is_some() {
+                    self.pending.progress(key, Instant::now());
+                }
+                self.open(key);
+            }
+            Some(Client::Live(live)) => {
+                if event.is_read_closed() {
+                    live.note_read_closed();
+                }
+                let answers = event.is_writable() && live.waits_to_answer();
+                if event.is_writable() && !self.write(key) {
+                    return;
+                }
+                if event.is_readable() || answers {
+                    self.read_unless_listed(key);
+                }
+            }
+        }
+    }
+
+    pub(super) fn read_unless_listed(&mut self, key: Key) {
+        match self.clients.get_mut(key) {
+            Some(Client::Live(live)) if !live.unread => self.read(key),
+            Some(Client::Live(live)) if !self.roomy && live.is_ending() => self.read_late(key),
+            _ => {}
+        }
+    }
+
+    /// One that is ending is read though events have no room: it keeps its place among those that wait for it.
+    pub(super) fn read_late(&mut self, key: Key) {
+        self.current = Some(key);
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
+        let turn = live.read_late(&mut self.batch, &self.common.config);
+        self.settle(key);
+        match turn {
+            Turn::Over => self.remove(key),
+            Turn::Again => self.late.push(key),
+            _ => {}
+        }
+        if self.batch.is_full() {
+            self.hand_on();
+        }
+    }
+
+    /// After a session was read or written: what moved is counted, whoever waits for room is told of it, and one
+    /// that is ending, whoever began that, gets nothing more that is published, and is not counted for it.
+    fn settle(&mut self, key: Key) {
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
+        live.account(&self.sheet, &self.common.config);
+        if live.recount() {
+            self.home.room.tell();
+        }
+        if live.is_ending() && !live.subscriptions.is_empty() {
+            let (id, subscriptions) = (live.session.id(), std::mem::take(&mut live.subscriptions));
+            self.forget_topics(key, id, &subscriptions);
+        }
+    }
+
+    pub(super) fn read(&mut self, key: Key) {
+        self.current = Some(key);
+        let live = match self.clients.get_mut(key) {
+            None => return,
+            Some(Client::Opening(_)) => return self.open(key),
+            Some(Client::Live(live)) => live,
+        };
+        live.unread = false;
+        let turn = live.read(&mut self.batch, self.roomy, &self.common.config);
+        if matches!(turn, Turn::Idle | Turn::Held | Turn::Limited | Turn::Stopped) {
+            live.release_input();
+        }
+        self.settle(key);
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
+        match turn {
+            Turn::Idle => {
+                if live.is_ending() {
+                    self.set_time(key, Instant::now());
+                }
+            }
+            Turn::Again => {
+                live.unread = true;
+                self.again.push_back(key);
+            }
+            Turn::Held => {
+                live.unread = true;
+                self.held.push(key);
+            }
+            Turn::Limited => {
+                live.unread = true;
+                self.sheet.delayed.add(1);
+                self.set_time(key, Instant::now());
+            }
+            // Until somebody says so, or it ends.
+            Turn::Stopped => (live.unread, live.stopped) = (true, true),
+            Turn::Over => self.remove(key),
+        }
+        if self.batch.is_full() {
+            self.hand_on();
+        }
+    }
+
+    pub(super) fn set_reading(&mut self, key: Key, reads: bool) {
+        if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+            live.paused = !reads;
+            if reads && std::mem::take(&mut live.stopped) {
+                self.read(key);
+            }
+        }
+    }
+
+    /// Writes what waits; false: it is over.
+    pub(super) fn write(&mut self, key: Key) -> bool {
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return false };
+        let progress = live.write(Instant::now);
+        if live.dropped > 0 {
+            self.common.logs.note(Cause::SlowConsumer, Instant::now(), || live.describe_slow());
+        }
+        self.settle(key);
+        if progress == Progress::Over {
+            self.remove(key);
+            return false;
+        }
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return false };
+        // Whatever began to end it has marked it to be written.
+        if live.is_ending() {
+            if std::mem::take(&mut live.stopped) {
+                self.again.push_back(key); // for the client's close frame
+            }
+            self.set_time(key, Instant::now());
+        }
+        true
+    }
+
+    pub(super) fn write_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for key in dirty.drain(..) {
+            self.current = Some(key);
+            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                live.dirty = false;
+                self.write(key);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    pub(super) fn remove(&mut self, key: Key) {
+        match self.clients.remove(key) {
+            None => return,
+            Some(Client::Opening(opening)) => {
+                self.pending.remove(key);
+                if let Some(reason) = opening.failure() {
+                    self.fail(reason, opening.remote());
+                }
+            }
+            Some(Client::Live(mut live)) => {
+                live.forget_account(&self.sheet, &self.common.config);
+                live.session.set_closed();
+                self.forget_topics(key, live.session.id(), &live.subscriptions);
+                if let Some(roster) = &self.common.roster {
+                    roster.remove(self.home.worker.index(), live.session.id());
+                }
+                self.sheet.sessions.subtract(1);
+                if live.is_told() {
+                    self.batch.disconnected(&live.session, live.ended());
+                }
+            }
+        }
+        self.forget_connection();
+    }
+}

@@ -1,0 +1,67 @@
+//! Settings that are as large as their types.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
+use wirespeed_engine::{Config, Drain, Engine, Listen, Place};
+
+#[test]
+fn there_are_so_many_workers_and_no_more() {
+    for workers in [257, usize::MAX] {
+        let refused = Engine::start(Config { workers, ..config() }).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn times_beyond_the_clock_are_for_ever() {
+    let most = Duration::MAX;
+    let engine = Engine::start(Config {
+        open_timeout: most,
+        ping_interval: Some(most),
+        ping_timeout: Some(most),
+        close_timeout: most,
+        outbox_limit: usize::MAX,
+        mailbox_limit: usize::MAX,
+        ..config()
+    })
+    .unwrap();
+    let client = Client::open(&engine, "/");
+    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let session = batches[0].iter().next().unwrap().0.clone();
+    // More than the kernel takes: the client does not read, and closing waits for it.
+    let large = vec![0; 1 << 20];
+    for _ in 0..32 {
+        session.send(MessageKind::Binary, &large).unwrap();
+    }
+    session.close(CloseCode(1000), "").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(session.queued() > 0);
+    let mut draining = engine.begin_drain(Drain { timeout: most, notice: most, ..Drain::default() });
+    assert!(draining.step(Instant::now()).is_some());
+    let total = engine.figures().total();
+    assert_eq!((total.panics, total.sessions), (0, 1));
+    drop(client);
+    engine.stop().unwrap();
+}
+
+#[test]
+fn files_where_sockets_are_to_be_are_kept() {
+    let directory = std::env::temp_dir().join(format!("wirespeed-files-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let path = directory.join("data");
+    std::fs::write(&path, "kept").unwrap();
+    let at = Listen { at: Place::Unix(path.clone()), tls: None };
+    let listening = Engine::start(Config { listen: vec![at], ..config() }).unwrap_err();
+    let handover = Engine::start(Config { handover: Some(path.clone()), ..config() }).unwrap_err();
+    let content = std::fs::read_to_string(&path);
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(content.unwrap(), "kept");
+    assert_eq!((listening.kind(), handover.kind()), (ErrorKind::AddrInUse, ErrorKind::AlreadyExists));
+}

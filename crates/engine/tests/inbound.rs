@@ -1,0 +1,158 @@
+//! How much a session may send, over real sockets.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::admission::Rate;
+use wirespeed_engine::driver::protocol::handshake::HeaderList;
+use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
+use wirespeed_engine::events::Event;
+use wirespeed_engine::inbound::{Inbound, RatePolicy};
+use wirespeed_engine::{Admission, Config, Engine, Role, Session};
+
+fn engine(messages: Option<Rate>, bytes: Option<Rate>, policy: RatePolicy) -> Engine {
+    let admit = |request: &wirespeed_engine::driver::protocol::handshake::Request, _| Admission::Accept {
+        role: if request.target == "/echo" { Role::Echo } else { Role::Events },
+        subprotocol: None,
+        headers: HeaderList::new(),
+    };
+    let inbound = Inbound { messages, bytes, policy };
+    Engine::start(Config { inbound, admit: Arc::new(admit), workers: 1, ..config() }).unwrap()
+}
+
+/// The messages that come until there are so many, or the session is over.
+fn messages(engine: &Engine, most: usize) -> (Option<Session>, Vec<Vec<u8>>) {
+    let (mut last, mut all) = (None, Vec::new());
+    while all.len() < most {
+        let batches = engine.events().take(most - all.len(), Some(Instant::now() + PATIENCE)).unwrap();
+        assert!(!batches.is_empty(), "only {}", all.len());
+        for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
+            match event {
+                Event::Connected => last = Some(session.clone()),
+                Event::Message { data, .. } => all.push(data.to_vec()),
+                Event::Disconnected(_) => return (last, all),
+            }
+        }
+    }
+    (last, all)
+}
+
+fn send(client: &mut Client, count: usize, size: usize) {
+    for number in 0..count {
+        client.queue(MessageKind::Text, format!("{number:0>size$}").as_bytes());
+    }
+    client.flush();
+}
+
+#[test]
+fn delayed_messages_all_come_in_their_time_and_nobody_else_waits() {
+    for (rate, bytes, seconds) in
+        [(Rate::new(200.0, Some(50.0)), None, 1.0), (None, Rate::new(20_000.0, Some(5000.0)), 1.0)]
+    {
+        let engine = engine(rate, bytes, RatePolicy::Delay);
+        let mut client = Client::open(&engine, "/");
+        let mut other = Client::open(&engine, "/echo");
+        let begin = Instant::now();
+        send(&mut client, 250, 100);
+        client.close(1000, "done");
+        let echoes = std::thread::spawn(move || {
+            let mut slowest = Duration::ZERO;
+            for number in 0..30 {
+                let begin = Instant::now();
+                other.send_text(&number.to_string());
+                assert_eq!(other.receive_text(), number.to_string());
+                slowest = slowest.max(begin.elapsed());
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            slowest
+        });
+        let (_, all) = messages(&engine, usize::MAX);
+        let took = begin.elapsed().as_secs_f64();
+        let expected: Vec<_> = (0..250).map(|number| format!("{number:0>100}").into_bytes()).collect();
+        assert_eq!(all, expected);
+        assert!(took > seconds * 0.9 && took < seconds * 3.0, "{took}");
+        assert_eq!(client.end(), Some((1000, "done".to_owned())));
+        let slowest = echoes.join().unwrap();
+        assert!(slowest < Duration::from_millis(300), "{slowest:?}");
+        assert!(engine.figures().total().delayed > 3);
+        assert_eq!(engine.figures().total().limited, 0);
+    }
+}
+
+#[test]
+fn a_flood_fills_the_client_and_not_us() {
+    let engine = engine(None, Rate::new(1e6, None), RatePolicy::Delay);
+    let mut client = Client::open(&engine, "/echo");
+    client.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let chunk = vec![7; 1 << 20];
+    let mut sent = 0;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        client.queue(MessageKind::Binary, &chunk);
+        let bytes = client.peer.link.take_output();
+        match std::io::Write::write(&mut client.stream, &bytes) {
+            Ok(count) if count == bytes.len() => sent += count,
+            _ => break,
+        }
+    }
+    assert!(sent < 40 << 20, "{sent}");
+}
+
+#[test]
+fn who_is_delayed_can_be_closed_at_once() {
+    let engine = engine(Rate::new(0.1, Some(1.0)), None, RatePolicy::Delay);
+    let mut client = Client::open(&engine, "/");
+    send(&mut client, 10, 5);
+    let (session, all) = messages(&engine, 1);
+    assert_eq!(all.len(), 1);
+    let session = session.unwrap();
+    // What is sent to it is not delayed.
+    session.send(MessageKind::Text, b"hello").unwrap();
+    assert_eq!(client.receive_text(), "hello");
+    let begin = Instant::now();
+    session.close(CloseCode(4000), "enough").unwrap();
+    assert_eq!(client.end(), Some((4000, "enough".to_owned())));
+    messages(&engine, usize::MAX);
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn dropped_messages_are_counted() {
+    for target in ["/", "/echo"] {
+        let engine = engine(Rate::new(1.0, Some(20.0)), None, RatePolicy::Drop);
+        let mut client = Client::open(&engine, target);
+        send(&mut client, 1000, 5);
+        client.close(1000, "");
+        let all = if target == "/echo" {
+            std::iter::from_fn(|| client.receive()).map(|(_, data)| data).collect()
+        } else {
+            messages(&engine, usize::MAX).1
+        };
+        assert!((20..25).contains(&all.len()), "{}", all.len());
+        assert_eq!(all[..20], (0..20).map(|number| format!("{number:0>5}").into_bytes()).collect::<Vec<_>>());
+        let deadline = Instant::now() + PATIENCE;
+        while engine.figures().total().limited as usize + all.len() != 1000 {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn too_much_ends_the_session() {
+    for (messages_rate, bytes) in [(Rate::new(1.0, Some(20.0)), None), (None, Rate::new(1.0, Some(200.0)))] {
+        let engine = engine(messages_rate, bytes, RatePolicy::Disconnect);
+        let mut client = Client::open(&engine, "/");
+        send(&mut client, 20, 10);
+        send(&mut client, 1000, 10);
+        assert_eq!(client.end(), Some((1008, "too many messages".to_owned())));
+        let (session, all) = messages(&engine, usize::MAX);
+        assert_eq!(all.len(), 20);
+        assert!(!session.unwrap().is_open());
+    }
+}

@@ -1,0 +1,177 @@
+//! Who sends faster than clients read: whom that slows, and whom it ends.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::driver::protocol::MessageKind;
+use wirespeed_engine::events::Event;
+use wirespeed_engine::mailbox::Refused;
+use wirespeed_engine::topics::{Pattern, Topic};
+use wirespeed_engine::{Config, Engine, Session};
+
+/// Small, so that what waits in the kernel does not hide what waits here for long.
+const OUTBOX: usize = 128 * 1024;
+const SIZE: usize = 1024;
+
+fn sessions(engine: &Engine, count: usize) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    while sessions.len() < count {
+        let batches = engine.events().take(count, Some(Instant::now() + PATIENCE)).unwrap();
+        assert!(!batches.is_empty());
+        for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
+            assert!(matches!(event, Event::Connected));
+            sessions.push(session.clone());
+        }
+    }
+    sessions
+}
+
+fn payload(number: usize) -> Vec<u8> {
+    let mut payload = vec![0; SIZE];
+    payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    payload
+}
+
+/// Reads numbered messages until the one with this number, each of them; pausing after some.
+fn read_all(client: &mut Client, count: usize, pause: Duration) -> usize {
+    for number in 0..count {
+        let Some((_, data)) = client.receive() else { return number };
+        assert_eq!(data[..8], (number as u64).to_le_bytes(), "in order, without gaps");
+        if number % 64 == 0 {
+            std::thread::sleep(pause);
+        }
+    }
+    count
+}
+
+/// The same, and the client, which would be gone otherwise.
+fn read(mut client: Client, count: usize, pause: Duration) -> (usize, Client) {
+    (read_all(&mut client, count, pause), client)
+}
+
+#[test]
+fn who_waits_for_room_is_slowed_to_the_pace_of_subscribers_and_loses_none() {
+    const COUNT: usize = 20_000; // 20 MiB to each: far more than kernel and outbox hold
+    let engine = Engine::start(Config { outbox_limit: OUTBOX, ..config() }).unwrap();
+    let clients: Vec<_> = (0..4).map(|_| Client::open(&engine, "/")).collect();
+    let sessions = sessions(&engine, 4);
+    sessions.iter().for_each(|session| assert_eq!(session.subscribe(&Pattern::new("feed").unwrap()), Ok(true)));
+    let reading: Vec<_> = clients
+        .into_iter()
+        .map(|client| std::thread::spawn(move || read(client, COUNT, Duration::from_micros(500))))
+        .collect();
+    let topic = Topic::new("feed").unwrap();
+    let mut waits = 0;
+    for number in 0..COUNT {
+        let (count, room) = engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
+        assert_eq!(count, 4, "nobody was cut");
+        if !room {
+            waits += 1;
+            engine.wait_for_room(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
+        }
+    }
+    reading.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().0, COUNT));
+    assert!(waits > 0, "the publisher was never slowed: this test shows nothing");
+}
+
+#[test]
+fn who_sends_to_one_is_slowed_to_its_pace() {
+    const COUNT: usize = 20_000;
+    let engine = Engine::start(Config { outbox_limit: OUTBOX, ..config() }).unwrap();
+    let client = Client::open(&engine, "/");
+    let session = sessions(&engine, 1).remove(0);
+    let reading = std::thread::spawn(move || read(client, COUNT, Duration::from_micros(500)));
+    for number in 0..COUNT {
+        if !session.send(MessageKind::Binary, &payload(number)).unwrap() {
+            session.wait_for_room(Some(Instant::now() + PATIENCE)).unwrap();
+        }
+    }
+    let (count, _client) = reading.join().unwrap();
+    assert_eq!(count, COUNT);
+    assert!(session.is_open());
+}
+
+#[test]
+fn one_slow_subscriber_of_many_is_cut_and_slows_nobody() {
+    const COUNT: usize = 20_000;
+    let engine = Engine::start(Config { outbox_limit: OUTBOX, workers: 1, ..config() }).unwrap();
+    let slow = Client::open(&engine, "/");
+    let clients: Vec<_> = (0..3).map(|_| Client::open(&engine, "/")).collect();
+    let sessions = sessions(&engine, 4);
+    sessions.iter().for_each(|session| assert_eq!(session.subscribe(&Pattern::new("feed").unwrap()), Ok(true)));
+    let reading: Vec<_> =
+        clients.into_iter().map(|client| std::thread::spawn(move || read(client, COUNT, Duration::ZERO))).collect();
+    let topic = Topic::new("feed").unwrap();
+    let began = Instant::now();
+    let mut last = 0;
+    for number in 0..COUNT {
+        let (count, room) = engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
+        last = count;
+        if !room {
+            engine.wait_for_room(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
+        }
+    }
+    assert_eq!(last, 3, "the slow one was cut");
+    reading.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().0, COUNT));
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    drop(slow);
+}
+
+#[test]
+fn whoever_takes_nothing_is_not_waited_for_long() {
+    let engine = Engine::start(Config { outbox_limit: OUTBOX, workers: 1, ..config() }).unwrap();
+    let client = Client::open(&engine, "/");
+    let session = sessions(&engine, 1).remove(0);
+    session.subscribe(&Pattern::new("feed").unwrap()).unwrap();
+    let topic = Topic::new("feed").unwrap();
+    let began = Instant::now();
+    let mut number = 0;
+    // Until it is cut.
+    while engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap().0 == 1 {
+        number += 1;
+        let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + PATIENCE));
+        assert!(began.elapsed() < PATIENCE, "the publisher is held up by one who reads nothing");
+    }
+    assert_eq!(session.wait_for_room(None), Err(Refused::Closed));
+    drop(client);
+}
+
+#[test]
+fn a_burst_that_an_outbox_holds_costs_nobody_the_session() {
+    let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
+    let client = Client::open(&engine, "/");
+    let session = sessions(&engine, 1).remove(0);
+    let reading = std::thread::spawn(move || read(client, 1000, Duration::ZERO));
+    let room: Vec<_> = (0..1000).map(|number| session.send(MessageKind::Binary, &payload(number)).unwrap()).collect();
+    let (count, _client) = reading.join().unwrap();
+    assert_eq!(count, 1000);
+    assert!(session.is_open());
+    assert!(room[0] && room.contains(&false), "half of the limit is known to be too much");
+}
+
+#[test]
+fn who_waits_for_room_is_told_of_the_end() {
+    let engine = Arc::new(Engine::start(Config { outbox_limit: 1000, workers: 1, ..config() }).unwrap());
+    let client = Client::open(&engine, "/");
+    let session = sessions(&engine, 1).remove(0);
+    // It reads nothing, and the message is larger than what the kernel holds.
+    assert_eq!(session.send(MessageKind::Binary, &vec![0; 32 << 20]), Ok(false));
+    let waiting = std::thread::spawn({
+        let session = session.clone();
+        move || session.wait_for_room(Some(Instant::now() + PATIENCE))
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    drop(client);
+    assert_eq!(waiting.join().unwrap(), Err(Refused::Closed));
+    let stopping = std::thread::spawn({
+        let engine = Arc::clone(&engine);
+        move || engine.stop()
+    });
+    stopping.join().unwrap().unwrap();
+    assert_eq!(engine.has_room(None), Err(Refused::Closed));
+}
