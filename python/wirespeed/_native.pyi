@@ -9,14 +9,15 @@ import collections
 import os
 import selectors
 import ssl
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Literal, final, overload
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Any, Final, Literal, final, overload
 from uuid import UUID
 
 from typing_extensions import Buffer, Self, disjoint_base
 
-from ._native_types import ConnectOptions, DeflateOptions, Stats
+from ._native_types import ConnectOptions, DeflateOptions, EngineSettings, Stats
 from .datastructures import Headers, Request, Response
+from .engine._broker import Published
 from .exceptions import ConnectionClosed
 from .typing import LoggerLike, Subprotocol
 
@@ -30,13 +31,18 @@ __all__ = [
     "Connected",
     "ConnectedSocket",
     "Disconnected",
+    "EngineLimits",
     "Handshake",
     "JWT",
     "LoopState",
     "Message",
+    "NativeDraining",
     "NativeEngine",
+    "NativeLogs",
+    "NativePublisher",
     "NativeSelector",
     "Opened",
+    "Pending",
     "Ping",
     "ServerOpening",
     "ServerSettings",
@@ -47,6 +53,8 @@ __all__ = [
     "after_fork",
     "broadcast",
     "compression_memory",
+    "RoomBell",
+    "Sent",
 ]
 
 __version__: str
@@ -115,6 +123,33 @@ class ServerSettings:
         ping_timeout: float | None,
         close_timeout: float | None,
     ) -> ServerSettings: ...
+
+@final
+class Pending:
+    """Who of the clients that are in the opening handshake goes first, by keys that the caller has for them.
+
+    Times are seconds of a clock of the caller's. ``unread`` is called with a key, and says whether the client has sent
+    what nobody has read yet.
+    """
+
+    PATIENCE: Final[float]
+    GRACE: Final[float]
+    BURST: Final[int]
+
+    def __new__(cls, limit: int, patience: float, grace: float) -> Pending: ...
+    def __len__(self) -> int: ...
+    @property
+    def is_crowded(self) -> bool: ...
+    @property
+    def is_full(self) -> bool: ...
+    def add(self, key: int, origin: str | bytes, now: float) -> None: ...
+    def progress(self, key: int, now: float) -> bool: ...
+    def remove(self, key: int) -> bool: ...
+    def first(self) -> int | None: ...
+    def companions(self, key: int) -> int: ...
+    def overdue(self, now: float, unread: Callable[[int], bool]) -> int | None: ...
+    def overdue_in(self, now: float) -> float | None: ...
+    def delay(self, now: float, unread: Callable[[int], bool]) -> float: ...
 
 @final
 class ServerOpening:
@@ -812,12 +847,14 @@ class JWT:
         cookie: Name of a cookie to look in, first.
         header: Whether to look in ``Authorization: Bearer``, next.
         query: Name of a parameter of the query to look in, then. It will be in the logs of proxies.
-        subprotocol: Prefix of a subprotocol that is the token, last: what browsers can send without a cookie.
+        subprotocol: Prefix of a subprotocol that is the token, last: what browsers can send without a cookie. An engine
+            must offer another subprotocol beside it: without one that is chosen browsers fail the connection.
 
     Raises:
         OSError: The set of keys cannot be read.
         TypeError: There is no key, or there are two.
-        ValueError: The key is none for the algorithms, or too short; the text names the argument.
+        ValueError: The key is none for the algorithms, or too short, or a number is out of range; the text names the
+            argument.
     """
 
     def __new__(
@@ -878,7 +915,26 @@ class Session:
     def is_open(self) -> bool: ...
     @property
     def queued(self) -> int: ...
-    def send(self, message: str | Buffer, text: bool | None = None) -> bool:
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for more: less than half of ``outbox_limit`` waits, and the session is open."""
+
+    def wait_for_room(self, timeout: float | None = None) -> bool:
+        """Wait until there is room for more. Other threads go on meanwhile.
+
+        Args:
+            timeout: Seconds; ``None``: any time.
+
+        Returns:
+            Whether there is.
+
+        Raises:
+            InvalidState: The session is closed.
+        """
+
+    def _room_bell(self) -> RoomBell: ...
+    def _room_key(self) -> int: ...
+    def send(self, message: str | Buffer, text: bool | None = None) -> Sent:
         """Send a message: it leaves after everything that was sent to the session before, by whatever call.
 
         Args:
@@ -886,7 +942,8 @@ class Session:
             text: Send it as text, which must be UTF-8, or as binary, whatever it is.
 
         Returns:
-            Whether there is room for more: whoever can wait should, if not, by ``engine.wait_for_room()``.
+            Whether there is room for more. Whoever can wait should, if not: on an event loop by awaiting what is
+            returned, in a thread by :meth:`wait_for_room`.
 
         Raises:
             BlockingIOError: Far more waits to be sent than may.
@@ -907,7 +964,7 @@ class Session:
 
         Raises:
             InvalidState: The session is closed.
-            PermissionError: Its token does not allow it.
+            PermissionError: It may not: see :meth:`may_subscribe`.
             RuntimeError: It subscribes to as many topics as it may, ``max_subscriptions``.
             ValueError: It is no topic; the text says what is wrong and where.
         """
@@ -922,10 +979,77 @@ class Session:
             ValueError: It is no topic.
         """
 
+    def allow(self, *patterns: str, subscribe: bool = True, publish: bool = True) -> None:
+        """Allow the session what matches these patterns, beside what its token allows.
+
+        Args:
+            *patterns: As for :meth:`subscribe`; ``{user}`` stands for the ``sub`` of the token, as one segment.
+            subscribe: Whether it may subscribe to it.
+            publish: Whether it may publish on it.
+
+        Raises:
+            ValueError: One of them is no pattern; nothing has changed.
+        """
+
+    def deny(self, *patterns: str, subscribe: bool = True, publish: bool = True) -> None:
+        """Deny it, whatever allows it, before or later. What the session subscribes to already it goes on to get.
+
+        Args:
+            *patterns: As for :meth:`allow`, as are the others.
+            subscribe: Whether it may not subscribe to it.
+            publish: Whether it may not publish on it.
+
+        Raises:
+            ValueError: One of them is no pattern; nothing has changed.
+        """
+
+    def may_subscribe(self, topic: str) -> bool:
+        """Return whether the session may subscribe to a topic, or to all that match a pattern.
+
+        Raises:
+            ValueError: It is no topic.
+        """
+
+    def may_publish(self, topic: str) -> bool:
+        """Return whether the session may publish on a topic. Who calls :meth:`Engine.publish` decides that itself.
+
+        Raises:
+            ValueError: It is no topic.
+        """
+
+    def publish(
+        self,
+        topic: str,
+        message: str | Buffer,
+        *,
+        text: bool | None = None,
+        exclude_self: bool = False,
+        key: str | None = None,
+    ) -> int:
+        """Send a message to the sessions that subscribe to a topic, if this one may publish on it.
+
+        Args:
+            topic: Its name, without wildcards.
+            message: ``str`` is sent as text, anything with a buffer as binary.
+            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
+            exclude_self: Whether this session does not get it, if it subscribes to the topic.
+            key: What it is about, for ``policy="conflate"``.
+
+        Returns:
+            How many sessions it goes to.
+
+        Raises:
+            BlockingIOError: Far more waits to be sent than may: see ``engine.has_room``.
+            InvalidState: The engine has stopped.
+            PermissionError: It may not: see :meth:`may_publish`.
+            ValueError: It is no topic; the text says what is wrong and where.
+        """
+
     @property
     def topics(self) -> list[str]:
         """What it subscribes to, in no order."""
 
+    def _set_reading(self, reads: bool) -> None: ...
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the session, after everything that was sent to it before. Again, or after its end: nothing.
 
@@ -936,6 +1060,25 @@ class Session:
         Raises:
             ProtocolError: The code must not be sent, or the reason is too long.
         """
+
+@final
+class Sent:
+    """What :meth:`Session.send` returns: true if there is room for more, and to be awaited for it.
+
+    Awaited, it is whether there is: ``False`` says that the session has ended.
+    """
+
+    def __bool__(self) -> bool: ...
+    def __await__(self) -> Generator[Any, None, bool]: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> None: ...
+
+@final
+class RoomBell:
+    """A descriptor that is readable once there may be room."""
+
+    def fileno(self) -> int: ...
+    def silence(self) -> None: ...
 
 @final
 class Connected:
@@ -985,6 +1128,43 @@ class Disconnected:
     @property
     def failure(self) -> str | None: ...
 
+@final
+class EngineLimits:
+    """How many clients of an engine there may be, and what they may send."""
+
+    def __new__(
+        cls,
+        *,
+        max_connections: int | None,
+        max_pending: int,
+        max_connections_per_address: int | None,
+        connections_per_second_per_address: float | None,
+        connection_burst_per_address: float | None,
+        max_sessions_per_user: int | None,
+        retry_after: float,
+        proxy_protocol: Sequence[str],
+        trusted_proxies: Sequence[str],
+        forwarded_header: str,
+        max_messages_per_second: float | None,
+        message_burst: float | None,
+        max_bytes_per_second: float | None,
+        byte_burst: float | None,
+        rate_policy: str,
+        topics_by_default: str,
+    ) -> EngineLimits: ...
+
+@disjoint_base
+class NativePublisher:
+    """Base of :class:`wirespeed.engine.Publisher`."""
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+    def _open(self, url: str, prefix: str, limit: int) -> None: ...
+    def _publish(self, to: str | None, message: str | Buffer, text: bool | None, key: str | None) -> bool: ...
+    def _wait_for_room(self, size: int, timeout: float | None) -> bool: ...
+    def _flush(self, timeout: float | None) -> int | None: ...
+    def _close(self) -> None: ...
+    def _status(self) -> dict[str, Any]: ...
+
 @disjoint_base
 class NativeEngine:
     """Base of :class:`wirespeed.engine.Engine`."""
@@ -1000,6 +1180,7 @@ class NativeEngine:
         subprotocols: Sequence[str],
         compression: bool,
         max_size: int | None,
+        max_fragments: int | None,
         open_timeout: float,
         ping_interval: float | None,
         ping_timeout: float | None,
@@ -1010,8 +1191,11 @@ class NativeEngine:
         max_subscriptions: int,
         max_events: int,
         max_event_bytes: int,
-        max_connections: int | None,
+        limits: EngineLimits,
     ) -> None: ...
+    def _set_broker(self, url: str, prefix: str, limit: int, policy: str) -> None: ...
+    def _broker_status(self) -> dict[str, Any] | None: ...
+    def _broker_notices(self) -> list[tuple[str, int, str]]: ...
     def _route(self, path: str, role: str) -> None: ...
     def start(self) -> None: ...
     @property
@@ -1024,7 +1208,6 @@ class NativeEngine:
 
     def _take(self, max_events: int, timeout: float | None) -> list[Connected | Message | Disconnected] | None: ...
     def _bell(self) -> int: ...
-    def _silence(self) -> None: ...
     def broadcast(self, message: str | Buffer, *, text: bool | None = None, exclude: Session | None = None) -> bool:
         """Send a message to all sessions that are open. It is encoded once.
 
@@ -1049,8 +1232,10 @@ class NativeEngine:
         text: bool | None = None,
         exclude: Session | None = None,
         key: str | None = None,
-    ) -> int:
-        """Send a message to the sessions that subscribe to a topic. It is encoded once; from any thread.
+    ) -> Published:
+        """Send a message to the sessions that subscribe to a topic, on all engines of the broker, if there is one.
+
+        It is encoded once; from any thread.
 
         Args:
             topic: Its name, without wildcards.
@@ -1061,10 +1246,12 @@ class NativeEngine:
                 waits for.
 
         Returns:
-            How many sessions it goes to.
+            How many sessions of this engine it goes to; it has an attribute ``forwarded``, whether the queue to the
+            broker has taken it.
 
         Raises:
-            BlockingIOError: Far more waits to be sent than may: see :attr:`has_room`.
+            BlockingIOError: Far more waits to be sent than may: see :attr:`has_room`; or there is no room in the queue
+                to the broker, with ``broker_policy="raise"``.
             InvalidState: The engine has stopped.
             ValueError: It is no topic; the text says what is wrong and where.
         """
@@ -1072,26 +1259,82 @@ class NativeEngine:
     def subscribers(self, topic: str) -> int:
         """Return how many sessions subscribe to a topic, by its name or by wildcards."""
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there is room for more to be sent: whoever can wait should, if not."""
+    def has_room(self, topic: str | None = None) -> bool:
+        """Tell whether there is room for more.
 
-    def wait_for_room(self, timeout: float | None = None) -> bool:
-        """Wait until there is room for more to be sent.
+        There is none while much of what was sent has yet to reach clients that read: to those who subscribe to the
+        topic, or, without one, to everybody. Who does not read, or far slower than the others, is not waited for.
 
         Args:
-            timeout: Seconds; ``None``: any time.
-
-        Returns:
-            Whether there is.
+            topic: A topic, without wildcards.
 
         Raises:
             InvalidState: The engine has stopped.
+            ValueError: It is no topic.
         """
 
+    def wait_for_room(self, topic: str | None = None, timeout: float | None = None) -> bool:
+        """Wait for that. Other threads go on meanwhile.
+
+        Args:
+            topic: As for :meth:`has_room`.
+            timeout: Seconds; ``None``: any time.
+
+        Returns:
+            Whether there is room.
+
+        Raises:
+            InvalidState: The engine has stopped.
+            ValueError: It is no topic.
+        """
+
+    def _room_bell(self) -> RoomBell: ...
+    def _room_key(self) -> int: ...
     def _drain(self, code: int = 1001, reason: str = "") -> None: ...
     def stop(self) -> None:
         """End everything now, and wait for the threads. Again, or before the start: nothing."""
 
-    def stats(self) -> dict[str, int]:
-        """Return counters by name."""
+    def _operate(self, settings: EngineSettings) -> None: ...
+    def _renew(
+        self,
+        cert: tuple[str | None, bytes],
+        key: tuple[str | None, bytes],
+        client_ca: Sequence[tuple[str | None, bytes]],
+        alpn: Sequence[bytes],
+        min_version: str | None,
+        max_version: str | None,
+    ) -> None: ...
+    def _set_tls(self, tls: ServerTLS) -> None: ...
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where ``metrics`` is; ``None`` without."""
+
+    def _begin_drain(self, timeout: float, batch: int, notice: float, code: int, reason: str) -> NativeDraining: ...
+    def _logs(self) -> NativeLogs: ...
+    def metrics(self) -> str:
+        """Return what :meth:`stats` does as text, in the format that Prometheus reads (OpenMetrics 1.0)."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures by name; those of each thread under ``workers``.
+
+        Durations, ``loop_lag`` and ``publish_latency``, are dictionaries: how many were measured as ``count``, their
+        sum as ``seconds``, as ``p50``, ``p99`` and ``p999`` a bound that so many of them do not exceed, and as
+        ``buckets`` how many there were up to each bound, in seconds, and above the one before; the last has none.
+        """
+
+@final
+class NativeDraining:
+    """An engine that ends, a step at a time."""
+
+    def step(self) -> float | None: ...
+    @property
+    def drained(self) -> tuple[int, int]: ...
+
+@final
+class NativeLogs:
+    """What an engine has to be logged."""
+
+    def bell(self) -> int: ...
+    def take(self) -> list[tuple[int, str, int]]: ...
+    @property
+    def has_left_out(self) -> bool: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["ConnectOptions", "DeflateOptions", "SharedSettings", "Stats"]
+__all__ = ["ConnectOptions", "DeflateOptions", "EngineSettings", "SharedSettings", "Stats"]
 
 
 class DeflateOptions(TypedDict):
@@ -43,6 +43,21 @@ class ConnectOptions(SharedSettings):
     user_agent: str | None
     authorization: str | None
     headers: list[tuple[str, str]]
+
+
+class EngineSettings(TypedDict):
+    """What an engine answers over HTTP, and how it ends."""
+
+    health: str | None
+    ready: str | None
+    metrics: tuple[str, int] | None
+    metrics_path: str | None
+    metrics_token: str | None
+    page: str | None
+    stuck_after: float
+    handover: str | None
+    drain_timeout: float
+    drain_batch: int
 
 
 class Stats(TypedDict):

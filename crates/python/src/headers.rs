@@ -123,7 +123,8 @@ fn make_response<'py>(
     response.call1((status, reason, make_headers(py, fields)?, PyBytes::new(py, body)))
 }
 
-fn make_headers(py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Bound<'_, PyAny>> {
+/// A `wirespeed.datastructures.Headers` of what a peer has sent, which is not checked again.
+pub(crate) fn make_headers(py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Bound<'_, PyAny>> {
     static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     HEADERS.import(py, "wirespeed.datastructures", "Headers")?.call_method1("from_raw", (fields,))
 }

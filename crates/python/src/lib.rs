@@ -38,9 +38,17 @@ mod _native {
     #[pymodule_export]
     use crate::engine::auth::PyJwt;
     #[pymodule_export]
+    use crate::engine::broker::NativePublisher;
+    #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Message};
     #[pymodule_export]
     use crate::engine::handle::NativeEngine;
+    #[pymodule_export]
+    use crate::engine::limits::PyLimits;
+    #[pymodule_export]
+    use crate::engine::operations::{NativeDraining, NativeLogs};
+    #[pymodule_export]
+    use crate::engine::room::{Bell, Sent};
     #[pymodule_export]
     use crate::engine::session::PySession;
     #[pymodule_export]
@@ -49,6 +57,8 @@ mod _native {
     use crate::opening::client::ClientOpening;
     #[pymodule_export]
     use crate::opening::connected::{ConnectedSocket, accept};
+    #[pymodule_export]
+    use crate::opening::pending::PyPending;
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]

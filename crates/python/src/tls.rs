@@ -35,7 +35,7 @@ impl ServerTLS {
     }
 }
 
-fn versions(min_version: Option<&str>, max_version: Option<&str>) -> PyResult<Vec<Version>> {
+pub(crate) fn versions(min_version: Option<&str>, max_version: Option<&str>) -> PyResult<Vec<Version>> {
     match (min_version, max_version) {
         (None | Some("1.2"), None | Some("1.3")) => Ok(vec![Version::Tls12, Version::Tls13]),
         (None | Some("1.2"), Some("1.2")) => Ok(vec![Version::Tls12]),

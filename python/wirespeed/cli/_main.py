@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from .._version import __version__
 from . import _bench as bench
 from . import _connect as connect
+from . import _engine as engine
 from . import _serve as serve
 from ._status import CommandError, Status
 from ._writing import write_all
 
 __all__ = ["main"]
 
-COMMANDS = (connect, serve, bench)
+COMMANDS = (connect, serve, engine, bench)
 """Modules with ``add_parser(subparsers)``, which sets ``run`` to a function of the arguments that returns a status."""
 
 

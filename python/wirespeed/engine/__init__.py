@@ -14,7 +14,23 @@ interpreter. Python gets lists of events, each list for one turn of the interpre
 
 from __future__ import annotations
 
-from .._native import JWT, Connected, Disconnected, Message, Session
+from .._native import JWT, Connected, Disconnected, Message, Sent, Session
+from ._broker import BrokerEvent, BrokerStatus, Published, Publisher
 from ._engine import Engine, Event
+from ._operations import Drained
 
-__all__ = ["JWT", "Connected", "Disconnected", "Engine", "Event", "Message", "Session"]
+__all__ = [
+    "JWT",
+    "BrokerEvent",
+    "BrokerStatus",
+    "Connected",
+    "Disconnected",
+    "Drained",
+    "Engine",
+    "Event",
+    "Message",
+    "Published",
+    "Publisher",
+    "Sent",
+    "Session",
+]

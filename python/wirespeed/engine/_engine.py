@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import inspect
 import os
+import socket
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from .._native import Connected, Disconnected, Message, NativeEngine
+from .._native import Connected, Disconnected, EngineLimits, Message
+from .._options.common import check_subprotocols, check_type
 from .._options.server import native_server_tls
-from ._handlers import Handlers, Lanes, Pool
+from ._arguments import check_count, checked_seconds
+from ._broker import BrokerEvent, BrokerPolicy, BrokerStatus
+from ._handlers import TURN, Handlers, Lanes, Pool
+from ._operations import Operations
+from ._rooms import wait_for_engine
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,10 +33,16 @@ Event: TypeAlias = Connected | Message | Disconnected
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
+MAX_THREADS = 4096
+"""Threads that may call handlers."""
+
+MAX_WORKERS = 256
+"""Threads that an engine may have."""
+
 Policy: TypeAlias = Literal["disconnect", "drop_oldest", "drop_newest", "conflate"]
 
 
-class Engine(NativeEngine):
+class Engine(Operations):
     """A WebSocket server of many threads.
 
     It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. ``with`` and
@@ -43,13 +55,14 @@ class Engine(NativeEngine):
         ssl: TLS settings with certificate and key; the default is not to encrypt.
         auth: Who clients are, by their tokens: whoever has no good one is answered with 401 or 403. The default is to
             let in everybody.
-        workers: Threads that serve; 0, the default, is one for each core.
+        workers: Threads that serve, 256 at most; 0, the default, is one for each core.
         origins: Whose pages may connect, as browsers write it: ``["https://example.com"]``; ``["*"]``: all. The
             default is those of the host that the request names. Clients that send no Origin are no browsers, and may
             connect.
         subprotocols: Subprotocols, the preferred one first: the first that the client offers is chosen.
         compression: Whether permessage-deflate is accepted. The default is not to: it costs memory and time.
         max_size: Bytes of the largest message that a client may send, 1 MiB by default; ``None``: no limit.
+        max_fragments: Frames that it may split one message into, 4,096 by default; ``None``: no limit.
         open_timeout: Seconds that a client may take from its connection to its session, 10 by default.
         ping_interval: Seconds between pings, 20 by default; ``None``: none are sent.
         ping_timeout: Seconds that a pong may take, 20 by default; ``None``: any time.
@@ -57,14 +70,58 @@ class Engine(NativeEngine):
         outbox_limit: Bytes that may wait for one session, 1 MiB by default.
         policy: What becomes of what is more: ``"disconnect"``, the default, ends the session with code 1013;
             ``"drop_oldest"`` and ``"drop_newest"`` drop messages, ``"conflate"`` the one with the same key.
-        mailbox_limit: Bytes of what is sent that may wait for one thread, 4 MiB by default: then there is no room, and
-            at four times that whoever does not wait is refused.
+        mailbox_limit: Bytes of what is sent that may wait for one thread, 16 MiB by default: whoever sends more is
+            refused. There is no room, for those who ask, from an eighth of ``outbox_limit`` on.
         max_subscriptions: Topics and patterns that one session may subscribe to, 1,024 by default.
         max_events: Events that may wait to be taken, 65,536 by default: while there are more, nothing is read.
         max_event_bytes: The same in bytes of their messages, 64 MiB by default.
-        max_connections: Clients at most; the default is as many as there are descriptors.
+        health: Whether ``/health`` and ``/ready`` are answered over HTTP, to who asks for no WebSocket; or their two
+            paths.
+        metrics: Address and port where ``/metrics`` is answered, for Prometheus, and the two above.
+        metrics_path: A path for the metrics where clients connect; the default is none: they tell strangers.
+        metrics_token: What ``Authorization: Bearer`` must say for them, wherever they are.
+        page: The token of the live page at ``/_wirespeed/``; the default is that there is none.
+        handover: A Unix socket by which the next engine gets the listeners of this one, so that nobody is refused
+            while a service restarts: this one drains then. Whoever is at it when this engine starts gives it his.
+        drain_timeout: Seconds that an end takes at most, 30 by default: see :meth:`drain`.
+        drain_batch: Sessions that are closed at once then, 100 by default.
+        max_connections: Sessions at most; the default is as many as there are descriptors. Who is one too many is
+            answered with 503 and ``Retry-After``.
+        max_pending: Clients whose request is awaited for longer than a second, 1,024 by default: of more, the one goes
+            that was silent longest, of the address that has most.
+        max_connections_per_address: Sessions of one address, of IPv6 of its first 64 bits; of more, each is answered
+            with 429 and ``Retry-After``. The default is no limit.
+        connections_per_second_per_address: New connections of one address, likewise.
+        connection_burst_per_address: How many of them may come at once; the default is one second's worth.
+        max_sessions_per_user: Sessions of one user, by the ``sub`` of their tokens, likewise.
+        retry_after: Seconds that those are told to wait, 5 by default, where no rate says how many.
+        proxy_protocol: Networks whose connections begin with a PROXY header, of version 1 or 2: ``["10.0.0.0/8"]``;
+            ``"unix"`` in it stands for the Unix socket. ``True``: those of ``trusted_proxies``. A connection from there
+            without one is closed. :attr:`Session.remote_address` and all limits go by what it says.
+        trusted_proxies: Networks of proxies whose header says for whom they speak, likewise: of all that it names, the
+            last one that is in none of these networks.
+        forwarded_header: Which header that is: ``"x-forwarded-for"``, the default, or ``"forwarded"`` (RFC 7239). It
+            must be the one that the proxies write; clients may have sent the other.
+        max_messages_per_second: Messages that one session may send; the default is any number.
+        message_burst: How many of them at once; the default is one second's worth.
+        max_bytes_per_second: The same in bytes of their payloads.
+        byte_burst: How many of them at once. A larger message is not too large, but counts against the next ones.
+        rate_policy: What becomes of more: ``"delay"``, the default, reads them later, so that nothing is lost and the
+            client cannot send on; ``"drop"`` drops them; ``"disconnect"`` ends the session with code 1008.
+        topics_by_default: What sessions may subscribe to and publish on where their token does not say, or without
+            one: ``"all"``, the default, or ``"none"``, for :meth:`Session.allow` to add to.
+        broker: What connects this engine with others: ``"nats://host:4222"``, ``"redis://host:6379"``,
+            ``"redis+sentinel://host:26379/name"``, ``"redis+cluster://host:6379"`` or, within this process,
+            ``"memory://name"``; with ``user:password@`` before the host, and TLS as ``tls://``, ``rediss://``. What is
+            published and broadcast here reaches the sessions of all. The default is none.
+        broker_prefix: Before the names of topics at the broker, with a dot between: for those who share it.
+        broker_limit: Bytes that may wait to be sent to the broker, 16 MiB by default.
+        broker_policy: What becomes of what is more, while sessions of this engine get everything: ``"drop_newest"``,
+            the default, and ``"drop_oldest"`` drop messages and count them; ``"raise"`` raises ``BlockingIOError``, and
+            nobody gets the message.
 
     Raises:
+        TypeError: An argument has a wrong type; the text names it.
         ValueError: An argument is not valid; the text names it.
     """
 
@@ -81,18 +138,72 @@ class Engine(NativeEngine):
         subprotocols: Sequence[str] = (),
         compression: bool = False,
         max_size: int | None = 2**20,
+        max_fragments: int | None = 4096,
         open_timeout: float = 10,
         ping_interval: float | None = 20,
         ping_timeout: float | None = 20,
         close_timeout: float = 10,
         outbox_limit: int = 2**20,
         policy: Policy = "disconnect",
-        mailbox_limit: int = 4 * 2**20,
+        mailbox_limit: int = 16 * 2**20,
         max_subscriptions: int = 1024,
         max_events: int = 65_536,
         max_event_bytes: int = 64 * 2**20,
         max_connections: int | None = None,
+        health: bool | tuple[str, str] = True,
+        metrics: tuple[str, int] | None = None,
+        metrics_path: str | None = None,
+        metrics_token: str | None = None,
+        page: str | None = None,
+        handover: str | os.PathLike[str] | None = None,
+        drain_timeout: float = 30,
+        drain_batch: int = 100,
+        max_pending: int = 1024,
+        max_connections_per_address: int | None = None,
+        connections_per_second_per_address: float | None = None,
+        connection_burst_per_address: float | None = None,
+        max_sessions_per_user: int | None = None,
+        retry_after: float = 5,
+        proxy_protocol: bool | Sequence[str] = False,
+        trusted_proxies: Sequence[str] = (),
+        forwarded_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for",
+        max_messages_per_second: float | None = None,
+        message_burst: float | None = None,
+        max_bytes_per_second: float | None = None,
+        byte_burst: float | None = None,
+        rate_policy: Literal["delay", "drop", "disconnect"] = "delay",
+        topics_by_default: Literal["all", "none"] = "all",
+        broker: str | None = None,
+        broker_prefix: str = "",
+        broker_limit: int = 16 * 2**20,
+        broker_policy: BrokerPolicy = "drop_newest",
     ) -> None:
+        check_type("host", host, str, "a str")
+        check_type("path", path, (str, os.PathLike), "a path")
+        check_count("port", port, 0, 65_535)
+        check_count("workers", workers, 0, MAX_WORKERS)
+        check_subprotocols(subprotocols)
+        check_count("outbox_limit", outbox_limit)
+        check_count("mailbox_limit", mailbox_limit)
+        check_count("max_subscriptions", max_subscriptions, 0)
+        check_count("max_events", max_events)
+        check_count("max_event_bytes", max_event_bytes)
+        check_count("max_pending", max_pending)
+        check_count("drain_batch", drain_batch)
+        if max_size is not None:
+            check_count("max_size", max_size, 0)
+        if max_fragments is not None:
+            check_count("max_fragments", max_fragments, 1, 2**32 - 1)
+        if max_connections is not None:
+            check_count("max_connections", max_connections)
+        if max_connections_per_address is not None:
+            check_count("max_connections_per_address", max_connections_per_address)
+        if max_sessions_per_user is not None:
+            check_count("max_sessions_per_user", max_sessions_per_user)
+        if ping_interval is not None:
+            ping_interval = checked_seconds("ping_interval", ping_interval, zero=False)
+        if ping_timeout is not None:
+            ping_timeout = checked_seconds("ping_timeout", ping_timeout, zero=False)
         native = None if ssl is None else native_server_tls(ssl)
         listen: list[tuple[str | None, int, str | None, ServerTLS | None]] = []
         if host is not None:
@@ -101,6 +212,13 @@ class Engine(NativeEngine):
             listen.append((None, 0, os.fspath(path), native))
         if not listen:
             raise ValueError("an engine needs a host, a path, or both to listen at")
+        if isinstance(proxy_protocol, bool):
+            if proxy_protocol and not trusted_proxies:
+                raise ValueError("proxy_protocol=True needs trusted_proxies, or name the networks")
+            proxy_protocol = trusted_proxies if proxy_protocol else ()
+        for name, networks in ("proxy_protocol", proxy_protocol), ("trusted_proxies", trusted_proxies):
+            if isinstance(networks, str):
+                raise TypeError(f"{name} must be a list of networks, not str")
         self._configure(
             listen,
             auth=auth,
@@ -109,22 +227,53 @@ class Engine(NativeEngine):
             subprotocols=subprotocols,
             compression=compression,
             max_size=max_size,
-            open_timeout=open_timeout,
+            max_fragments=max_fragments,
+            open_timeout=checked_seconds("open_timeout", open_timeout, zero=False),
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
-            close_timeout=close_timeout,
+            close_timeout=checked_seconds("close_timeout", close_timeout),
             outbox_limit=outbox_limit,
             policy=policy,
             mailbox_limit=mailbox_limit,
             max_subscriptions=max_subscriptions,
             max_events=max_events,
             max_event_bytes=max_event_bytes,
-            max_connections=max_connections,
+            limits=EngineLimits(
+                max_connections=max_connections,
+                max_pending=max_pending,
+                max_connections_per_address=max_connections_per_address,
+                connections_per_second_per_address=connections_per_second_per_address,
+                connection_burst_per_address=connection_burst_per_address,
+                max_sessions_per_user=max_sessions_per_user,
+                retry_after=checked_seconds("retry_after", retry_after),
+                proxy_protocol=proxy_protocol,
+                trusted_proxies=trusted_proxies,
+                forwarded_header=forwarded_header,
+                max_messages_per_second=max_messages_per_second,
+                message_burst=message_burst,
+                max_bytes_per_second=max_bytes_per_second,
+                byte_burst=byte_burst,
+                rate_policy=rate_policy,
+                topics_by_default=topics_by_default,
+            ),
         )
+        self._set_up_operations(
+            ssl,
+            health=health,
+            metrics=metrics,
+            metrics_path=metrics_path,
+            metrics_token=metrics_token,
+            page=page,
+            handover=handover,
+            drain_timeout=checked_seconds("drain_timeout", drain_timeout),
+            drain_batch=drain_batch,
+        )
+        self._brokered = broker is not None
+        if broker is not None:
+            self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
         self._routed = False
         self._started = False
         self._handlers = Handlers()
-        self._logger = logging.getLogger("wirespeed.engine")
 
     def echo(self, path: str) -> None:
         """Answer the messages at a path with themselves, without Python.
@@ -159,11 +308,14 @@ class Engine(NativeEngine):
             RuntimeError: It has started before.
         """
         if not self._routed:
-            self._route("/", "events")
-            self._route("/{*rest}", "events")
+            for path in ("/", "/{*rest}"):
+                # Not where there is an echo.
+                with contextlib.suppress(ValueError):
+                    self._route(path, "events")
             self._routed = True
         super().start()
         self._started = True
+        self._begin_logging()
 
     def __enter__(self) -> Self:
         self.start()
@@ -198,7 +350,44 @@ class Engine(NativeEngine):
         self._handlers.set("disconnect", handler)
         return handler
 
-    async def serve(self, *, max_handlers: int = 1000) -> None:
+    def on_broker(self, handler: Handler) -> Handler:
+        """Have a function called with what happens to the broker, a :class:`BrokerEvent`; a decorator.
+
+        By whoever takes this engine's events: :meth:`run`, :meth:`serve`, or an iteration over the batches, of which
+        only ``async for`` has a use for a coroutine function.
+        """
+        self._handlers.set("broker", handler)
+        return handler
+
+    @property
+    def broker_status(self) -> BrokerStatus | None:
+        """How it stands with the broker; ``None``: there is none."""
+        status = self._broker_status()
+        return None if status is None else BrokerStatus(**status)
+
+    def _tell_broker(self) -> list[Any]:
+        # What the handler returns for each, also without one: they are not told again.
+        results = []
+        for notice in self._broker_notices():
+            event = BrokerEvent(*notice)
+            result = None
+            try:
+                if self._handlers.broker is not None:
+                    result = self._handlers.broker(event)
+            except Exception:
+                self._logger.exception("the handler of %r has failed", event)
+            results.append(result)
+        return results
+
+    async def _tell_broker_and_wait(self) -> None:
+        for result in self._tell_broker() if self._brokered else ():
+            if inspect.isawaitable(result):
+                try:
+                    await result
+                except Exception:
+                    self._logger.exception("the handler of what happens to the broker has failed")
+
+    async def serve(self, *, max_handlers: int = 1000, signals: bool = True) -> None:
         """Call the handlers, on this event loop, until the engine is stopped; start it if it has not started.
 
         Those of one session are called one after the other, in order; a handler that raises is logged, and its session
@@ -207,25 +396,29 @@ class Engine(NativeEngine):
         Args:
             max_handlers: Handlers that may be under way or due, 1,000 by default: while there are more, no events are
                 taken, and in the end nothing is read.
+            signals: Whether SIGTERM drains the engine, where the loop runs in the main thread.
 
         Raises:
             RuntimeError: There are no handlers.
+            ValueError: ``max_handlers`` is less than 1.
         """
         self._check_handlers()
+        check_count("max_handlers", max_handlers)
         if not self._started:
             self.start()
         lanes = Lanes(self._handlers, self._logger, max_handlers)
         try:
-            async with contextlib.aclosing(self.__aiter__()) as batches:
+            async with self._drained_by_sigterm(signals), contextlib.aclosing(self.__aiter__()) as batches:
                 async for batch in batches:
                     await lanes.handle(batch)
             await lanes.finish()
-        except asyncio.CancelledError:
+        except BaseException:
+            # Nobody would take its events any more.
             await asyncio.get_running_loop().run_in_executor(None, self.stop)
             await lanes.cancel()
             raise
 
-    def run(self, *, threads: int = 0) -> None:
+    def run(self, *, threads: int = 0, signals: bool = True) -> None:
         """Call the handlers until the engine is stopped or interrupted; start it if it has not started.
 
         With a coroutine function among them it is :meth:`serve` on an event loop of its own.
@@ -233,30 +426,51 @@ class Engine(NativeEngine):
         Args:
             threads: Threads that call the handlers, those of one session one after the other, in order; 0, the default:
                 this one calls them all.
+            signals: Whether SIGTERM drains the engine, where this is the main thread; a second one stops it.
 
         Raises:
             RuntimeError: There are no handlers.
-            ValueError: Coroutine functions do not run on threads.
+            ValueError: There cannot be so many threads, or coroutine functions do not run on threads.
         """
         self._check_handlers()
+        check_count("threads", threads, 0, MAX_THREADS)
         if self._handlers.awaits:
             if threads:
                 raise ValueError("threads: handlers that are coroutine functions run on an event loop")
-            asyncio.run(self.serve())
+            asyncio.run(self.serve(signals=signals))
             return
         if not self._started:
             self.start()
         pool = Pool(self._handlers, self._logger, threads)
         try:
-            for batch in self.batches():
-                pool.handle(batch)
+            with self.draining_on_sigterm(signals):
+                for batch in self.batches():
+                    pool.handle(batch)
+                    del batch
         finally:
             self.stop()
             pool.finish()
 
+    @property
+    def has_handlers(self) -> bool:
+        """Whether there are handlers for :meth:`run` and :meth:`serve`."""
+        return bool(self._handlers)
+
     def _check_handlers(self) -> None:
         if not self._handlers:
             raise RuntimeError("there are no handlers: use engine.on_message, or iterate over engine.batches()")
+
+    async def room(self, topic: str | None = None) -> None:
+        """Wait, on an event loop, until there is room for what is published to a topic, or sent to everybody.
+
+        Args:
+            topic: As for :meth:`has_room`.
+
+        Raises:
+            InvalidState: The engine has stopped.
+            ValueError: It is no topic.
+        """
+        await wait_for_engine(self, topic)
 
     def batches(self, *, max_events: int = 1024, timeout: float | None = None) -> Iterator[list[Event]]:
         """Iterate over what happens, in lists, until the engine is stopped.
@@ -269,23 +483,43 @@ class Engine(NativeEngine):
 
         Raises:
             RuntimeError: The engine has not started.
+            ValueError: ``max_events`` is less than 1, or ``timeout`` is negative.
         """
+        check_count("max_events", max_events)
+        if timeout is not None:
+            timeout = checked_seconds("timeout", timeout)
+        if inspect.iscoroutinefunction(self._handlers.broker):
+            raise RuntimeError("on_broker has a coroutine function: use `async for batch in engine`")
         while (batch := self._take(max_events, timeout)) is not None:
-            yield batch
+            told = self._brokered and bool(self._tell_broker())
+            # What has happened to the broker ends the wait too.
+            if batch or (timeout is not None and not told):
+                yield batch
+            del batch  # nothing of it is kept while waiting
 
     async def __aiter__(self) -> AsyncGenerator[list[Event], None]:
         """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped. By one task."""
         loop = asyncio.get_running_loop()
-        bell = self._bell()
+        # Its own: that of one before, which is closed when the loop gets to it, may still be watched.
+        bell = socket.socket(fileno=self._bell())
         rung: asyncio.Event = asyncio.Event()
         loop.add_reader(bell, rung.set)
+        turned = loop.time()
         try:
             while (batch := self._take(1024, 0)) is not None:
                 if batch:
+                    await self._tell_broker_and_wait()
                     yield batch
+                    if loop.time() - turned > TURN:
+                        # Under a flood nothing here waits for anything else, and the loop has others.
+                        await asyncio.sleep(0)
+                        turned = loop.time()
                     continue
                 rung.clear()
-                self._silence()
+                with contextlib.suppress(BlockingIOError):
+                    while len(bell.recv(64)) == 64:
+                        pass
+                await self._tell_broker_and_wait()
                 # What came between the look and now has rung before.
                 batch = self._take(1024, 0)
                 if batch is None:
@@ -294,5 +528,7 @@ class Engine(NativeEngine):
                     yield batch
                 else:
                     await rung.wait()
+                    turned = loop.time()
         finally:
             loop.remove_reader(bell)
+            bell.close()

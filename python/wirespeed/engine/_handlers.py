@@ -18,14 +18,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._native import Connected, Message, Session
+from ..exceptions import InvalidState
 
 if TYPE_CHECKING:
+    from ._broker import BrokerEvent
     from ._engine import Event
 
-__all__ = ["Handlers", "Lanes", "Pool"]
+__all__ = ["TURN", "Handlers", "Lanes", "Pool"]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
+
+# Events of one session that may wait behind its handler, at most: then it is not read.
+MOST_OF_ONE = 256
+
+# Seconds after which an event loop has a turn, whatever else there is to handle.
+TURN = 0.002
 
 # Python 3.12 runs a task to its first suspension at once: most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
@@ -38,12 +46,14 @@ class Handlers:
         connect: Called with a session.
         message: Called with a session and a message.
         disconnect: Called with a session, the close code and the reason.
+        broker: Called with what happens to the broker.
     """
 
     def __init__(self) -> None:
         self.connect: Callable[[Session], Any] | None = None
         self.message: Callable[[Session, Any], Any] | None = None
         self.disconnect: Callable[[Session, int, str], Any] | None = None
+        self.broker: Callable[[BrokerEvent], Any] | None = None
 
     def set(self, name: str, handler: Callable[..., Any]) -> None:
         """Set one.
@@ -64,7 +74,8 @@ class Handlers:
     @property
     def awaits(self) -> bool:
         """Whether any of them is a coroutine function."""
-        return any(inspect.iscoroutinefunction(handler) for handler in (self.connect, self.message, self.disconnect))
+        handlers = (self.connect, self.message, self.disconnect, self.broker)
+        return any(inspect.iscoroutinefunction(handler) for handler in handlers)
 
     def call(self, event: Event) -> Any:
         """Call the one for an event; what it returns, which may be to be awaited."""
@@ -77,8 +88,47 @@ class Handlers:
 
 def failed(logger: logging.Logger, event: Event) -> None:
     """Say that a handler has raised, and end its session."""
+    if isinstance(sys.exc_info()[1], InvalidState) and not event.session.is_open:
+        # It has sent to a client that left meanwhile: any may do so, at any time.
+        logger.debug("%r ended before the handler of %s", event.session, type(event).__name__)
+        return
     logger.exception("the handler of %s for %r has failed", type(event).__name__, event.session)
     event.session.close(INTERNAL_ERROR, "internal error")
+
+
+class Lane(collections.deque["Event"]):
+    """What comes next for a session whose handler is under way.
+
+    A session of which more waits than its share is no longer read, and what waits does not count among what is due: a
+    handler that is slow, or never returns, holds up its own client only.
+
+    Attributes:
+        stopped: The session is not read at present.
+    """
+
+    stopped = False
+
+    def add(self, event: Event, share: int) -> int:
+        """Add an event; by how many more is due."""
+        self.append(event)
+        if self.stopped:
+            return 0
+        if len(self) < share:
+            return 1
+        self.stopped = True
+        event.session._set_reading(False)
+        return 1 - len(self)
+
+    def take(self, share: int) -> tuple[Event, int]:
+        """Take the next event; by how many more is due."""
+        event = self.popleft()
+        if not self.stopped:
+            return event, -1
+        if len(self) > share // 2:
+            return event, 0
+        self.stopped = False
+        event.session._set_reading(True)
+        return event, len(self)
 
 
 class Lanes:
@@ -94,34 +144,42 @@ class Lanes:
         self._handlers = handlers
         self._logger = logger
         self._most = most
+        self._share = max(1, min(MOST_OF_ONE, most // 4))
         self._loop = asyncio.get_running_loop()
         # Of sessions whose handler is under way: what comes next.
-        self._lanes: dict[Session, collections.deque[Event]] = {}
+        self._lanes: dict[Session, Lane] = {}
+        # Events in lanes whose sessions are read.
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
+        # Who is cancelled is to end.
+        self._over = False
 
     async def handle(self, batch: list[Event]) -> None:
-        """Handle a batch; return when there is room for another."""
+        """Handle a batch; return when all of it is under way or due."""
+        due = self._loop.time() + TURN
         for event in batch:
+            if self._loop.time() > due:
+                # Handlers that do not wait leave the loop no turn; there are others that want one.
+                await asyncio.sleep(0)
+                due = self._loop.time() + TURN
+            while len(self._lanes) + self._waiting >= self._most:
+                self._room.clear()
+                await self._room.wait()
             lane = self._lanes.get(event.session)
             if lane is not None:
-                lane.append(event)
-                self._waiting += 1
+                self._waiting += lane.add(event, self._share)
                 continue
             try:
                 pending = self._handlers.call(event)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 failed(self._logger, event)
                 continue
             if pending is not None and inspect.isawaitable(pending):
                 self._begin(event, pending)
-        while len(self._lanes) + self._waiting >= self._most:
-            self._room.clear()
-            await self._room.wait()
 
     def _begin(self, event: Event, pending: Any) -> None:
-        self._lanes[event.session] = collections.deque()
+        self._lanes[event.session] = Lane()
         task = asyncio.Task(self._go_on(event, pending), loop=self._loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
@@ -134,21 +192,26 @@ class Lanes:
                 try:
                     if pending is not None and inspect.isawaitable(pending):
                         await pending
+                except asyncio.CancelledError:
+                    if self._over:
+                        raise
+                    # Of something that it has awaited, or by somebody else: for those behind it that is a failure.
+                    failed(self._logger, event)
                 except Exception:
                     failed(self._logger, event)
                 if not lane:
                     return
-                event = lane.popleft()
-                self._waiting -= 1
+                event, change = lane.take(self._share)
+                self._waiting += change
                 self._look_for_room()
                 pending = None
                 try:
                     pending = self._handlers.call(event)
-                except Exception:
+                except (Exception, asyncio.CancelledError):
                     failed(self._logger, event)
         finally:
             # Cancelled, what waits behind it is not handled either.
-            self._waiting -= len(lane)
+            self._waiting -= 0 if lane.stopped else len(lane)
             del self._lanes[event.session]
             self._look_for_room()
 
@@ -163,6 +226,7 @@ class Lanes:
 
     async def cancel(self) -> None:
         """Cancel what is under way, and wait for it."""
+        self._over = True
         for task in self._tasks:
             task.cancel()
         await self.finish()
@@ -180,10 +244,12 @@ class Pool:
     def __init__(self, handlers: Handlers, logger: logging.Logger, threads: int) -> None:
         self._handlers = handlers
         self._logger = logger
-        self._lanes: dict[Session, collections.deque[Event]] = {}
-        self._lock = threading.Lock()
-        # So that a slow handler stops the reading, and not the memory.
-        self._room = threading.Semaphore(max(64 * threads, 1))
+        self._lanes: dict[Session, Lane] = {}
+        # Events that are due, but for those of sessions that are not read: so that slow handlers stop the reading.
+        self._due = 0
+        self._most = 64 * threads
+        self._share = 16
+        self._room = threading.Condition()
         self._executor = concurrent.futures.ThreadPoolExecutor(threads, "wirespeed-handler") if threads else None
 
     def handle(self, batch: list[Event]) -> None:
@@ -193,13 +259,14 @@ class Pool:
                 self._call(event)
             return
         for event in batch:
-            self._room.acquire()
-            with self._lock:
+            with self._room:
+                self._room.wait_for(lambda: self._due < self._most)
                 lane = self._lanes.get(event.session)
                 if lane is not None:
-                    lane.append(event)
+                    self._due += lane.add(event, self._share)
                     continue
-                self._lanes[event.session] = collections.deque()
+                self._lanes[event.session] = Lane()
+                self._due += 1
             self._executor.submit(self._go_on, event)
 
     def _call(self, event: Event) -> None:
@@ -210,14 +277,22 @@ class Pool:
 
     def _go_on(self, event: Event) -> None:
         while True:
-            self._call(event)
-            self._room.release()
-            with self._lock:
+            try:
+                self._call(event)
+            except BaseException:
+                # Of an executor's thread, which goes on: `sys.exit()` ends no thread but the main one.
+                failed(self._logger, event)
+            with self._room:
                 lane = self._lanes[event.session]
                 if not lane:
                     del self._lanes[event.session]
+                    self._due -= 1
+                    self._room.notify()
                     return
-                event = lane.popleft()
+                # It counts for what was handled.
+                event, change = lane.take(self._share)
+                self._due += change
+                self._room.notify()
 
     def finish(self) -> None:
         """Wait for what is under way."""

@@ -7,10 +7,14 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use wirespeed_engine::auth::{Algorithm, Error, Jwt, JwtOptions, Key, Source};
 
+use super::arguments::count;
+
 /// What verifies tokens, for the engines that use it.
 #[pyclass(frozen, name = "JWT", module = "wirespeed.engine")]
 pub(crate) struct PyJwt {
     pub(crate) jwt: Arc<Jwt>,
+    /// It looks for tokens among the subprotocols.
+    pub(crate) subprotocol: bool,
 }
 
 /// A secret, or a public key as PEM.
@@ -54,9 +58,9 @@ impl PyJwt {
         previous_key_id: Option<String>,
         issuer: Option<String>,
         audience: Option<Bound<'_, PyAny>>,
-        leeway: u64,
+        leeway: i128,
         required: Option<Vec<String>>,
-        max_token: usize,
+        max_token: i128,
         cookie: Option<String>,
         header: bool,
         query: Option<String>,
@@ -81,11 +85,12 @@ impl PyJwt {
         options.previous_key_id = previous_key_id;
         options.issuer = issuer;
         options.audience = names("audience", audience)?;
-        options.leeway = leeway;
-        options.max_token = max_token;
+        options.leeway = count("leeway", leeway, 0)?;
+        options.max_token = usize::try_from(count("max_token", max_token, 1)?).unwrap_or(usize::MAX);
         if let Some(required) = required {
             options.required = required;
         }
+        let has_subprotocol = subprotocol.is_some();
         options.sources = [
             cookie.map(Source::Cookie),
             header.then_some(Source::Bearer),
@@ -100,7 +105,8 @@ impl PyJwt {
                 "there is nowhere to look for a token: header, cookie, query or subprotocol",
             ));
         }
-        Ok(Self { jwt: Arc::new(Jwt::new(options).map_err(|failed| error(&failed))?) })
+        let jwt = Jwt::new(options).map_err(|failed| error(&failed))?;
+        Ok(Self { jwt: Arc::new(jwt), subprotocol: has_subprotocol })
     }
 
     // Neither keys nor where they are.

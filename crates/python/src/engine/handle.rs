@@ -1,12 +1,11 @@
 //! The engine itself: its configuration, its events in batches, and what is told to all.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,19 +14,26 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind, Payload};
+use wirespeed_engine::auth::acl::AclOptions;
+use wirespeed_engine::broker::Took;
 use wirespeed_engine::events::{Batch, Event};
 use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Config, Engine, Listen, Origins, Place, Role, Routes, Session};
 
+use super::arguments::{deadline, seconds};
 use super::auth::PyJwt;
+use super::broker;
 use super::event::{Connected, Disconnected, Message};
-use super::session::{PySession, refused, with_message};
+use super::limits::PyLimits;
+use super::operations::{self, NativeDraining, NativeLogs};
+use super::room::{self, Bell};
+use super::session::{PySession, forked, refused, with_message};
 use crate::errors;
 use crate::payload::{self, PyPayload};
 use crate::tls::ServerTLS;
 
-/// How long a signal may wait for its handler while a thread waits for events.
-const SIGNALS: Duration = Duration::from_millis(50);
+/// How long a signal may wait for its handler while a thread waits.
+pub(super) const SIGNALS: Duration = Duration::from_millis(50);
 
 /// Host and port, or a path, and TLS.
 type At<'py> = (Option<String>, u16, Option<PathBuf>, Option<PyRef<'py, ServerTLS>>);
@@ -39,21 +45,10 @@ pub(crate) struct NativeEngine {
     routes: Mutex<Routes>,
     engine: Mutex<Option<Arc<Engine>>>,
     sessions: Mutex<HashMap<u64, Py<PySession>>>,
-    /// For an event loop: one end is readable when there is something; the other is written by workers.
-    bell: Mutex<Option<UnixStream>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn seconds(name: &str, value: Option<f64>) -> PyResult<Option<Duration>> {
-    value
-        .map(|seconds| {
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|_| PyValueError::new_err(format!("{name} must be a number of seconds from 0 up")))
-        })
-        .transpose()
 }
 
 #[pymethods]
@@ -66,12 +61,11 @@ impl NativeEngine {
             routes: Mutex::default(),
             engine: Mutex::new(None),
             sessions: Mutex::new(HashMap::new()),
-            bell: Mutex::new(None),
         }
     }
 
     /// What the constructor of the class above was given.
-    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, max_connections))]
+    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, max_fragments, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, limits))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn _configure(
         &self,
@@ -82,6 +76,7 @@ impl NativeEngine {
         subprotocols: Vec<String>,
         compression: bool,
         max_size: Option<usize>,
+        max_fragments: Option<u32>,
         open_timeout: f64,
         ping_interval: Option<f64>,
         ping_timeout: Option<f64>,
@@ -92,7 +87,7 @@ impl NativeEngine {
         max_subscriptions: usize,
         max_events: usize,
         max_event_bytes: usize,
-        max_connections: Option<usize>,
+        limits: PyRef<'_, PyLimits>,
     ) -> PyResult<()> {
         let listen = listen
             .into_iter()
@@ -109,6 +104,11 @@ impl NativeEngine {
                 Ok(Listen { at, tls: tls.map(|tls| Arc::clone(&tls.config)) })
             })
             .collect::<PyResult<Vec<_>>>()?;
+        let least =
+            [("mailbox_limit", mailbox_limit), ("max_events", max_events), ("max_event_bytes", max_event_bytes)];
+        if let Some((name, _)) = least.iter().find(|(_, limit)| *limit == 0) {
+            return Err(PyValueError::new_err(format!("{name} must be 1 or more: nothing would ever have room")));
+        }
         let policy = match policy {
             "disconnect" => Policy::Disconnect,
             "drop_oldest" => Policy::DropOldest,
@@ -120,11 +120,18 @@ impl NativeEngine {
                 )));
             }
         };
+        if subprotocols.is_empty() && auth.as_ref().is_some_and(|auth| auth.subprotocol) {
+            // RFC 6455 4.1 lets a client go on without one; the WebSockets standard of browsers does not.
+            return Err(PyValueError::new_err(
+                "subprotocols: browsers that send a token as a subprotocol fail the connection if none is chosen; \
+                 offer one beside it",
+            ));
+        }
         let config = Config {
             listen,
             auth: auth.map(|auth| Arc::clone(&auth.jwt)),
             workers,
-            limits: Limits { message_size: max_size, ..Limits::default() },
+            limits: Limits { message_size: max_size, fragments: max_fragments, ..Limits::default() },
             compression: compression.then(negotiate::Config::server),
             open_timeout: seconds("open_timeout", Some(open_timeout))?.unwrap_or_default(),
             ping_interval: seconds("ping_interval", ping_interval)?,
@@ -136,7 +143,10 @@ impl NativeEngine {
             max_subscriptions,
             max_events,
             max_event_bytes,
-            max_connections: max_connections.unwrap_or(usize::MAX),
+            admission: limits.admission.clone(),
+            proxies: limits.proxies.clone(),
+            inbound: limits.inbound,
+            acl: AclOptions { unsaid: limits.unsaid, ..AclOptions::default() },
             ..Config::default()
         };
         let origins = match origins {
@@ -147,6 +157,30 @@ impl NativeEngine {
         *locked(&self.config) = config;
         *locked(&self.routes) = Routes::new(origins, subprotocols);
         Ok(())
+    }
+
+    /// Sets what connects it with other engines, after [`Self::_configure`].
+    fn _set_broker(&self, url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<()> {
+        locked(&self.config).broker = Some(Arc::new(broker::hub(url, prefix, limit, policy)?));
+        Ok(())
+    }
+
+    /// How it stands with the broker, by names; `None`: there is none.
+    fn _broker_status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let engine = self.running()?;
+        engine.broker().map(|other| broker::status(py, &other.status())).transpose()
+    }
+
+    /// What has happened to the broker since the last call.
+    fn _broker_notices(&self) -> PyResult<Vec<broker::Told>> {
+        Ok(self
+            .running()?
+            .broker()
+            .map(|other| other.take_notices())
+            .unwrap_or_default()
+            .iter()
+            .map(broker::told)
+            .collect())
     }
 
     /// Adds a path: `role` is `"events"` or `"echo"`.
@@ -160,16 +194,22 @@ impl NativeEngine {
 
     /// Begins to serve.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
-        let mut engine = locked(&self.engine);
-        if engine.is_some() {
-            return Err(PyRuntimeError::new_err("the engine has started before"));
-        }
         let routes = locked(&self.routes).clone();
         let mut config = locked(&self.config).clone();
         config.admit = Arc::new(move |request, remote| routes.admit(request, remote));
-        let started = py.detach(|| Engine::start(config)).map_err(|error| errors::io_error(&error))?;
-        *engine = Some(Arc::new(started));
-        Ok(())
+        // Who asks meanwhile waits with the interpreter, which must not be wanted here before the lock is free.
+        let started = py.detach(|| {
+            let mut engine = locked(&self.engine);
+            if engine.is_some() {
+                return Ok(false);
+            }
+            *engine = Some(Arc::new(Engine::start(config)?));
+            Ok(true)
+        });
+        if started.map_err(|error| errors::io_error(&error))? {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err("the engine has started before"))
     }
 
     /// Where clients connect to: (host, port), or a path.
@@ -194,38 +234,31 @@ impl NativeEngine {
     /// and all were taken.
     fn _take(&self, py: Python<'_>, max_events: usize, timeout: Option<f64>) -> PyResult<Option<Py<PyList>>> {
         let engine = self.running()?;
-        let deadline = seconds("timeout", timeout)?.map(|timeout| Instant::now() + timeout);
+        let deadline = deadline(timeout)?;
         loop {
             let now = Instant::now();
             let slice = deadline.map_or(now + SIGNALS, |deadline| deadline.min(now + SIGNALS));
             let Ok(batches) = py.detach(|| engine.events().take(max_events, Some(slice))) else { return Ok(None) };
-            if !batches.is_empty() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return self.objects(py, &batches).map(Some);
+            let told = engine.broker().is_some_and(|broker| broker.has_notices());
+            if !batches.is_empty() || told || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return self.objects(py, &engine, &batches).map(Some);
             }
             py.check_signals()?;
         }
     }
 
-    /// A descriptor that is readable when there are events, until [`Self::_silence`]: for an event loop.
+    /// A descriptor, the caller's to close, that can be read from when there is something after there was nothing.
+    /// It does not block. The last one that was asked for is told.
     fn _bell(&self) -> PyResult<i32> {
         let engine = self.running()?;
         let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
         for end in [&ours, &theirs] {
             end.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
         }
-        let fd = ours.as_raw_fd();
-        *locked(&self.bell) = Some(ours);
         engine.events().set_notify(Some(Arc::new(move || {
             let _ = (&theirs).write(&[0]); // full: it is readable
         })));
-        Ok(fd)
-    }
-
-    fn _silence(&self) {
-        if let Some(bell) = &mut *locked(&self.bell) {
-            let mut bytes = [0; 64];
-            while bell.read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
-        }
+        Ok(ours.into_raw_fd())
     }
 
     /// Sends a message to all sessions but `exclude`. False: there is no room for more at present.
@@ -251,13 +284,15 @@ impl NativeEngine {
         text: Option<bool>,
         exclude: Option<PyRef<'_, PySession>>,
         key: Option<&str>,
-    ) -> PyResult<usize> {
+    ) -> PyResult<Py<PyAny>> {
         let engine = self.running()?;
         let topic = super::session::topic(topic)?;
         let except = exclude.as_ref().map(|session| &session.session);
-        with_message(message, text, |kind, bytes| engine.publish(&topic, kind, bytes, except, key.map(Arc::from)))?
-            .map(|(count, _)| count)
-            .map_err(|refusal| refused(message.py(), refusal))
+        let published = with_message(message, text, |kind, bytes| {
+            engine.publish_everywhere(&topic, kind, bytes, except, key.map(Arc::from))
+        })?
+        .map_err(|refusal| refused(message.py(), refusal))?;
+        broker::published(message.py(), published.count, published.took == Took::Yes)
     }
 
     /// How many sessions subscribe to a topic.
@@ -265,32 +300,37 @@ impl NativeEngine {
         Ok(self.running()?.subscribers(&super::session::topic(topic)?))
     }
 
-    /// Whether there is room for more.
-    #[getter]
-    fn has_room(&self) -> PyResult<bool> {
-        Ok(self.running()?.wait_for_room(Some(Instant::now())).is_ok())
+    /// Whether there is room for more: of everybody, or of who subscribes to a topic.
+    #[pyo3(signature = (topic = None))]
+    fn has_room(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
+        let topic = topic.map(super::session::topic).transpose()?;
+        self.running()?.has_room(topic.as_ref()).map_err(|refused_by| refused(py, refused_by.into()))
     }
 
-    /// Waits until there is room for more; false: not in time.
-    #[pyo3(signature = (timeout = None))]
-    fn wait_for_room(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    /// Waits until there is; false: not in time.
+    #[pyo3(signature = (topic = None, timeout = None))]
+    fn wait_for_room(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.running()?;
-        let deadline = seconds("timeout", timeout)?.map(|timeout| Instant::now() + timeout);
-        loop {
-            let now = Instant::now();
-            let slice = deadline.map_or(now + SIGNALS, |deadline| deadline.min(now + SIGNALS));
-            match py.detach(|| engine.wait_for_room(Some(slice))) {
-                Ok(()) => return Ok(true),
-                Err(wirespeed_engine::mailbox::Refused::Closed) => return Err(errors::session_closed(py)),
-                Err(_) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return Ok(false),
-                Err(_) => py.check_signals()?,
-            }
-        }
+        let topic = topic.map(super::session::topic).transpose()?;
+        room::wait(py, timeout, |deadline| engine.wait_for_room(topic.as_ref(), Some(deadline)))
+    }
+
+    /// Rings whenever there may be room again, until it is dropped.
+    fn _room_bell(&self) -> PyResult<Bell> {
+        let engine = self.running()?;
+        Bell::new(|wake| engine.watch_room(wake))
+    }
+
+    /// The same for all whom the same bell tells.
+    fn _room_key(&self) -> PyResult<usize> {
+        Ok(self.running()?.room_key())
     }
 
     /// Accepts nobody any more, and closes all sessions with this code.
     #[pyo3(signature = (code = 1001, reason = ""))]
-    fn _drain(&self, py: Python<'_>, code: u16, reason: &str) -> PyResult<()> {
+    fn _drain(&self, py: Python<'_>, code: i64, reason: &str) -> PyResult<()> {
+        // 0 is no more of a close code than what does not fit.
+        let code = u16::try_from(code).unwrap_or(0);
         if !CloseCode(code).is_sendable() {
             let error = wirespeed_driver::protocol::SendError::InvalidCloseCode(code);
             return Err(errors::refused(py, error));
@@ -308,22 +348,66 @@ impl NativeEngine {
         }
     }
 
-    /// Counters by name.
+    /// What is answered over HTTP, and who takes over; after [`Self::_configure`].
+    fn _operate(&self, settings: operations::Settings) -> PyResult<()> {
+        settings.apply(&mut locked(&self.config))
+    }
+
+    /// Where the TLS configuration is from.
+    fn _renew(
+        &self,
+        cert: operations::Source,
+        key: operations::Source,
+        client_ca: Vec<operations::Source>,
+        alpn: Vec<Vec<u8>>,
+        min_version: Option<&str>,
+        max_version: Option<&str>,
+    ) -> PyResult<()> {
+        let renewal = operations::renewal(cert, key, client_ca, alpn, min_version, max_version)?;
+        locked(&self.config).renewal = Some(renewal);
+        Ok(())
+    }
+
+    /// Replaces the TLS configuration.
+    fn _set_tls(&self, tls: PyRef<'_, ServerTLS>) -> PyResult<()> {
+        self.running()?.set_tls(&tls.config);
+        Ok(())
+    }
+
+    /// Where the metrics are.
+    #[getter]
+    fn metrics_address(&self) -> PyResult<Option<(String, u16)>> {
+        Ok(match self.running()?.http_place() {
+            Some(Place::Tcp(address)) => Some((address.ip().to_string(), address.port())),
+            _ => None,
+        })
+    }
+
+    fn _begin_drain(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        batch: usize,
+        notice: f64,
+        code: i64,
+        reason: &str,
+    ) -> PyResult<NativeDraining> {
+        let code = u16::try_from(code).unwrap_or(0); // as above
+        NativeDraining::begin(&*self.running()?, timeout, batch, notice, code, reason, py)
+    }
+
+    fn _logs(&self) -> PyResult<NativeLogs> {
+        Ok(NativeLogs(self.running()?.shared_logs()))
+    }
+
+    /// Figures as text, for Prometheus.
+    fn metrics(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(operations::metrics(py, &*self.running()?))
+    }
+
+    /// Figures by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let engine = self.running()?;
-        let counters = engine.counters();
-        let (events, bytes) = engine.events().waiting();
-        let stats = PyDict::new(py);
-        stats.set_item("connections", counters.connections.load(Ordering::Relaxed))?;
-        stats.set_item("sessions", counters.sessions.load(Ordering::Relaxed))?;
-        stats.set_item("sessions_opened", counters.opened.load(Ordering::Relaxed))?;
-        stats.set_item("handshakes_failed", counters.refused.load(Ordering::Relaxed))?;
-        stats.set_item("events", counters.received.load(Ordering::Relaxed))?;
-        stats.set_item("messages_dropped", counters.dropped.load(Ordering::Relaxed))?;
-        stats.set_item("events_waiting", events)?;
-        stats.set_item("event_bytes_waiting", bytes)?;
-        stats.set_item("locks_contended", wirespeed_engine::contended())?;
-        Ok(stats)
+        operations::stats(py, &*self.running()?)
     }
 }
 
@@ -334,29 +418,19 @@ impl NativeEngine {
             PyRuntimeError::new_err("the engine has not started: use `with engine:` or call engine.start()")
         })?;
         if engine.is_forked() {
-            return Err(PyRuntimeError::new_err(
-                "this is a copy in a child process: the engine's threads are in the process that has started it",
-            ));
+            return Err(forked());
         }
         Ok(engine)
     }
 
-    fn objects(&self, py: Python<'_>, batches: &[Batch]) -> PyResult<Py<PyList>> {
-        let mut sessions = locked(&self.sessions);
+    fn objects(&self, py: Python<'_>, engine: &Arc<Engine>, batches: &[Batch]) -> PyResult<Py<PyList>> {
         let mut last: Option<(Session, Py<PySession>)> = None;
         let list = PyList::empty(py);
         for (session, event) in batches.iter().flat_map(Batch::iter) {
             let object = match &last {
                 Some((known, object)) if known == session => object.clone_ref(py),
                 _ => {
-                    let object = match sessions.get(&session.id()) {
-                        Some(object) => object.clone_ref(py),
-                        None => {
-                            let object = Py::new(py, PySession { session: session.clone() })?;
-                            sessions.insert(session.id(), object.clone_ref(py));
-                            object
-                        }
-                    };
+                    let object = self.object(py, engine, session)?;
                     last = Some((session.clone(), object.clone_ref(py)));
                     object
                 }
@@ -368,7 +442,10 @@ impl NativeEngine {
                     list.append(Bound::new(py, Message { session: object, data })?)?;
                 }
                 Event::Disconnected(ended) => {
-                    sessions.remove(&session.id());
+                    // First: who finds it not told puts the object in before it is taken out.
+                    let _ = session.attachment().set(Box::new(Told)); // it is told once
+                    let kept = locked(&self.sessions).remove(&session.id());
+                    drop(kept);
                     let (code, reason, failure) = (ended.code, ended.reason.clone(), ended.failure.clone());
                     list.append(Bound::new(py, Disconnected { session: object, code, reason, failure })?)?;
                 }
@@ -376,7 +453,27 @@ impl NativeEngine {
         }
         Ok(list.unbind())
     }
+
+    /// The object of a session: the same for as long as the session is open.
+    ///
+    /// No object is made under the lock: any may have garbage collected, which runs any code, here and in threads
+    /// that then want the lock.
+    fn object(&self, py: Python<'_>, engine: &Arc<Engine>, session: &Session) -> PyResult<Py<PySession>> {
+        if let Some(object) = locked(&self.sessions).get(&session.id()) {
+            return Ok(object.clone_ref(py));
+        }
+        let object = Py::new(py, PySession { session: session.clone(), engine: Arc::downgrade(engine) })?;
+        let mut sessions = locked(&self.sessions);
+        // Of several threads, one may have been told of its end before another of the rest.
+        if session.attachment().get().is_some() {
+            return Ok(object);
+        }
+        Ok(sessions.entry(session.id()).or_insert(object).clone_ref(py))
+    }
 }
+
+/// The end of the session with this attachment has been told.
+struct Told;
 
 fn message(py: Python<'_>, kind: MessageKind, data: &[u8]) -> PyResult<Py<PyAny>> {
     let payload: Payload<'_, PyPayload> = Payload::Slice(data);

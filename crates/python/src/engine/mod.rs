@@ -1,6 +1,11 @@
 //! The engine for Python: it converts, waits without the interpreter, and maps errors. All that serves is below.
 
+mod arguments;
 pub(crate) mod auth;
+pub(crate) mod broker;
 pub(crate) mod event;
 pub(crate) mod handle;
+pub(crate) mod limits;
+pub(crate) mod operations;
+pub(crate) mod room;
 pub(crate) mod session;

@@ -1,13 +1,16 @@
 //! One client of the engine, for Python: a handle that may be used from any thread, also after its end.
 
+use std::sync::{Arc, Weak};
+
 use pyo3::exceptions::{PyBlockingIOError, PyPermissionError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Refusal, Session};
+use wirespeed_engine::{Deed, Engine, Refusal, Session};
 
+use super::room::{self, Bell, Sent};
 use crate::{errors, headers, source};
 
 /// "Resource temporarily unavailable", of Linux and, as `errno` has it, most others.
@@ -17,12 +20,26 @@ const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
 #[pyclass(frozen, weakref, name = "Session", module = "wirespeed.engine")]
 pub(crate) struct PySession {
     pub(crate) session: Session,
+    /// Whose it is; it may be gone.
+    pub(crate) engine: Weak<Engine>,
 }
 
 impl PySession {
     pub(crate) fn describe(&self, _py: Python<'_>) -> String {
         format!("<Session {}>", self.session.id())
     }
+
+    /// Its worker is in this process, and so are those who would free its locks.
+    fn here(&self) -> PyResult<&Session> {
+        if self.session.is_forked() { Err(forked()) } else { Ok(&self.session) }
+    }
+}
+
+/// What a child process is told that uses a copy.
+pub(super) fn forked() -> PyErr {
+    PyRuntimeError::new_err(
+        "this is a copy in a child process: the engine's threads are in the process that has started it",
+    )
 }
 
 /// The message of a call, for whoever sends it.
@@ -47,7 +64,13 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
             EAGAIN,
             "more waits to be sent than may: wait with engine.wait_for_room() when send, publish or broadcast say so",
         )),
-        Refusal::Denied => PyPermissionError::new_err("the session's token does not allow it to subscribe to this"),
+        Refusal::Denied => {
+            PyPermissionError::new_err("the session's token does not allow this, or session.deny() forbids it")
+        }
+        Refusal::BrokerFull => PyBlockingIOError::new_err((
+            EAGAIN,
+            "more waits for the broker than broker_limit: it is down, or slower than what is published",
+        )),
         Refusal::TooManySubscriptions(limit) => {
             PyRuntimeError::new_err(format!("the session subscribes to {limit} topics, as many as it may"))
         }
@@ -56,6 +79,17 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
 
 fn pattern(text: &str) -> PyResult<Pattern> {
     Pattern::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
+}
+
+fn deeds(subscribe: bool, publish: bool) -> Vec<Deed> {
+    [(Deed::Subscribe, subscribe), (Deed::Publish, publish)]
+        .into_iter()
+        .filter_map(|(deed, wanted)| wanted.then_some(deed))
+        .collect()
+}
+
+fn wrong(error: &wirespeed_engine::auth::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// The name of a topic.
@@ -83,9 +117,7 @@ impl PySession {
 
     #[getter]
     fn headers(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let pairs = headers::to_python(self.session.headers());
-        HEADERS.import(py, "wirespeed.datastructures", "Headers")?.call1((pairs,)).map(Bound::unbind)
+        headers::make_headers(py, headers::to_python(self.session.headers())).map(Bound::unbind)
     }
 
     #[getter]
@@ -113,7 +145,7 @@ impl PySession {
 
     #[getter]
     fn is_open(&self) -> bool {
-        self.session.is_open()
+        !self.session.is_forked() && self.session.is_open()
     }
 
     #[getter]
@@ -123,31 +155,115 @@ impl PySession {
 
     /// Sends a message, after everything that was sent to the session before.
     #[pyo3(signature = (message, text = None))]
-    fn send(&self, message: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<bool> {
-        with_message(message, text, |kind, bytes| self.session.send(kind, bytes))?
-            .map_err(|refusal| refused(message.py(), refusal))
+    fn send(slf: &Bound<'_, Self>, message: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<Py<Sent>> {
+        let py = slf.py();
+        let session = slf.get().here()?;
+        let room = with_message(message, text, |kind, bytes| session.send(kind, bytes))?
+            .map_err(|refusal| refused(py, refusal))?;
+        Sent::new(slf, room)
+    }
+
+    /// Whether there is room for more.
+    #[getter]
+    fn has_room(&self) -> PyResult<bool> {
+        Ok(self.here()?.has_room() == Ok(true))
+    }
+
+    /// Waits until there is; false: not in time.
+    #[pyo3(signature = (timeout = None))]
+    fn wait_for_room(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let session = self.here()?;
+        room::wait(py, timeout, |deadline| session.wait_for_room(Some(deadline)))
+    }
+
+    /// Rings whenever there may be room again, until it is dropped.
+    fn _room_bell(&self) -> PyResult<Bell> {
+        let session = self.here()?;
+        Bell::new(|wake| session.watch_room(wake))
+    }
+
+    /// The same for all whom the same bell tells.
+    fn _room_key(&self) -> usize {
+        self.session.room_key()
     }
 
     /// Subscribes the session to a topic, or to all that match a pattern; false: it does already.
     fn subscribe(&self, py: Python<'_>, topic: &str) -> PyResult<bool> {
-        self.session.subscribe(&pattern(topic)?).map_err(|refusal| refused(py, refusal))
+        self.here()?.subscribe(&pattern(topic)?).map_err(|refusal| refused(py, refusal))
+    }
+
+    /// Allows what matches these patterns, beside what its token does.
+    #[pyo3(signature = (*patterns, subscribe = true, publish = true))]
+    fn allow(&self, patterns: Vec<String>, subscribe: bool, publish: bool) -> PyResult<()> {
+        self.here()?.allow(&deeds(subscribe, publish), &patterns, &[]).map_err(|error| wrong(&error))
+    }
+
+    /// Denies it, whatever allows it.
+    #[pyo3(signature = (*patterns, subscribe = true, publish = true))]
+    fn deny(&self, patterns: Vec<String>, subscribe: bool, publish: bool) -> PyResult<()> {
+        self.here()?.allow(&deeds(subscribe, publish), &[], &patterns).map_err(|error| wrong(&error))
+    }
+
+    fn may_subscribe(&self, topic: &str) -> PyResult<bool> {
+        Ok(self.here()?.may(Deed::Subscribe, pattern(topic)?.as_str()))
+    }
+
+    fn may_publish(&self, topic: &str) -> PyResult<bool> {
+        Ok(self.here()?.may(Deed::Publish, self::topic(topic)?.as_str()))
+    }
+
+    /// Publishes for the session, if it may.
+    #[pyo3(signature = (topic, message, *, text = None, exclude_self = false, key = None))]
+    fn publish(
+        &self,
+        topic: &str,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        exclude_self: bool,
+        key: Option<&str>,
+    ) -> PyResult<usize> {
+        let py = message.py();
+        let session = self.here()?;
+        let topic = self::topic(topic)?;
+        let engine = self.engine.upgrade().ok_or_else(|| errors::session_closed(py))?;
+        let key = key.map(Arc::from);
+        with_message(message, text, |kind, bytes| engine.publish_as(session, &topic, kind, bytes, exclude_self, key))?
+            .map(|(count, _)| count)
+            .map_err(|refusal| refused(py, refusal))
     }
 
     /// Ends that; false: it does not subscribe to it.
     fn unsubscribe(&self, topic: &str) -> PyResult<bool> {
-        Ok(self.session.unsubscribe(&pattern(topic)?))
+        Ok(self.here()?.unsubscribe(&pattern(topic)?))
     }
 
     /// What it subscribes to.
     #[getter]
-    fn topics(&self) -> Vec<String> {
-        self.session.topics().iter().map(ToString::to_string).collect()
+    fn topics(&self) -> PyResult<Vec<String>> {
+        Ok(self.here()?.topics().iter().map(ToString::to_string).collect())
+    }
+
+    /// Reads what the client sends no more, or again.
+    fn _set_reading(&self, reads: bool) -> PyResult<()> {
+        self.here()?.set_reading(reads);
+        Ok(())
     }
 
     /// Closes the session, after everything that was sent to it before.
     #[pyo3(signature = (code = 1000, reason = ""))]
-    fn close(&self, py: Python<'_>, code: u16, reason: &str) -> PyResult<()> {
-        self.session.close(CloseCode(code), reason).map_err(|error| errors::refused(py, error))
+    fn close(&self, py: Python<'_>, code: i64, reason: &str) -> PyResult<()> {
+        // 0 is no more of a close code than what does not fit.
+        let code = u16::try_from(code).unwrap_or(0);
+        self.here()?.close(CloseCode(code), reason).map_err(|error| errors::refused(py, error))
+    }
+
+    /// Each thread that iterates may have its own object for it.
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| other.get().session == self.session)
+    }
+
+    fn __hash__(&self) -> u64 {
+        self.session.id()
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

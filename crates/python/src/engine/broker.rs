@@ -1,0 +1,230 @@
+//! What connects engines, as Python says it; and publishing without an engine.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyUnicodeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use wirespeed_brokers::{Address, Hub, Policy, Publisher, Refusal};
+use wirespeed_engine::broker::{Message, Notice, State, Status};
+
+use super::session::{topic, with_message};
+use crate::errors;
+
+/// How long a signal may wait for its handler while a thread waits for a broker.
+const SIGNALS: Duration = Duration::from_millis(50);
+
+/// Numbers of sessions whose objects are made once.
+const KNOWN: usize = 1024;
+
+/// The broker of a URL.
+pub(super) fn hub(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<Hub> {
+    let mut hub = Hub::new(Address::parse(url).map_err(|error| PyValueError::new_err(format!("broker: {error}")))?);
+    hub.set_prefix(prefix).map_err(|error| PyValueError::new_err(format!("broker_prefix {prefix:?}: {error}")))?;
+    hub.limit = limit;
+    hub.policy = match policy {
+        "drop_newest" => Policy::DropNewest,
+        "drop_oldest" => Policy::DropOldest,
+        "raise" => Policy::Raise,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "broker_policy must be \"drop_newest\", \"drop_oldest\" or \"raise\", not {other:?}"
+            )));
+        }
+    };
+    Ok(hub)
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Connecting => "connecting",
+        State::Connected => "connected",
+        State::Disconnected => "disconnected",
+        State::Closed => "closed",
+    }
+}
+
+/// All that is known, by the names of `wirespeed.engine.BrokerStatus`.
+pub(super) fn status<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("state", state(status.state))?;
+    dict.set_item("server", &status.server)?;
+    dict.set_item("reason", &status.reason)?;
+    for (name, value) in numbers(status) {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}
+
+/// What is counted of a broker, among what is counted of an engine.
+pub(super) fn count(stats: &Bound<'_, PyDict>, status: &Status) -> PyResult<()> {
+    stats.set_item("broker_connected", u64::from(status.state == State::Connected))?;
+    for (name, value) in numbers(status) {
+        stats.set_item(format!("broker_{name}"), value)?;
+    }
+    Ok(())
+}
+
+fn numbers(status: &Status) -> [(&'static str, u64); 11] {
+    [
+        ("queued", status.queued as u64),
+        ("queued_bytes", status.queued_bytes as u64),
+        ("subscriptions", status.subscriptions as u64),
+        ("published", status.published),
+        ("received", status.received),
+        ("lost", status.lost),
+        ("refused", status.refused),
+        ("dropped", status.dropped),
+        ("doubtful", status.doubtful),
+        ("invalid", status.invalid),
+        ("reconnects", status.reconnects),
+    ]
+}
+
+/// What has happened: its name, how many messages it is about, and what is said of it.
+pub(super) type Told = (&'static str, u64, String);
+
+pub(super) fn told(notice: &Notice) -> Told {
+    match notice {
+        Notice::Connected => ("connected", 0, String::new()),
+        Notice::Disconnected { reason } => ("disconnected", 0, reason.clone()),
+        Notice::Lost(count) => ("lost", *count, String::new()),
+        Notice::Refused(count) => ("refused", *count, String::new()),
+        Notice::Dropped(count) => ("dropped", *count, String::new()),
+        Notice::Doubtful(count) => ("doubtful", *count, String::new()),
+        Notice::Unsupported(pattern) => ("unsupported", 0, pattern.to_string()),
+        _ => ("unknown", 0, String::new()),
+    }
+}
+
+/// How many sessions a message went to, and whether it goes to other engines. Most of these objects are there already.
+pub(super) fn published(py: Python<'_>, count: usize, forwarded: bool) -> PyResult<Py<PyAny>> {
+    static LOCAL: PyOnceLock<(Py<PyAny>, Vec<Py<PyAny>>)> = PyOnceLock::new();
+    static FORWARDED: PyOnceLock<(Py<PyAny>, Vec<Py<PyAny>>)> = PyOnceLock::new();
+    let (cell, name) = if forwarded { (&FORWARDED, "Forwarded") } else { (&LOCAL, "Published") };
+    let (class, known) = cell.get_or_try_init(py, || {
+        let class = py.import("wirespeed.engine._broker")?.getattr(name)?;
+        let known = (0..KNOWN).map(|count| class.call1((count,)).map(Bound::unbind)).collect::<PyResult<_>>()?;
+        Ok::<_, PyErr>((class.unbind(), known))
+    })?;
+    match known.get(count) {
+        Some(object) => Ok(object.clone_ref(py)),
+        None => class.call1(py, (count,)),
+    }
+}
+
+/// Base of `wirespeed.engine.Publisher`: nothing here waits but what says so.
+#[pyclass(frozen, subclass, module = "wirespeed._native")]
+pub(crate) struct NativePublisher {
+    publisher: Mutex<Option<std::sync::Arc<Publisher>>>,
+    /// Its thread is of this process.
+    process: u32,
+}
+
+impl NativePublisher {
+    fn publisher(&self) -> PyResult<std::sync::Arc<Publisher>> {
+        if self.process != std::process::id() {
+            return Err(PyRuntimeError::new_err(
+                "this is a copy in a child process: the publisher's thread is in the process that has made it",
+            ));
+        }
+        let publisher = self.publisher.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        publisher.ok_or_else(|| PyRuntimeError::new_err("Publisher.__init__ was not called"))
+    }
+}
+
+fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(seconds) = timeout else { return Ok(None) };
+    let timeout = Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err("timeout must be a number of seconds from 0 up"))?;
+    Ok(Instant::now().checked_add(timeout))
+}
+
+/// Waits in slices, between which signals are handled; `None`: not by the deadline.
+fn wait<T: Send>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    wait: impl Fn(Instant) -> Option<T> + Send + Sync,
+) -> PyResult<Option<T>> {
+    loop {
+        let slice = Instant::now() + SIGNALS;
+        let slice = deadline.map_or(slice, |deadline| deadline.min(slice));
+        if let Some(done) = py.detach(|| wait(slice)) {
+            return Ok(Some(done));
+        }
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Ok(None);
+        }
+        py.check_signals()?;
+    }
+}
+
+#[pymethods]
+impl NativePublisher {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self { publisher: Mutex::new(None), process: std::process::id() }
+    }
+
+    fn _open(&self, url: &str, prefix: &str, limit: usize) -> PyResult<()> {
+        let publisher = Publisher::new(&hub(url, prefix, limit, "raise")?).map_err(|error| errors::io_error(&error))?;
+        *self.publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::sync::Arc::new(publisher));
+        Ok(())
+    }
+
+    /// Queues a message; false: there is no room. `to`: a topic, or all sessions.
+    #[pyo3(signature = (to, message, text, key))]
+    fn _publish(
+        &self,
+        to: Option<&str>,
+        message: &Bound<'_, PyAny>,
+        text: Option<bool>,
+        key: Option<&str>,
+    ) -> PyResult<bool> {
+        let publisher = self.publisher()?;
+        let to = to.map(topic).transpose()?;
+        let mut result = Ok(());
+        with_message(message, text, |kind, payload| {
+            result = publisher.publish(to.as_ref(), Message { kind, payload, key });
+            Ok(())
+        })?
+        .map_err(|refusal| super::session::refused(message.py(), refusal))?;
+        match result {
+            Ok(()) => Ok(true),
+            Err(Refusal::Full) => Ok(false),
+            Err(Refusal::Closed) => Err(PyRuntimeError::new_err("the publisher is closed")),
+            Err(Refusal::Reserved) => {
+                Err(PyValueError::new_err("topics that begin with \"_wirespeed.\" are for brokers themselves"))
+            }
+            Err(Refusal::NotText) => Err(PyUnicodeError::new_err("a message sent as text must be UTF-8")),
+        }
+    }
+
+    /// Waits until a message of so many bytes finds room; false: not in time.
+    fn _wait_for_room(&self, py: Python<'_>, size: usize, timeout: Option<f64>) -> PyResult<bool> {
+        let publisher = self.publisher()?;
+        let deadline = deadline(timeout)?;
+        Ok(wait(py, deadline, |slice| publisher.wait_for_room(size, slice).then_some(()))?.is_some())
+    }
+
+    /// Waits until the broker has everything; how many messages it may not have. `None`: not in time.
+    fn _flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<u64>> {
+        let publisher = self.publisher()?;
+        let deadline = deadline(timeout)?;
+        let published = publisher.published();
+        wait(py, deadline, |slice| publisher.flush(published, Some(slice)))
+    }
+
+    fn _close(&self, py: Python<'_>) -> PyResult<()> {
+        let publisher = self.publisher()?;
+        py.detach(|| publisher.close());
+        Ok(())
+    }
+
+    fn _status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        status(py, &self.publisher()?.status())
+    }
+}

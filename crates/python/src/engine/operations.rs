@@ -1,0 +1,286 @@
+//! What those who run an engine ask of it, for Python: figures, an end without haste, what is to be logged.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use wirespeed_driver::protocol::CloseCode;
+use wirespeed_driver::tls::server;
+use wirespeed_engine::logs::Level;
+use wirespeed_engine::metrics::{BOUNDS, Distribution, WorkerFigures, to_text};
+use wirespeed_engine::{Config, Drain, Draining, Engine, Http, Place, Renewal};
+
+use super::arguments::seconds;
+use crate::errors;
+use crate::tls::versions;
+
+/// A host and a port.
+pub(crate) type Address = (String, u16);
+
+/// What is answered over HTTP, and who takes over.
+#[derive(FromPyObject)]
+pub(crate) struct Settings {
+    #[pyo3(item)]
+    health: Option<String>,
+    #[pyo3(item)]
+    ready: Option<String>,
+    #[pyo3(item)]
+    metrics: Option<Address>,
+    #[pyo3(item)]
+    metrics_path: Option<String>,
+    #[pyo3(item)]
+    metrics_token: Option<String>,
+    #[pyo3(item)]
+    page: Option<String>,
+    #[pyo3(item)]
+    stuck_after: f64,
+    #[pyo3(item)]
+    handover: Option<PathBuf>,
+    #[pyo3(item)]
+    drain_timeout: f64,
+    #[pyo3(item)]
+    drain_batch: usize,
+}
+
+impl Settings {
+    pub(crate) fn apply(self, config: &mut Config) -> PyResult<()> {
+        let at = self
+            .metrics
+            .map(|(host, port)| {
+                let ip = host.parse().map_err(|_| PyValueError::new_err(format!("metrics: {host:?} is no address")))?;
+                Ok::<_, PyErr>(Place::Tcp(SocketAddr::new(ip, port)))
+            })
+            .transpose()?;
+        for (name, path) in [("health", &self.health), ("health", &self.ready), ("metrics_path", &self.metrics_path)] {
+            if path.as_ref().is_some_and(|path| !path.starts_with('/')) {
+                return Err(PyValueError::new_err(format!("{name}: {path:?} does not begin with a slash")));
+            }
+        }
+        config.http = Http {
+            health: self.health,
+            ready: self.ready,
+            metrics: self.metrics_path,
+            metrics_token: self.metrics_token.map(Arc::from),
+            at,
+            page: self.page.map(Arc::from),
+            stuck_after: seconds("stuck_after", Some(self.stuck_after))?.unwrap_or_default(),
+        };
+        config.handover = self.handover;
+        config.drain = Drain {
+            timeout: seconds("drain_timeout", Some(self.drain_timeout))?.unwrap_or_default(),
+            batch: self.drain_batch,
+            ..Drain::default()
+        };
+        Ok(())
+    }
+}
+
+/// A part of a TLS configuration: the file that has it, if it is one, and what it said at first.
+pub(crate) type Source = (Option<PathBuf>, Vec<u8>);
+
+fn read((path, pem): &Source) -> Result<Vec<u8>, String> {
+    match path {
+        None => Ok(pem.clone()),
+        Some(path) => std::fs::read(path).map_err(|error| format!("{}: {error}", path.display())),
+    }
+}
+
+/// Where a TLS configuration is from.
+pub(crate) fn renewal(
+    certificate: Source,
+    key: Source,
+    client_ca: Vec<Source>,
+    alpn: Vec<Vec<u8>>,
+    minimum: Option<&str>,
+    maximum: Option<&str>,
+) -> PyResult<Renewal> {
+    let versions = versions(minimum, maximum)?;
+    let files = [&certificate, &key].into_iter().chain(&client_ca).filter_map(|(path, _)| path.clone()).collect();
+    let load = move || {
+        let options = server::Options {
+            certificate: read(&certificate)?,
+            key: read(&key)?,
+            client_ca: client_ca.iter().map(read).collect::<Result<_, _>>()?,
+            alpn: alpn.clone(),
+            versions: versions.clone(),
+        };
+        options.build().map_err(|error| error.to_string())
+    };
+    Ok(Renewal { files, load: Arc::new(load) })
+}
+
+// ---- figures ----
+
+fn durations<'py>(py: Python<'py>, of: &Distribution) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("count", of.count())?;
+    dict.set_item("seconds", of.seconds)?;
+    let longest = BOUNDS[BOUNDS.len() - 1] as f64 / 1e6;
+    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+        let bound = of.quantile(share);
+        dict.set_item(name, if bound == Duration::MAX { longest } else { bound.as_secs_f64() })?;
+    }
+    let bounds = BOUNDS.iter().map(|bound| Some(*bound as f64 / 1e6)).chain([None]);
+    dict.set_item("buckets", bounds.zip(of.counts).collect::<Vec<_>>())?;
+    Ok(dict)
+}
+
+fn set_figures(dict: &Bound<'_, PyDict>, of: &WorkerFigures) -> PyResult<()> {
+    for (name, value) in [
+        ("connections", of.connections),
+        ("sessions", of.sessions),
+        ("sessions_opened", of.sessions_opened),
+        ("handshakes_failed", of.failures.iter().sum()),
+        ("messages_received", of.messages_received),
+        ("bytes_received", of.bytes_received),
+        ("messages_sent", of.messages_sent),
+        ("bytes_sent", of.bytes_sent),
+        ("messages_dropped", of.dropped.iter().sum()),
+        ("outbox_bytes", of.outbox_bytes),
+        ("mailbox_bytes", of.mailbox_bytes),
+        ("events", of.events),
+        ("messages_limited", of.limited),
+        ("reads_delayed", of.delayed),
+        ("panics", of.panics),
+    ] {
+        dict.set_item(name, value)?;
+    }
+    dict.set_item("loop_lag", durations(dict.py(), &of.lag)?)?;
+    dict.set_item("publish_latency", durations(dict.py(), &of.latency)?)
+}
+
+/// Figures by name.
+pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py, PyDict>> {
+    let figures = py.detach(|| engine.figures());
+    let total = figures.total();
+    let stats = PyDict::new(py);
+    set_figures(&stats, &total)?;
+    let failures = PyDict::new(py);
+    for (reason, count) in total.failures_by_reason() {
+        failures.set_item(reason.name(), count)?;
+    }
+    stats.set_item("handshakes_failed_by_reason", failures)?;
+    let dropped = PyDict::new(py);
+    for (policy, count) in total.dropped_by_policy() {
+        dropped.set_item(policy, count)?;
+    }
+    stats.set_item("messages_dropped_by_policy", dropped)?;
+    if let Some(broker) = engine.broker() {
+        super::broker::count(&stats, &broker.status())?;
+    }
+    stats.set_item("events_waiting", figures.events_waiting)?;
+    stats.set_item("event_bytes_waiting", figures.event_bytes_waiting)?;
+    stats.set_item("locks_contended", wirespeed_engine::contended())?;
+    let workers = PyList::empty(py);
+    for worker in &figures.workers {
+        let dict = PyDict::new(py);
+        set_figures(&dict, worker)?;
+        workers.append(dict)?;
+    }
+    stats.set_item("workers", workers)?;
+    Ok(stats)
+}
+
+/// The same as text, for Prometheus.
+pub(crate) fn metrics(py: Python<'_>, engine: &Engine) -> String {
+    py.detach(|| to_text(&engine.figures()))
+}
+
+// ---- the end ----
+
+/// An end that is under way: see [`Draining`].
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct NativeDraining(Mutex<Draining>);
+
+impl NativeDraining {
+    pub(crate) fn begin(
+        engine: &Engine,
+        timeout: f64,
+        batch: usize,
+        notice: f64,
+        code: u16,
+        reason: &str,
+        py: Python<'_>,
+    ) -> PyResult<Self> {
+        let refused = |error| Err(errors::refused(py, error));
+        if !CloseCode(code).is_sendable() {
+            return refused(wirespeed_driver::protocol::SendError::InvalidCloseCode(code));
+        }
+        // RFC 6455 5.5: the payload of a control frame has at most 125 bytes, 2 of them the code.
+        if reason.len() > 123 {
+            return refused(wirespeed_driver::protocol::SendError::ReasonTooLong(reason.len()));
+        }
+        let how = Drain {
+            timeout: seconds("timeout", Some(timeout))?.unwrap_or_default(),
+            batch,
+            notice: seconds("notice", Some(notice))?.unwrap_or_default(),
+            code: CloseCode(code),
+            reason: reason.to_owned(),
+        };
+        Ok(Self(Mutex::new(py.detach(|| engine.begin_drain(how)))))
+    }
+}
+
+#[pymethods]
+impl NativeDraining {
+    /// Does what is due. Seconds until the next step; `None`: it is over.
+    fn step(&self, py: Python<'_>) -> Option<f64> {
+        py.detach(|| {
+            let now = Instant::now();
+            let next = self.0.lock().unwrap_or_else(PoisonError::into_inner).step(now);
+            next.map(|next| next.saturating_duration_since(now).as_secs_f64())
+        })
+    }
+
+    /// Sessions that have ended, and that were cut off.
+    #[getter]
+    fn drained(&self) -> (u64, u64) {
+        let drained = self.0.lock().unwrap_or_else(PoisonError::into_inner).drained();
+        (drained.ended, drained.cut)
+    }
+}
+
+// ---- the log ----
+
+/// What is to be logged: it does not keep the engine alive by a thread that waits.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct NativeLogs(pub(crate) Arc<wirespeed_engine::logs::Logs>);
+
+#[pymethods]
+impl NativeLogs {
+    /// A descriptor that is readable when there is something, and has ended when the engine has. It is the caller's.
+    fn bell(&self) -> PyResult<i32> {
+        let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
+        ours.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
+        self.0.set_notify(Some(Arc::new(move || {
+            let _ = (&ours).write(&[0]); // full: it is readable
+        })));
+        Ok(theirs.into_raw_fd())
+    }
+
+    /// Level, text and how many were left out.
+    fn take(&self) -> Vec<(i32, String, u64)> {
+        // The numbers of `logging`.
+        let level = |level| match level {
+            Level::Debug => 10,
+            Level::Info => 20,
+            Level::Warning => 30,
+            Level::Error => 40,
+        };
+        let records = self.0.take(Instant::now());
+        records.into_iter().map(|record| (level(record.level), record.text, record.left_out)).collect()
+    }
+
+    /// Whether there will be something to take that the bell does not tell.
+    #[getter]
+    fn has_left_out(&self) -> bool {
+        self.0.has_left_out()
+    }
+}

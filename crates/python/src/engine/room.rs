@@ -1,0 +1,119 @@
+//! Waiting for room: by threads, and on event loops, which are told by a descriptor.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use wirespeed_engine::mailbox::{Refused, Wake};
+use wirespeed_engine::room::Watch;
+
+use super::arguments::deadline;
+use super::handle::SIGNALS;
+use super::session::{PySession, refused};
+use crate::errors;
+
+/// Waits in the caller's thread, in slices between which signals have their handlers called; false: not in time.
+pub(super) fn wait(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    wait: impl Fn(Instant) -> Result<(), Refused> + Sync,
+) -> PyResult<bool> {
+    let deadline = deadline(timeout)?;
+    loop {
+        let now = Instant::now();
+        let slice = deadline.map_or(now + SIGNALS, |deadline| deadline.min(now + SIGNALS));
+        match py.detach(|| wait(slice)) {
+            Ok(()) => return Ok(true),
+            Err(Refused::Closed) => return Err(refused(py, Refused::Closed.into())),
+            Err(Refused::Full) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return Ok(false),
+            Err(Refused::Full) => py.check_signals()?,
+        }
+    }
+}
+
+/// A descriptor that is readable once there may be room, until it is silenced.
+#[pyclass(frozen, name = "RoomBell", module = "wirespeed._native")]
+pub(crate) struct Bell {
+    ours: UnixStream,
+    _watch: Watch,
+}
+
+impl Bell {
+    pub(super) fn new(watch: impl FnOnce(Arc<dyn Wake>) -> Watch) -> PyResult<Self> {
+        let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
+        }
+        let watch = watch(Arc::new(move || {
+            let _ = (&theirs).write(&[0]); // full: it is readable
+        }));
+        Ok(Self { ours, _watch: watch })
+    }
+}
+
+#[pymethods]
+impl Bell {
+    fn fileno(&self) -> i32 {
+        self.ours.as_raw_fd()
+    }
+
+    fn silence(&self) {
+        let mut bytes = [0; 64];
+        while (&self.ours).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
+    }
+}
+
+/// What `Session.send` returns: true if there is room for more, and to be awaited for it.
+#[pyclass(frozen, module = "wirespeed.engine")]
+pub(crate) struct Sent {
+    /// Whose room is waited for; nothing: there is some.
+    session: Option<Py<PySession>>,
+}
+
+impl Sent {
+    pub(super) fn new(session: &Bound<'_, PySession>, room: bool) -> PyResult<Py<Self>> {
+        static ROOM: PyOnceLock<Py<Sent>> = PyOnceLock::new();
+        let py = session.py();
+        if room {
+            return ROOM.get_or_try_init(py, || Py::new(py, Self { session: None })).map(|sent| sent.clone_ref(py));
+        }
+        Py::new(py, Self { session: Some(session.clone().unbind()) })
+    }
+}
+
+#[pymethods]
+impl Sent {
+    fn __bool__(&self) -> bool {
+        self.session.is_none()
+    }
+
+    fn __repr__(&self) -> &'static str {
+        if self.session.is_none() { "<Sent: there is room>" } else { "<Sent: no room>" }
+    }
+
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        static WAIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        match &slf.get().session {
+            None => Ok(slf.into_any()),
+            Some(session) => {
+                let wait = WAIT.import(py, "wirespeed.engine._rooms", "wait_for_session")?;
+                wait.call1((session,))?.call_method0("__await__")
+            }
+        }
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Awaited when there is room, it is done.
+    fn __next__(&self) -> PyResult<()> {
+        Err(PyStopIteration::new_err(true))
+    }
+}

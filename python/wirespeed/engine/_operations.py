@@ -1,0 +1,310 @@
+"""What those who run an engine need: its end without haste, signals, its log, its certificate.
+
+All that serves is native; here are what Python alone has: signals, event loops, ``logging``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .._native import NativeDraining, NativeEngine, NativeLogs
+from .._options.server import native_server_tls
+from ._arguments import check_count, checked_seconds
+
+if TYPE_CHECKING:
+    from ..tls import TLS
+
+__all__ = ["Drained", "Operations"]
+
+STUCK_AFTER = 5.0
+"""Seconds that a thread of the engine may be busy without a pause until ``/health`` says so."""
+
+PAGE_TOKEN = 16
+"""Characters of the page's token, at least: nobody is to guess it."""
+
+LEFT_OUT_PAUSE = 1.0
+"""Seconds between two looks whether something that was left out is to be told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Drained:
+    """How the sessions of an engine have ended.
+
+    Attributes:
+        ended: How many by the closing handshake, or by themselves.
+        cut: How many were cut off when the time was over.
+    """
+
+    ended: int
+    cut: int
+
+
+class Operations(NativeEngine):
+    """What an engine has for those who run it: see :class:`wirespeed.engine.Engine`."""
+
+    _drain_timeout: float
+    _drain_batch: int
+    _tls: TLS | None
+
+    def _set_up_operations(
+        self,
+        tls: TLS | None,
+        *,
+        health: bool | tuple[str, str],
+        metrics: tuple[str, int] | None,
+        metrics_path: str | None,
+        metrics_token: str | None,
+        page: str | None,
+        handover: str | os.PathLike[str] | None,
+        drain_timeout: float,
+        drain_batch: int,
+    ) -> None:
+        if health is True:
+            health = ("/health", "/ready")
+        alive, ready = health or (None, None)
+        for name, token in (("metrics_token", metrics_token), ("page", page)):
+            # RFC 6750 2.1: visible characters of ASCII.
+            if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+                raise ValueError(f"{name} must be a token: visible characters of ASCII")
+        if page is not None and len(page) < PAGE_TOKEN:
+            raise ValueError(
+                f"page must be a token of {PAGE_TOKEN} characters at least: it lets its owner disconnect clients"
+            )
+        self._operate(
+            {
+                "health": alive,
+                "ready": ready,
+                "metrics": metrics,
+                "metrics_path": metrics_path,
+                "metrics_token": metrics_token,
+                "page": page,
+                "stuck_after": STUCK_AFTER,
+                "handover": None if handover is None else os.fspath(handover),
+                "drain_timeout": drain_timeout,
+                "drain_batch": drain_batch,
+            }
+        )
+        self._drain_timeout, self._drain_batch = drain_timeout, drain_batch
+        self._logger = logging.getLogger("wirespeed.engine")
+        self._tls = tls
+        if tls is not None:
+            self._renew(*_sources(tls))
+
+    def reload_tls(self, ssl: TLS | None = None) -> None:
+        """Use another certificate, for clients that come from now on.
+
+        The files of ``ssl`` are looked at anyway, once a second at most, when clients come.
+
+        Args:
+            ssl: Settings; the default is to read the files of those that the engine has.
+
+        Raises:
+            OSError: A file cannot be read.
+            RuntimeError: The engine has no TLS.
+            ValueError: The certificate or its key is not valid; what was used before stays in use.
+        """
+        if self._tls is None:
+            raise RuntimeError("the engine has no TLS")
+        # A copy reads the files again.
+        self._tls = dataclasses.replace(self._tls if ssl is None else ssl)
+        self._set_tls(native_server_tls(self._tls))
+
+    # ---- the end ----
+
+    def drain(
+        self,
+        timeout: float | None = None,
+        *,
+        batch: int | None = None,
+        notice: float = 0,
+        code: int = 1012,
+        reason: str = "service restart",
+    ) -> Drained:
+        """End without haste: accept nobody, close the sessions a few at a time, and stop when the last one is over.
+
+        From now on ``/ready`` is answered with 503. Batches are spread over three quarters of the time, so that the
+        clients do not all connect elsewhere at once. Those who iterate over events get all that there are.
+
+        Args:
+            timeout: Seconds that it takes at most: who is left then is cut off. The default is ``drain_timeout``.
+            batch: Sessions that are closed at once, as far as the time allows. The default is ``drain_batch``.
+            notice: Seconds before anything else happens, in which clients are still accepted: for load balancers that
+                ask ``/ready``.
+            code: The close code; 1012 says that the service restarts.
+            reason: The reason in the close frame.
+
+        Raises:
+            ProtocolError: The code must not be sent, or the reason is too long.
+            RuntimeError: The engine has not started.
+        """
+        draining = self._drain_with(timeout, batch, notice, code, reason)
+        while (pause := draining.step()) is not None:
+            time.sleep(pause)
+        self.stop()
+        return Drained(*draining.drained)
+
+    async def adrain(
+        self,
+        timeout: float | None = None,
+        *,
+        batch: int | None = None,
+        notice: float = 0,
+        code: int = 1012,
+        reason: str = "service restart",
+    ) -> Drained:
+        """Do the same as :meth:`drain` without blocking the event loop.
+
+        Args:
+            timeout: As there.
+            batch: As there.
+            notice: As there.
+            code: As there.
+            reason: As there.
+        """
+        draining = self._drain_with(timeout, batch, notice, code, reason)
+        while (pause := draining.step()) is not None:
+            await asyncio.sleep(pause)
+        await asyncio.get_running_loop().run_in_executor(None, self.stop)
+        return Drained(*draining.drained)
+
+    def _drain_with(
+        self, timeout: float | None, batch: int | None, notice: float, code: int, reason: str
+    ) -> NativeDraining:
+        timeout = self._drain_timeout if timeout is None else timeout
+        batch = self._drain_batch if batch is None else batch
+        check_count("batch", batch)
+        timeout, notice = checked_seconds("timeout", timeout), checked_seconds("notice", notice)
+        return self._begin_drain(timeout, batch, notice, code, reason)
+
+    # ---- signals ----
+
+    @contextlib.contextmanager
+    def draining_on_sigterm(self, wanted: bool = True) -> Iterator[None]:
+        """Have SIGTERM drain the engine, and a second one stop it: a context for whoever iterates over batches.
+
+        Only in the main thread; the handler that there was before has its place again at the end.
+
+        Args:
+            wanted: Whether to do anything at all.
+        """
+        if not wanted or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        begun = False
+
+        def end(_number: int, _frame: object) -> None:
+            nonlocal begun
+            # In a thread: the events that come meanwhile are handled by this one.
+            target = self.stop if begun else self.drain
+            begun = True
+            threading.Thread(target=target, name="wirespeed-drain", daemon=True).start()
+
+        previous = signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+    @contextlib.asynccontextmanager
+    async def _drained_by_sigterm(self, wanted: bool) -> AsyncIterator[None]:
+        if not wanted or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        drain: asyncio.Task[Drained] | None = None
+
+        def end() -> None:
+            nonlocal drain
+            if drain is None:
+                drain = loop.create_task(self.adrain())
+            else:
+                loop.run_in_executor(None, self.stop)
+
+        previous = signal.getsignal(signal.SIGTERM)
+        try:
+            loop.add_signal_handler(signal.SIGTERM, end)
+        except NotImplementedError:
+            yield
+            return
+        try:
+            yield
+            if drain is not None:
+                await drain
+        finally:
+            if drain is not None:
+                drain.cancel()
+            loop.remove_signal_handler(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+    # ---- the log ----
+
+    def _begin_logging(self) -> None:
+        logs = self._logs()
+        # A daemon that waits for a descriptor: neither the engine nor the interpreter waits for it.
+        arguments = (logs, logs.bell(), self._logger)
+        threading.Thread(target=_log, args=arguments, name="wirespeed-log", daemon=True).start()
+
+
+def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:
+    """Log what there is, until the engine ends."""
+    try:
+        rung = b"\0"
+        while rung:
+            while not select.select([bell], [], [], LEFT_OUT_PAUSE if logs.has_left_out else None)[0]:
+                _log_some(logs, logger)
+            rung = os.read(bell, 4096)
+            _log_some(logs, logger)
+    finally:
+        os.close(bell)
+
+
+def _log_some(logs: NativeLogs, logger: logging.Logger) -> None:
+    for level, text, left_out in logs.take():
+        if left_out:
+            logger.log(level, "%s (and %d more since the last time)", text, left_out)
+        else:
+            logger.log(level, "%s", text)
+
+
+# ---- the certificate ----
+
+Source = tuple[str | None, bytes]
+"""A file, if it is one, and what it says."""
+
+
+def _sources(tls: TLS) -> tuple[Source, Source, list[Source], list[bytes], str | None, str | None]:
+    """Return where TLS settings are from, as the native core takes it."""
+    arguments = tls._native_arguments()
+    cert_pem, key_pem = arguments["cert_pem"] or b"", arguments["key_pem"] or b""
+    cert = _file(tls.cert)
+    key = cert if tls.key is None else _file(tls.key)
+    authorities = [] if tls.ca is None else list(tls.ca) if isinstance(tls.ca, tuple) else [tls.ca]
+    client_ca: list[Source] = []
+    if arguments["verify"]:
+        client_ca = [(_file(one), pem) for one, pem in zip(authorities, arguments["ca_pem"], strict=True)]
+    return (
+        (cert, cert_pem),
+        (key, key_pem),
+        client_ca,
+        arguments["alpn"],
+        arguments["min_version"],
+        arguments["max_version"],
+    )
+
+
+def _file(source: Any) -> str | None:
+    """Return the path of a PEM file; ``None`` for PEM text and for directories."""
+    if source is None or (isinstance(source, (str, bytes)) and "-----BEGIN" in os.fsdecode(source)):
+        return None
+    path = os.path.abspath(os.fsdecode(source))
+    return path if os.path.isfile(path) else None
