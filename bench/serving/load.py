@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -24,12 +25,15 @@ PICOWS_LOAD = Path(__file__).with_name("picows_load.py")
 # it.
 LATE_SECONDS = 0.5
 
+# Workloads of the load generator that several of its threads can share.
+THREADED = ("echo", "sink", "fan-out", "open")
+
 # Descriptors of a server that are not connections of the load.
 SPARE = 64
 
 
-# What messages may be: bytes with a number in front, or documents with a number in them.
-FORMATS = ("binary", "json", "msgpack")
+# What messages may be: bytes or text with a number in front, or documents with a number in them.
+FORMATS = ("binary", "text", "json", "json-bytes", "msgpack")
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ MODELS: dict[str, Model] = {
     "fan-out": Model("fan-out", role="fan-out"),
     "publish": Model("publish", role="fan-out"),
     "open": Model("open"),
+    "touch": Model("touch"),
     "storm": Model("storm"),
+    "pings": Model("pings"),
     "hold": Model("hold", pings=True),
     "most": Model("most", as_many_as_fit=True),
     "idle": Model("idle"),
@@ -79,7 +85,8 @@ class Load:
     Attributes:
         options: the command line of the peer.
         url: where the server listens.
-        token: what a client of WSE must have, if it wants one.
+        token: what a client must have, if the server wants one.
+        greets: whether such a server says when it is ready: WSE's handshake.
         descriptors: that it needs for a connection.
     """
 
@@ -87,6 +94,7 @@ class Load:
     url: str
     token: str | None
     descriptors: int
+    greets: bool = False
 
     def command(self, workload: str | None, **different: object) -> list[str]:
         """Returns the command line of a load generator; `different`: options that are not those of the peer.
@@ -108,7 +116,9 @@ class Load:
                 raise ChildError(f"no {GENERATOR}: build it with cargo build --release -p wirespeed-bench")
             program = [str(GENERATOR), "load", "--workload", workload]
             wanted |= {"window": options.window, "rate": options.rate, "share": options.share}
-            wanted |= {"deflate": options.deflate, "wse-token": self.token}
+            wanted |= {"deflate": options.deflate, "wse-token" if self.greets else "token": self.token}
+            wanted |= {"ca": options.ca}
+            wanted |= {"threads": options.threads if workload in THREADED else None}
             wanted |= {"content": options.format if options.format != "binary" else None}
         arguments = []
         for name, value in (wanted | different).items():
@@ -161,8 +171,13 @@ def require_descriptors(connections: int, each: int) -> None:
         ChildError: that is not enough for so many connections.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     needed = connections * each + SPARE
+    if most != resource.RLIM_INFINITY and needed > most:
+        # Only who has the privilege may.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, needed))
+            most = needed
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most != resource.RLIM_INFINITY and needed > most:
         raise ChildError(
             f"{connections} connections need {needed} descriptors, the system allows {most}: "

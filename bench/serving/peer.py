@@ -8,19 +8,21 @@ is one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from models.loops import LIBRARIES
 from models.program import Library, end, fail, parser, version
 from serving import load as serving_load
+from serving.certificate import certificate
 from serving.load import FORMATS, MODELS, Load, require_descriptors
 from serving.memory import measure_memory
 from serving.process import ChildError, started
@@ -42,6 +44,10 @@ def main(
     token_styles: Collection[str] = (),
     descriptors: int = 1,
     plain: str = "binary",
+    plain_by_style: Mapping[str, str] | None = None,
+    greets: bool = False,
+    limited: Mapping[str, Collection[str]] | None = None,
+    tls: bool = False,
 ) -> NoReturn:
     """Runs a server peer: measures, or answers --probe.
 
@@ -55,11 +61,16 @@ def main(
         descriptors: How many it needs for a connection.
         plain: What messages are where the workload does not say it, one of `load.FORMATS`: not `binary` for
             a server that takes some bytes at their beginning for its own. They are as long, and are compared in full.
+        plain_by_style: The same for some styles, where it differs.
+        greets: Whether a server that wants tokens says when a connection is ready, as WSE does.
+        limited: Of some styles the only workloads that they take part in.
+        tls: Whether it serves TLS too, in the workloads that need no connections of the harness.
     """
     names = list(MODELS if workloads is None else workloads)
     arguments = _parser(names)
-    arguments.set_defaults(format=plain)
     options = arguments.parse_args()
+    if options.format is None:
+        options.format = (plain_by_style or {}).get(options.style, plain)
     signal.signal(signal.SIGTERM, _terminated)
     on = LIBRARIES[options.loop]
     libraries = [*libraries, *([on] if on is not None else [])]
@@ -67,12 +78,14 @@ def main(
         if options.probe:
             about = version(libraries) if server is not None else _compiled_version(options.program)
             known = [name for name in names if options.style not in token_styles or MODELS[name].tokens]
+            if limited is not None and options.style in limited:
+                known = [name for name in known if name in limited[options.style]]
             if importlib.util.find_spec("picows") is None:
                 known = [name for name in known if MODELS[name].workload is not None]
-            end({"version": about, "workloads": known, "tls": False})
+            end({"version": about, "workloads": known, "tls": tls})
         if options.deflate and not deflate:
             raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
-        answer = _measured(server, options, descriptors)
+        answer = _measured(server, options, descriptors, greets)
         # Without importing what the server imports: that is waiting for nothing.
         about = _installed(libraries) if server is not None else _compiled_version(options.program)
     except ChildError as error:
@@ -92,20 +105,27 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     arguments.add_argument("--format", choices=FORMATS, help="what messages are")
     arguments.add_argument("--share", type=float, help="messages a second to publish, as a share of the most it can do")
     arguments.add_argument("--ping-interval", type=float, help="seconds between two pings of the server to a client")
+    arguments.add_argument("--workers", type=int, default=1, help="threads of the server, 0: one for each core")
+    arguments.add_argument("--threads", type=int, default=1, help="threads of the load generator")
     arguments.add_argument("--settle", type=float, default=3.0, help="seconds before memory is looked at")
     return arguments
 
 
-def _measured(server: Path | None, options: argparse.Namespace, descriptors: int) -> dict[str, object]:
+def _measured(server: Path | None, options: argparse.Namespace, descriptors: int, greets: bool) -> dict[str, object]:
     """Returns the answer of a window, all processes stopped."""
     model = MODELS[options.workload]
     require_descriptors(0 if model.as_many_as_fit else options.connections, descriptors)
-    with started(_command(server, options), _server_core(options), "the server") as child:
+    with contextlib.ExitStack() as stack:
+        options.certificate = None
+        if options.ca is not None:
+            options.certificate, options.ca = stack.enter_context(certificate())
+        child = stack.enter_context(started(_command(server, options), _server_core(options), "the server"))
         # The port alone, or behind `listening ws://127.0.0.1:`; the token that clients need, if they do.
         port, _, token = child.line(START_SECONDS).strip().rpartition(":")[2].partition(" ")
         if not port.isdigit():
             raise child.failure("did not say where it listens")
-        load = Load(options, f"ws://127.0.0.1:{port}{model.path}", token or None, descriptors)
+        scheme = "ws" if options.ca is None else "wss"
+        load = Load(options, f"{scheme}://127.0.0.1:{port}{model.path}", token or None, descriptors, greets)
         try:
             if model.workload == "idle":
                 return measure_memory(load, child.pid, options)
@@ -123,6 +143,8 @@ def _command(server: Path | None, options: argparse.Namespace) -> list[str]:
     if server is not None:
         command += ["--loop", options.loop, "--role", model.role]
         command += ["--style", options.style] if options.style is not None else []
+        command += ["--workers", str(options.workers), "--format", options.format]
+        command += ["--certificate", options.certificate] if options.certificate is not None else []
     if options.deflate:
         command += ["--deflate"]
     if options.ping_interval is not None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from models import loops
+from serving.load import FORMATS
 
-__all__ = ["BACKLOG", "ROLES", "forever", "parse", "prepare", "ready", "report", "run"]
+__all__ = ["BACKLOG", "ROLES", "forever", "parse", "prepare", "ready", "report", "report_sum", "run"]
 
 # What is done with messages. Servers that see the path of a request go by that: /, /sink, /fan-out.
 ROLES = ("echo", "sink", "fan-out")
@@ -22,6 +23,10 @@ ROLES = ("echo", "sink", "fan-out")
 # Connections that the system keeps for the server to accept, in every server that has a setting for it: in a
 # storm, those above it would wait for the next attempt of TCP, a second later, and not for the server.
 BACKLOG = 4096
+
+
+# So that sums fit into any number.
+SUM_MODULUS = 1 << 32
 
 
 def parse() -> argparse.Namespace:
@@ -33,6 +38,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--deflate", action="store_true", help="agree to permessage-deflate")
     parser.add_argument("--ping-interval", type=float, default=20.0, help="seconds between two pings to a client")
     parser.add_argument("--must-ping", action="store_true", help="for servers that send no pings unless they are told")
+    parser.add_argument("--workers", type=int, default=1, help="threads that serve, 0: one for each core")
+    parser.add_argument("--format", choices=FORMATS, default="binary", help="what messages are")
+    parser.add_argument("--certificate", help="PEM file with certificate and key: serve TLS")
     return parser.parse_args()
 
 
@@ -57,6 +65,11 @@ def ready(port: int, token: str | None = None) -> None:
 def report(messages: int, size: int) -> str:
     """Returns the answer of a sink to a text message: what it has counted on that connection."""
     return json.dumps({"messages": messages, "bytes": size})
+
+
+def report_sum(messages: int, numbers: int) -> str:
+    """Returns the answer of a sink that decodes: how many, and the sum of the numbers that were in them."""
+    return json.dumps({"messages": messages, "sum": numbers % SUM_MODULUS})
 
 
 async def forever() -> None:

@@ -6,4 +6,4 @@ from serving.peer import main
 
 if __name__ == "__main__":
     # It echoes messages of 256 KiB at most, and sends no pings.
-    main(None, [], ("echo", "echo-picows", "burst", "open", "storm"), deflate=False)
+    main(None, [], ("echo", "echo-picows", "burst", "open", "touch", "storm"), deflate=False)

@@ -9,7 +9,20 @@ from serving.peer import main
 
 LIBRARIES = [Library("socketify", "socketify")]
 # Not `hold`: it cannot ping more often than every four seconds.
-WORKLOADS = ["echo", "echo-picows", "burst", "sink", "fan-out", "publish", "open", "storm", "most", "idle"]
+WORKLOADS = [
+    "echo",
+    "echo-picows",
+    "burst",
+    "sink",
+    "fan-out",
+    "publish",
+    "open",
+    "touch",
+    "storm",
+    "pings",
+    "most",
+    "idle",
+]
 
 if __name__ == "__main__":
     main(Path(__file__).with_name("server.py"), LIBRARIES, WORKLOADS)

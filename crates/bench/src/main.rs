@@ -1,5 +1,6 @@
 //! `wirespeed-bench`: the native side of tests and benchmarks.
 
+mod certificate;
 mod descriptors;
 mod echo;
 mod load;
@@ -14,6 +15,8 @@ Usage: wirespeed-bench COMMAND [OPTIONS]
 Commands:
   echo    A WebSocket server on the loopback interface; see `wirespeed-bench echo --help`
   load    Load for such a server; see `wirespeed-bench load --help`
+  certificate FOLDER
+          Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, who signed it
 
 Options:
   -h, --help       Show this text
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
     let result = match arguments.next() {
         Ok(Some(lexopt::Arg::Value(command))) if command == "echo" => echo::run(arguments),
         Ok(Some(lexopt::Arg::Value(command))) if command == "load" => load::run(arguments),
+        Ok(Some(lexopt::Arg::Value(command))) if command == "certificate" => certificate::run(arguments),
         Ok(Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help"))) => {
             show(HELP);
             Ok(())

@@ -30,6 +30,7 @@ fn fan_out_and_publish_count_every_delivery() {
     for (arguments, offered) in [
         ("--workload fan-out", None),
         ("--workload fan-out --window 5 --content json", None),
+        ("--workload fan-out --window 5 --threads 3 --content text", None),
         ("--workload publish --rate 200 --seconds 0.1", Some(2000.0)),
         ("--workload publish --share 0.2", Some(0.0)),
     ] {
@@ -61,6 +62,20 @@ fn deliveries_that_are_missing_are_counted() {
         });
         let error = load(&format!("--workload {workload} --connections 10"), &url).expect_err("some are missing");
         assert!(error.starts_with("2 of ") && error.ends_with("0 deliveries are missing"), "{workload}: {error}");
+    }
+}
+
+#[test]
+fn deliveries_that_other_threads_miss_are_noticed() {
+    for lost in 0..4 {
+        let url = serve(move |room: &Room, _, kind, payload: &[u8]| {
+            for to in (0..room.len()).filter(|to| *to != lost || number_of(payload) != 2) {
+                room.send(to, kind, payload);
+            }
+        });
+        let error =
+            load("--workload fan-out --window 4 --connections 4 --threads 4", &url).expect_err("one is missing");
+        assert!(error.contains("1 of ") && error.ends_with("deliveries are missing"), "{lost}: {error}");
     }
 }
 
@@ -118,6 +133,72 @@ fn a_sink_that_counts_less_is_an_error() {
     });
     let error = load("--workload sink", &url).expect_err("one is missing");
     assert!(error.starts_with("the server received ") && error.ends_with(" messages"), "{error}");
+}
+
+#[test]
+fn a_sink_that_has_not_decoded_is_an_error() {
+    for (wrong, expected) in [(0, None), (1, Some("add up to"))] {
+        let taken: Mutex<(u64, u64)> = Mutex::default();
+        let url = serve(move |room: &Room, from, kind, payload: &[u8]| {
+            let mut taken = taken.lock().expect("nobody panicked");
+            if kind == MessageKind::Text {
+                let sum = (taken.1 + wrong) % (1 << 32);
+                let report = format!("{{\"messages\":{},\"sum\":{sum}}}", taken.0);
+                room.send(from, MessageKind::Text, report.as_bytes());
+            } else {
+                let document: serde_json::Value = serde_json::from_slice(payload).expect("JSON");
+                taken.0 += 1;
+                taken.1 += document["number"].as_u64().expect("a number") % (1 << 32);
+            }
+        });
+        let found = load("--workload sink --content json-bytes --size 175", &url);
+        match expected {
+            None => assert!(number(&found.expect("an answer"), "count") > 0.0),
+            Some(words) => assert!(found.expect_err("one is wrong").contains(words)),
+        }
+    }
+}
+
+#[test]
+fn pings_without_pongs_are_an_error() {
+    let url = serve(|_: &Room, _, _, _: &[u8]| {});
+    let error = load("--workload pings --connections 5 --rate 200", &url).expect_err("nobody answers");
+    assert_eq!(error, "10 of 10 pings were not answered");
+}
+
+#[test]
+fn a_connection_that_is_lost_among_pings_is_an_error() {
+    struct Leaving;
+    impl Behaviour for Leaving {
+        fn open(&self, room: &Room, from: usize, _: &Request) {
+            if from == 3 {
+                thread::sleep(Duration::from_millis(30));
+                room.close(from);
+            }
+        }
+        fn message(&self, _: &Room, _: usize, _: MessageKind, _: &[u8]) {}
+    }
+    let error = load("--workload pings --connections 5", &serve(Leaving)).expect_err("one is lost");
+    assert!(error.contains("the server has left"), "{error}");
+}
+
+#[test]
+fn a_token_goes_along_without_a_greeting() {
+    struct Guarded;
+    impl Behaviour for Guarded {
+        fn refuse(&self, _: usize, request: &Request) -> Option<u16> {
+            (request.headers.value_str("Cookie") != Some("access_token=a.b.c")).then_some(401)
+        }
+        fn message(&self, room: &Room, from: usize, kind: MessageKind, payload: &[u8]) {
+            room.send(from, kind, payload);
+        }
+    }
+    let url = serve(Guarded);
+    assert!(number(&load("--token a.b.c", &url).expect("an answer"), "count") > 0.0);
+    assert!(number(&load("--workload touch --token a.b.c", &url).expect("an answer"), "p50") > 0.0);
+    for workload in ["echo", "touch"] {
+        assert!(load(&format!("--workload {workload}"), &url).expect_err("no token").contains("401"));
+    }
 }
 
 #[test]

@@ -95,6 +95,56 @@ fn open_storm_and_hold() {
 }
 
 #[test]
+fn every_ping_has_its_pong() {
+    let echo = Echo::start();
+    let found = load("--workload pings --connections 200 --rate 4000", &format!("{}/", echo.url)).expect("an answer");
+    assert_eq!((&found["count"], &found["offered"]), (&json!(200), &json!(4000.0)));
+    assert_latencies(&found);
+}
+
+#[test]
+fn touch_is_a_round_trip_without_a_websocket() {
+    let echo = Echo::start();
+    let found = load("--workload touch", &format!("{}/", echo.url)).expect("an answer");
+    assert!(number(&found, "count") > 0.0);
+    assert_latencies(&found);
+}
+
+#[test]
+fn threads_share_the_connections() {
+    let echo = Echo::start();
+    for (workload, path) in [("echo", "/"), ("sink", "/sink"), ("open", "/")] {
+        let arguments = format!("--workload {workload} --connections 7 --threads 3");
+        let found = load(&arguments, &format!("{}{path}", echo.url)).expect("an answer");
+        assert!(number(&found, "count") > 0.0 && (0.0..=1.0).contains(&number(&found, "limited")), "{found}");
+    }
+    let error = load("--connections 4 --threads 2", "ws://127.0.0.1:1/").expect_err("nobody listens");
+    assert!(error.contains("nobody listens"), "{error}");
+}
+
+#[test]
+fn tls_with_a_certificate_that_was_made() {
+    let folder = std::env::temp_dir().join(format!("wirespeed-bench-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    assert!(command().arg("certificate").arg(&folder).status().expect("it starts").success());
+    let server = std::fs::read_to_string(folder.join("server.pem")).expect("a file");
+    assert!(server.contains("BEGIN CERTIFICATE") && server.contains("PRIVATE KEY"), "{server}");
+    let stranger = folder.join("authority.pem").display().to_string();
+    let echo = Echo::start_secure();
+    let (url, authority) = (echo.secure_url.clone().expect("a port"), echo.authority.clone().expect("a file"));
+    for arguments in ["--connections 3", "--workload open --connections 2", "--workload sink"] {
+        let path = if arguments.contains("sink") { "/sink" } else { "/" };
+        let found = load(&format!("{arguments} --ca {authority}"), &format!("{url}{path}")).expect(arguments);
+        assert!(number(&found, "count") > 0.0, "{found}");
+    }
+    let error = load(&format!("--ca {stranger}"), &format!("{url}/")).expect_err("another authority");
+    assert!(error.contains("certificate"), "{error}");
+    let error = load("", &format!("{url}/")).expect_err("no authority");
+    assert!(error.contains("--ca"), "{error}");
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+#[test]
 fn most_says_why_there_are_no_more() {
     let echo = Echo::start();
     let found = load("--workload most --connections 200", &format!("{}/", echo.url)).expect("an answer");

@@ -1,6 +1,5 @@
 //! The echo server: options, listeners, threads.
 
-mod certificate;
 mod connection;
 mod opening;
 mod role;
@@ -16,7 +15,7 @@ use std::thread;
 use lexopt::{Arg, Parser, ValueExt as _};
 use wirespeed_driver::tls::server::ServerConfig;
 
-use crate::{descriptors, show};
+use crate::{certificate, descriptors, show};
 
 const HELP: &str = "\
 A WebSocket server on 127.0.0.1, for tests, benchmarks and demonstrations.

@@ -29,6 +29,25 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// What several threads found in windows that began at the same moment: the longest of them is the window.
+    pub(crate) fn together(answers: Vec<Self>) -> Result<Self, String> {
+        let mut all = Self::default();
+        for answer in answers {
+            all.count += answer.count;
+            all.seconds = all.seconds.max(answer.seconds);
+            all.cpu = sum(all.cpu, answer.cpu);
+            // Who had most to do is the limit.
+            all.limited =
+                all.limited.zip(answer.limited).map(|(one, other)| one.max(other)).or(all.limited).or(answer.limited);
+            all.deflate = all.deflate.or(answer.deflate).map(|agreed| agreed && answer.deflate == Some(true));
+            match (&mut all.latencies, answer.latencies) {
+                (Some(latencies), Some(more)) => latencies.add(&more)?,
+                (latencies, more) => *latencies = latencies.take().or(more),
+            }
+        }
+        Ok(all)
+    }
+
     /// The line, with its end.
     pub(crate) fn to_json(&self) -> String {
         let mut line = format!("{{\"count\": {}, \"seconds\": {:.6}, \"checked\": true", self.count, self.seconds);
@@ -62,6 +81,10 @@ impl Answer {
     }
 }
 
+fn sum(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.zip(other).map(|(one, other)| one + other).or(one).or(other)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -74,6 +97,23 @@ mod tests {
     fn what_was_not_measured_is_left_out() {
         let answer = Answer { count: 3, seconds: 0.5, latencies: Some(Histogram::new()), ..Answer::default() };
         assert_eq!(answer.to_json(), "{\"count\": 3, \"seconds\": 0.500000, \"checked\": true}\n");
+    }
+
+    #[test]
+    fn several_together() {
+        let mut latencies = Histogram::new();
+        latencies.record(Duration::from_micros(10));
+        let one = Answer { count: 3, seconds: 1.0, cpu: Some(0.5), limited: Some(0.2), ..Answer::default() };
+        let other = Answer { count: 4, seconds: 1.5, cpu: Some(0.25), latencies: Some(latencies), ..Answer::default() };
+        let found = Answer::together(vec![one, other]).expect("alike");
+        assert_eq!((found.count, found.seconds.to_bits()), (7, 1.5_f64.to_bits()));
+        assert_eq!((found.cpu, found.limited), (Some(0.75), Some(0.2)));
+        assert_eq!(found.latencies.map(|latencies| latencies.count()), Some(1));
+        let deflate = |agreed| Answer { deflate: agreed, ..Answer::default() };
+        for (one, other, both) in [(Some(true), Some(false), Some(false)), (Some(true), Some(true), Some(true))] {
+            let found = Answer::together(vec![deflate(one), deflate(other)]).expect("alike");
+            assert_eq!(found.deflate, both);
+        }
     }
 
     #[test]

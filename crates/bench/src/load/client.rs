@@ -12,6 +12,7 @@ use wirespeed_driver::peer::{Failure, Link, PeerEvent};
 use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
 use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind};
 use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{Drive, Keepalive, entropy};
 
 use super::content::Content;
@@ -59,8 +60,14 @@ pub(crate) struct Exchange {
     pub(crate) expected: u64,
     /// When the messages under way were due, the oldest first.
     pub(crate) due: VecDeque<Instant>,
-    /// Pings that were answered.
+    /// Pings of the server that were answered.
     pub(crate) pings: u64,
+    /// When pings of ours were due that have no pong yet, the oldest first.
+    pinged: VecDeque<Instant>,
+    /// The number of the first of them.
+    first_ping: u64,
+    /// When pings were due, and their pongs came.
+    pongs: Vec<(Instant, Instant)>,
 }
 
 /// An open connection, to send on; while a message is looked at, too.
@@ -82,35 +89,16 @@ pub(crate) enum Found {
 }
 
 impl Client {
-    /// Begins to connect; the descriptor too. Clients come from many addresses, so that there are ports for
-    /// all of them.
-    pub(crate) fn connect(
-        address: SocketAddr,
+    /// Begins the opening handshake on a socket that connects; the descriptor too.
+    pub(crate) fn begin(
+        socket: socket2::Socket,
         request: &ClientRequest,
+        tls: Option<Box<dyn Layer>>,
         greeting_due: bool,
-        number: usize,
-        send_buffer: Option<usize>,
     ) -> Result<(Self, RawFd), String> {
-        let make = || -> io::Result<socket2::Socket> {
-            let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-            socket.set_nonblocking(true)?;
-            if address.is_ipv4() {
-                let last = u8::try_from(2 + number % 250).unwrap_or(2);
-                socket.bind(&SocketAddr::from(([127, 0, 0, last], 0)).into())?;
-            }
-            socket.set_tcp_nodelay(true)?;
-            if let Some(size) = send_buffer {
-                socket.set_send_buffer_size(size)?;
-            }
-            match socket.connect(&address.into()) {
-                // EINPROGRESS: what waits to be sent tells when it is connected.
-                Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(error),
-                _ => Ok(socket),
-            }
-        };
-        let socket = Socket::new(make().map_err(|error| cannot_connect(&error))?.into());
+        let socket = Socket::new(socket.into());
         let handshake = ClientHandshake::new(request, entropy::draw_nonce(), HeadLimits::default()).map_err(text)?;
-        let plan = opening::Plan { proxy_tls: None, tunnel: None, tls: None, handshake };
+        let plan = opening::Plan { proxy_tls: None, tunnel: None, tls, handshake };
         let mut opening = opening::Client::new(plan).map_err(text)?;
         // On loopback it mostly is connected already.
         opening.output().flush(&socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
@@ -122,6 +110,11 @@ impl Client {
     /// What is under way.
     pub(crate) fn exchange(&self) -> &Exchange {
         &self.exchange
+    }
+
+    /// The pongs that have come since the last call: when their pings were due, and when they came.
+    pub(crate) fn take_pongs(&mut self) -> impl Iterator<Item = (Instant, Instant)> + '_ {
+        self.exchange.pongs.drain(..)
     }
 
     /// Bytes that wait for the socket.
@@ -221,6 +214,7 @@ impl Client {
                     }
                 }
                 Some(PeerEvent::Ping(_)) => exchange.pings += 1,
+                Some(PeerEvent::Pong { payload, .. }) => exchange.receive_pong(payload.as_slice(), Instant::now())?,
                 Some(_) => {}
                 None => return Ok(found),
             }
@@ -236,7 +230,31 @@ impl Client {
     }
 }
 
+impl Exchange {
+    /// Takes a pong: it says to which ping it belongs, and answers those before as well (RFC 6455 5.5.3).
+    fn receive_pong(&mut self, payload: &[u8], now: Instant) -> Result<(), String> {
+        let number = payload.try_into().map(u64::from_be_bytes).map_err(|_| "a pong came for no ping of ours")?;
+        let last = number.checked_sub(self.first_ping).and_then(|after| usize::try_from(after).ok());
+        let last = last.filter(|last| *last < self.pinged.len()).ok_or("a pong came for a ping that was not sent")?;
+        self.pongs.extend(self.pinged.drain(..=last).map(|due| (due, now)));
+        self.first_ping = number + 1;
+        Ok(())
+    }
+}
+
 impl Line<'_> {
+    /// Sends a ping that was due at that moment.
+    pub(crate) fn ping(&mut self, due: Instant) -> Result<(), String> {
+        if !self.sender.link.state().can_send() {
+            return Err(end(self.sender.link));
+        }
+        let number = self.exchange.first_ping + self.exchange.pinged.len() as u64;
+        self.sender.link.send_ping(&number.to_be_bytes()).map_err(text)?;
+        self.exchange.pinged.push_back(due);
+        self.flush();
+        Ok(())
+    }
+
     /// Queues the next message, which was due at that moment. Compressed, if that was agreed on.
     #[inline]
     pub(crate) fn send(&mut self, content: &mut Content, due: Instant) -> Result<(), String> {
@@ -283,7 +301,26 @@ impl Line<'_> {
     }
 }
 
-fn cannot_connect(error: &io::Error) -> String {
+/// A socket that connects. Clients come from many addresses, so that there are ports for all of them.
+pub(crate) fn socket(address: SocketAddr, number: usize, send_buffer: Option<usize>) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    if address.is_ipv4() {
+        let last = u8::try_from(2 + number % 250).unwrap_or(2);
+        socket.bind(&SocketAddr::from(([127, 0, 0, last], 0)).into())?;
+    }
+    socket.set_tcp_nodelay(true)?;
+    if let Some(size) = send_buffer {
+        socket.set_send_buffer_size(size)?;
+    }
+    match socket.connect(&address.into()) {
+        // EINPROGRESS: what waits to be sent tells when it is connected.
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+pub(crate) fn cannot_connect(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => REFUSED.into(),
         _ => format!("cannot connect: {error}"),

@@ -11,10 +11,24 @@ use wirespeed_driver::protocol::MessageKind;
 pub(crate) enum Form {
     /// A number in 8 bytes, little-endian, then a pattern.
     Binary,
+    /// A number of 16 digits in a text message, then words. No JSON.
+    Text,
     /// A document in a text message.
     Json,
+    /// The same in a binary message.
+    JsonBytes,
     /// A map in a binary message.
     MessagePack,
+}
+
+impl Form {
+    /// Of all messages.
+    pub(crate) fn kind(self) -> MessageKind {
+        match self {
+            Self::Text | Self::Json => MessageKind::Text,
+            Self::Binary | Self::JsonBytes | Self::MessagePack => MessageKind::Binary,
+        }
+    }
 }
 
 /// Added to the numbers in documents, so that all have as many digits: 16, which every reader of JSON takes
@@ -40,7 +54,12 @@ impl Content {
     pub(crate) fn new(form: Form, size: usize) -> Self {
         let (bytes, at, length) = match form {
             Form::Binary => ((0..size.max(8)).map(|index| (index % 251) as u8).collect(), 0, 8),
-            Form::Json => fitted(size, json),
+            Form::Text => {
+                let number = FIRST.to_string();
+                let words = text(size.saturating_sub(number.len() + 1));
+                (format!("{number} {words}").into_bytes(), 0, DIGITS)
+            }
+            Form::Json | Form::JsonBytes => fitted(size, json),
             Form::MessagePack => fitted(size, message_pack),
         };
         let mut content = Self { form, bytes, number: at..at + length };
@@ -50,10 +69,12 @@ impl Content {
 
     /// Of all messages.
     pub(crate) fn kind(&self) -> MessageKind {
-        match self.form {
-            Form::Json => MessageKind::Text,
-            Form::Binary | Form::MessagePack => MessageKind::Binary,
-        }
+        self.form.kind()
+    }
+
+    /// What stands in message `number` where its number is.
+    pub(crate) fn written(&self, number: u64) -> u64 {
+        if self.form == Form::Binary { number } else { FIRST + number }
     }
 
     /// Bytes of each message.
@@ -68,7 +89,7 @@ impl Content {
         match self.form {
             Form::Binary => place.copy_from_slice(&number.to_le_bytes()),
             Form::MessagePack => place.copy_from_slice(&(FIRST + number).to_be_bytes()),
-            Form::Json => {
+            Form::Text | Form::Json | Form::JsonBytes => {
                 let mut rest = FIRST + number;
                 for digit in place.iter_mut().rev() {
                     *digit = b'0' + (rest % 10) as u8;
@@ -98,7 +119,7 @@ impl Content {
         match self.form {
             Form::Binary => Some(u64::from_le_bytes(place.try_into().ok()?)),
             Form::MessagePack => u64::from_be_bytes(place.try_into().ok()?).checked_sub(FIRST),
-            Form::Json => {
+            Form::Text | Form::Json | Form::JsonBytes => {
                 let mut number = 0_u64;
                 for digit in place {
                     number = number * 10 + u64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
@@ -215,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    const FORMS: [Form; 3] = [Form::Binary, Form::Json, Form::MessagePack];
+    const FORMS: [Form; 5] = [Form::Binary, Form::Text, Form::Json, Form::JsonBytes, Form::MessagePack];
 
     #[test]
     fn what_was_sent_is_read_again() {
@@ -240,7 +261,7 @@ mod tests {
                 assert_ne!(content.read(content.kind(), &changed, 5), Ok(5), "{form:?} {index}");
             }
             assert!(content.read(content.kind(), &message[1..], 5).is_err());
-            let other = if form == Form::Json { MessageKind::Binary } else { MessageKind::Text };
+            let other = if form.kind() == MessageKind::Text { MessageKind::Binary } else { MessageKind::Text };
             assert!(content.read(other, &message, 5).is_err());
         }
     }

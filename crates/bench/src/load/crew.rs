@@ -1,7 +1,7 @@
 //! The clients of a run and what they wait with: one poll, one timer.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,10 @@ use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::ClientRequest;
 
-use super::client::{Client, Found, Line, REFUSED};
+use super::client::{self, Client, Found, Line, REFUSED};
 use super::content::Content;
 use super::options::Options;
+use super::team::Member;
 use super::text;
 
 /// How long nothing may come where something is due.
@@ -63,6 +64,8 @@ pub(crate) struct Crew<'a> {
     pub(crate) waited: Duration,
     /// The size of the sockets' send buffers; none: the system's choice.
     pub(crate) send_buffer: Option<usize>,
+    /// Among others; none: it is alone.
+    pub(crate) member: Option<Member>,
     request: ClientRequest,
     poll: Poll,
     events: Events,
@@ -97,6 +100,7 @@ impl<'a> Crew<'a> {
             ready: Vec::new(),
             waited: Duration::ZERO,
             send_buffer: None,
+            member: None,
             request,
             poll,
             events: Events::with_capacity(EVENTS),
@@ -110,9 +114,13 @@ impl<'a> Crew<'a> {
 
     /// Begins to open a connection, under a number that is free.
     pub(crate) fn connect(&mut self, number: usize) -> Result<(), String> {
-        let greeting_due = self.options.token.is_some();
-        let (client, fd) =
-            Client::connect(self.options.address, &self.request, greeting_due, self.serial, self.send_buffer)?;
+        let tls = match &self.options.tls {
+            Some(tls) => Some(tls.layer().map_err(text)?),
+            None => None,
+        };
+        let socket = client::socket(self.options.address, self.serial, self.send_buffer);
+        let socket = socket.map_err(|error| client::cannot_connect(&error))?;
+        let (client, fd) = Client::begin(socket, &self.request, tls, self.options.greeted)?;
         self.serial += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&fd), Token(number), interest).map_err(text)?;
@@ -121,6 +129,12 @@ impl<'a> Crew<'a> {
         }
         self.clients[number] = Some(client);
         Ok(())
+    }
+
+    /// Watches a socket that is no client, under the number of one that is not there.
+    pub(crate) fn watch(&mut self, socket: &impl AsRawFd, number: usize) -> Result<(), String> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), Token(number), interest).map_err(text)
     }
 
     /// Forgets a client; whatever it had under way is lost.

@@ -1,4 +1,4 @@
-//! The load generator: many clients in one thread, which count only what they have checked. One file for each
+//! The load generator: many clients in one thread, or in a few, which count only what they have checked. One file for each
 //! workload.
 
 mod answer;
@@ -15,11 +15,15 @@ mod most;
 mod open;
 mod options;
 mod paced;
+mod pings;
 mod publications;
 mod publish;
 mod schedule;
 mod sink;
 mod storm;
+mod team;
+mod tls;
+mod touch;
 mod window;
 
 use std::error::Error;
@@ -51,19 +55,24 @@ pub(crate) fn run(arguments: Parser) -> Result<(), Box<dyn Error>> {
 }
 
 fn measure(options: &Options) -> Result<Answer, String> {
-    let mut crew = Crew::new(options)?;
-    match options.workload {
-        Workload::Echo if options.rate.is_some() => paced::run(&mut crew),
-        Workload::Echo => echo::run(&mut crew),
-        Workload::Burst => burst::run(&mut crew),
-        Workload::Sink => sink::run(&mut crew),
-        Workload::FanOut => fan_out::run(&mut crew),
-        Workload::Publish => publish::run(&mut crew),
-        Workload::Open => open::run(&mut crew),
-        Workload::Storm => storm::run(&mut crew),
-        Workload::Hold => hold::run(&mut crew),
-        Workload::Most => most::run(&mut crew),
-        Workload::Idle => idle::run(&mut crew),
+    if options.threads > 1 { team::run(options, workload) } else { workload(&mut Crew::new(options)?) }
+}
+
+fn workload(crew: &mut Crew<'_>) -> Result<Answer, String> {
+    match crew.options.workload {
+        Workload::Echo if crew.options.rate.is_some() => paced::run(crew),
+        Workload::Echo => echo::run(crew),
+        Workload::Burst => burst::run(crew),
+        Workload::Sink => sink::run(crew),
+        Workload::FanOut => fan_out::run(crew),
+        Workload::Publish => publish::run(crew),
+        Workload::Open => open::run(crew),
+        Workload::Touch => touch::run(crew),
+        Workload::Storm => storm::run(crew),
+        Workload::Pings => pings::run(crew),
+        Workload::Hold => hold::run(crew),
+        Workload::Most => most::run(crew),
+        Workload::Idle => idle::run(crew),
     }
 }
 

@@ -2,18 +2,21 @@
 
 use std::error::Error;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt as _};
+use wirespeed_driver::protocol::MessageKind;
 
 use crate::show;
 
 use super::content::Form;
+use super::tls::Tls;
 
 const HELP: &str = "\
 Load for a WebSocket server on the loopback interface; prints what it did as a line of JSON.
 
-Usage: wirespeed-bench load [OPTIONS] ws://ADDRESS:PORT/PATH
+Usage: wirespeed-bench load [OPTIONS] ws[s]://ADDRESS:PORT/PATH
 
 Workloads:
   echo      Every connection sends a message, waits for its echo, and sends the next. With --rate, so many messages a
@@ -22,13 +25,18 @@ Workloads:
   burst     All connections send a message at the same time; when everybody has the echo, again. Latencies begin with
             the burst
   sink      Every connection sends as fast as the server reads, to a path that counts, and answers each text message
-            with {\"messages\": N, \"bytes\": M}; what it says there is what counts
+            with {\"messages\": N, \"bytes\": M}; what it says there is what counts. A server that decodes messages may
+            answer {\"messages\": N, \"sum\": S}, with the sum of the numbers in them, modulo 2 to the 32
   fan-out   One connection sends a message, which the server sends to all of them; when all have it, it sends the next
   publish   The same, but so many messages a second, or a share of what is possible; latencies begin when a message was
             due
   open      Connections are opened and closed, as many at once as --connections says
+  touch     Connects, sends a request that was made beforehand, waits until the answer is there, and leaves, one
+            connection at a time: openings with as little of the client in them as can be
   storm     All connections are begun at once; when all are ready they are closed; again, until the window is over. The
             seconds are those of opening
+  pings     All connections are begun at once; then they are pinged in turn, at moments that are settled beforehand.
+            None may be lost; what counts are pongs, latencies begin when a ping was due
   hold      Connections are held: pings are answered, one connection after the other sends a message, and at the end
             everybody does
   most      Connections are opened until the server or the system refuses, --connections at most; those that then echo
@@ -39,17 +47,20 @@ Options:
   --workload NAME     [default: echo]
   --connections N     [default: 1]
   --size BYTES        Of a message, 8 at least [default: 128]
-  --content FORM      binary: numbered; json: documents in text messages; msgpack: maps in binary messages. The smallest
-                      document has some 40 bytes [default: binary]
+  --content FORM      binary, text: numbered; json: documents in text messages; json-bytes: the same in binary ones;
+                      msgpack: maps in binary messages. The smallest document has some 40 bytes [default: binary]
   --deflate           Offer permessage-deflate, and compress every message if it is agreed on
   --window N          Messages under way at once: of a connection for echo [default: 1], to everybody for fan-out
                       [default: 1] and for publish while it looks for what is possible [default: 4]
   --rate R            Messages a second, of all connections together, for echo and publish; for hold [default: one for
-                      every hundred connections, one at least]
+                      every hundred connections, one at least]; pings a second, for pings [default: one for each]
   --share S           Of what is possible, for publish without --rate; that is looked for during the warm-up
                       [default: 0.5]
   --seconds S         What is measured [default: 1]
   --warmup S          What comes before [default: 0.3]
+  --threads N         Threads that share the connections, for echo, sink, fan-out and open [default: 1]
+  --ca PATH           PEM file with the authority that signed the server's certificate, for wss://
+  --token TOKEN       Send a token along, as the cookie access_token
   --wse-token TOKEN   Speak the handshake of WSE: the token (a JWT) goes along as the cookie access_token, and a connection is
                       ready when the server has sent `server_ready`
   -h, --help          Show this text
@@ -79,26 +90,36 @@ pub(crate) enum Workload {
     FanOut,
     Publish,
     Open,
+    Touch,
     Storm,
+    Pings,
     Hold,
     Most,
     Idle,
 }
 
-const WORKLOADS: [(&str, Workload); 10] = [
+const WORKLOADS: [(&str, Workload); 12] = [
     ("echo", Workload::Echo),
     ("burst", Workload::Burst),
     ("sink", Workload::Sink),
     ("fan-out", Workload::FanOut),
     ("publish", Workload::Publish),
     ("open", Workload::Open),
+    ("touch", Workload::Touch),
     ("storm", Workload::Storm),
+    ("pings", Workload::Pings),
     ("hold", Workload::Hold),
     ("most", Workload::Most),
     ("idle", Workload::Idle),
 ];
 
-const FORMS: [(&str, Form); 3] = [("binary", Form::Binary), ("json", Form::Json), ("msgpack", Form::MessagePack)];
+const FORMS: [(&str, Form); 5] = [
+    ("binary", Form::Binary),
+    ("text", Form::Text),
+    ("json", Form::Json),
+    ("json-bytes", Form::JsonBytes),
+    ("msgpack", Form::MessagePack),
+];
 
 /// What to do.
 #[derive(Clone)]
@@ -116,8 +137,14 @@ pub(crate) struct Options {
     pub(crate) share: f64,
     pub(crate) seconds: Duration,
     pub(crate) warmup: Duration,
-    /// The handshake of WSE, with this token.
+    /// What goes along as a cookie.
     pub(crate) token: Option<String>,
+    /// The server says when a connection is ready: the handshake of WSE.
+    pub(crate) greeted: bool,
+    /// With a server whose URL is wss.
+    pub(crate) tls: Option<Tls>,
+    /// That put load on it.
+    pub(crate) threads: usize,
     pub(crate) address: SocketAddr,
     pub(crate) host: String,
     pub(crate) target: String,
@@ -137,11 +164,14 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Er
         seconds: Duration::from_secs(1),
         warmup: Duration::from_millis(300),
         token: None,
+        greeted: false,
+        tls: None,
+        threads: 1,
         address: SocketAddr::from(([127, 0, 0, 1], 0)),
         host: String::new(),
         target: String::new(),
     };
-    let mut share = None;
+    let (mut share, mut authority, mut secure) = (None, None, false);
     while let Some(argument) = arguments.next()? {
         match argument {
             Arg::Long("workload") => options.workload = choice("--workload", &mut arguments, &WORKLOADS)?,
@@ -156,14 +186,22 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Er
                 options.seconds = Duration::try_from_secs_f64(positive("--seconds", &mut arguments)?)?
             }
             Arg::Long("warmup") => options.warmup = Duration::try_from_secs_f64(arguments.value()?.parse()?)?,
-            Arg::Long("wse-token") => options.token = Some(arguments.value()?.string()?),
+            Arg::Long("token") => options.token = Some(arguments.value()?.string()?),
+            Arg::Long("wse-token") => {
+                options.token = Some(arguments.value()?.string()?);
+                options.greeted = true;
+            }
+            Arg::Long("ca") => authority = Some(arguments.value()?),
+            Arg::Long("threads") => options.threads = arguments.value()?.parse()?,
             Arg::Short('h') | Arg::Long("help") => {
                 show(HELP);
                 return Ok(None);
             }
             Arg::Value(url) if options.host.is_empty() => {
                 let url = url.string()?;
-                let rest = url.strip_prefix("ws://").ok_or("the URL must begin with ws://")?;
+                secure = url.starts_with("wss://");
+                let rest = url.strip_prefix(if secure { "wss://" } else { "ws://" });
+                let rest = rest.ok_or("the URL must begin with ws:// or wss://")?;
                 let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
                 let mut addresses = host.to_socket_addrs().map_err(|error| format!("{url}: {error}"))?;
                 options.address = addresses.next().ok_or_else(|| format!("{url}: the host has no address"))?;
@@ -172,6 +210,12 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Er
             }
             other => return Err(other.unexpected().into()),
         }
+    }
+    match (secure, authority) {
+        (true, Some(path)) => options.tls = Some(Tls::new(Path::new(&path), options.address)?),
+        (true, None) => return Err("wss:// needs --ca".into()),
+        (false, Some(_)) => return Err("--ca is for wss://".into()),
+        (false, None) => {}
     }
     check(&options, share)?;
     options.share = share.unwrap_or(options.share);
@@ -190,8 +234,19 @@ fn check(options: &Options, share: Option<f64>) -> Result<(), String> {
     if options.connections == 0 || options.window == Some(0) || options.size < 8 {
         return Err("--connections and --window must be at least 1, --size at least 8".into());
     }
-    if options.rate.is_some() && !matches!(workload, Workload::Echo | Workload::Publish | Workload::Hold) {
-        return Err("--rate is for echo, publish and hold".into());
+    if options.rate.is_some()
+        && !matches!(workload, Workload::Echo | Workload::Publish | Workload::Pings | Workload::Hold)
+    {
+        return Err("--rate is for echo, publish, pings and hold".into());
+    }
+    if options.threads == 0 {
+        return Err("--threads must be at least 1".into());
+    }
+    if options.threads > 1
+        && (options.rate.is_some()
+            || !matches!(workload, Workload::Echo | Workload::Sink | Workload::FanOut | Workload::Open))
+    {
+        return Err("--threads is for echo without --rate, sink, fan-out and open".into());
     }
     if options.rate.is_some() && workload == Workload::Echo && options.window.is_some() {
         return Err(
@@ -205,10 +260,10 @@ fn check(options: &Options, share: Option<f64>) -> Result<(), String> {
     if share.is_some() && (workload != Workload::Publish || options.rate.is_some()) {
         return Err("--share is for publish without --rate".into());
     }
-    if workload == Workload::Sink && options.form == Form::Json {
-        return Err(
-            "sink needs binary messages, as a text message asks for the count: --content binary or msgpack".into()
-        );
+    if workload == Workload::Sink && options.form.kind() == MessageKind::Text {
+        return Err("sink needs binary messages, as a text message asks for the count: \
+                    --content binary, json-bytes or msgpack"
+            .into());
     }
     Ok(())
 }
@@ -259,7 +314,7 @@ mod tests {
     fn what_does_not_go_together_is_refused() {
         for (arguments, word) in [
             ("--workload nothing", "choose one of echo, burst"),
-            ("--content xml", "choose one of binary, json"),
+            ("--content xml", "choose one of binary, text, json"),
             ("--connections 0", "at least 1"),
             ("--size 7", "at least 8"),
             ("--window 0", "at least 1"),
@@ -272,6 +327,11 @@ mod tests {
             ("--share 0.5", "--share is for"),
             ("--share 0.5 --rate 5 --workload publish", "--share is for"),
             ("--workload sink --content json", "binary messages"),
+            ("--workload sink --content text", "binary messages"),
+            ("--threads 0", "at least 1"),
+            ("--threads 2 --workload burst", "--threads is for"),
+            ("--threads 2 --rate 5", "--threads is for"),
+            ("--ca nowhere.pem", "--ca is for wss"),
         ] {
             let error = parsed(arguments).map(|_| ()).expect_err(arguments);
             assert!(error.contains(word), "{arguments}: {error}");

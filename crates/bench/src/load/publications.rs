@@ -1,16 +1,20 @@
 //! What one connection publishes and everybody has to receive, in order, nothing missing.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::MessageKind;
 
 use super::client::Line;
 use super::content::Content;
 use super::crew::Crew;
+use super::team::Member;
 
 /// The connection that publishes, and receives like all others.
 const PUBLISHER: usize = 0;
+
+/// How often it is looked whether other threads have received something.
+const OTHERS: Duration = Duration::from_micros(200);
 
 /// Messages that not everybody has.
 pub(crate) struct Publications {
@@ -22,6 +26,8 @@ pub(crate) struct Publications {
     under_way: VecDeque<Publication>,
     /// Deliveries that will never come: a later one came instead.
     missing: u64,
+    /// Whose receivers these are, among several threads.
+    member: Option<Member>,
 }
 
 struct Publication {
@@ -32,7 +38,12 @@ struct Publication {
 
 impl Publications {
     pub(crate) fn new(receivers: usize) -> Self {
-        Self { receivers: receivers as u64, first: 0, under_way: VecDeque::new(), missing: 0 }
+        Self { receivers: receivers as u64, first: 0, under_way: VecDeque::new(), missing: 0, member: None }
+    }
+
+    /// The same for one of several threads.
+    pub(crate) fn of(self, member: Member) -> Self {
+        Self { member: Some(member), ..self }
     }
 
     /// Messages that not everybody has.
@@ -43,6 +54,12 @@ impl Publications {
     /// Messages that everybody has.
     pub(crate) fn completed(&self) -> u64 {
         self.first
+    }
+
+    /// Messages that not everybody has, the connections of other threads among them.
+    fn ahead(&self) -> usize {
+        let others = self.member.as_ref().map_or(self.first, |member| member.slowest().min(self.first));
+        self.under_way() + usize::try_from(self.first - others).unwrap_or(usize::MAX)
     }
 
     /// When the oldest that not everybody has was due.
@@ -57,6 +74,9 @@ impl Publications {
         line.send(&mut crew.content, due)?;
         line.exchange.due.clear(); // it is kept here, for everybody
         self.under_way.push_back(Publication { due, left: self.receivers });
+        if let Some(member) = &self.member {
+            member.publish(self.first + self.under_way.len() as u64);
+        }
         Ok(())
     }
 
@@ -66,11 +86,23 @@ impl Publications {
         crew: &mut Crew<'_>,
         mut on_delivery: impl FnMut(Instant, Instant),
     ) -> Result<(), String> {
-        crew.serve(&mut |_, line, content, kind, bytes| {
+        let result = crew.serve(&mut |_, line, content, kind, bytes| {
             let due = self.deliver(line, content, kind, bytes)?;
             on_delivery(due, line.now);
             Ok(())
-        })
+        });
+        if let Some(member) = &self.member {
+            member.complete(self.first);
+        }
+        result
+    }
+
+    /// Expects what another thread has published.
+    fn learn(&mut self, member: &Member, now: Instant) {
+        let published = member.published();
+        while self.first + (self.under_way.len() as u64) < published {
+            self.under_way.push_back(Publication { due: now, left: self.receivers });
+        }
     }
 
     fn deliver(
@@ -82,6 +114,11 @@ impl Publications {
     ) -> Result<Instant, String> {
         let expected = line.exchange.expected;
         let number = content.read(kind, bytes, expected)?;
+        if number >= self.first + self.under_way.len() as u64
+            && let Some(member) = self.member.clone().filter(|member| !member.is_first())
+        {
+            self.learn(&member, line.now);
+        }
         let due = self.count(expected, number)?;
         line.exchange.expected = number + 1;
         Ok(due)
@@ -166,11 +203,14 @@ pub(crate) fn keep_publishing(
         if now >= end {
             return Ok(());
         }
-        while publications.under_way() < window {
+        while publications.ahead() < window {
             publications.publish(crew, now)?;
         }
         flush(crew, now)?;
-        crew.wait(Some(end)).map_err(|error| publications.explain(error))?;
+        // What other threads receive wakes none.
+        let others = publications.member.is_some() && publications.under_way() < window;
+        let until = if others { end.min(now + OTHERS) } else { end };
+        crew.wait(Some(until)).map_err(|error| publications.explain(error))?;
         publications.receive(crew, &mut on_delivery)?;
     }
 }

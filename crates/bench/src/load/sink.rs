@@ -65,19 +65,30 @@ struct Block {
     messages: u64,
     /// Bytes of a payload.
     size: usize,
+    /// Of the numbers in its messages, modulo 2 to the 32.
+    sum: u32,
 }
 
 impl Block {
     fn new(content: &mut Content) -> Result<Self, String> {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let mut encoder = Connection::<Vec<u8>>::new(Config { side: Side::Client, limits, deflate: None });
-        let (mut frames, mut messages, kind) = (Vec::new(), 0, content.kind());
+        let (mut frames, mut messages, mut sum, kind) = (Vec::new(), 0, 0_u32, content.kind());
         while frames.is_empty() || frames.len() + content.size() < BLOCK {
             let message = content.message(messages);
             encoder.send_message(kind, message, None, entropy::draw_key, &mut frames).map_err(text)?;
+            #[allow(clippy::cast_possible_truncation)] // modulo
+            let number = content.written(messages) as u32;
+            sum = sum.wrapping_add(number);
             messages += 1;
         }
-        Ok(Self { frames, messages, size: content.size() })
+        Ok(Self { frames, messages, size: content.size(), sum })
+    }
+
+    /// What the numbers in so many messages add up to: whole blocks.
+    #[allow(clippy::cast_possible_truncation)] // modulo
+    fn sum_of(&self, messages: u64) -> u32 {
+        self.sum.wrapping_mul((messages / self.messages) as u32)
     }
 }
 
@@ -165,7 +176,7 @@ impl Load {
         let Self { block, sinks, hungry, .. } = self;
         crew.serve(&mut |number, line, _, kind, bytes| {
             let Some(sink) = sinks.get_mut(number) else { return Ok(()) };
-            on_answer(line.now, sink.answer(block.size, kind, bytes)?);
+            on_answer(line.now, sink.answer(block, kind, bytes)?);
             Ok(())
         })?;
         for ready in &crew.ready {
@@ -208,20 +219,29 @@ impl Sink {
     }
 
     /// How many more messages an answer confirms: all that were sent before the question, or it is an error.
-    fn answer(&mut self, size: usize, kind: MessageKind, bytes: &[u8]) -> Result<u64, String> {
+    fn answer(&mut self, block: &Block, kind: MessageKind, bytes: &[u8]) -> Result<u64, String> {
         let wrong = || {
             let begin = &bytes[..bytes.len().min(60)];
             format!("the server answered `report` with {:?}", String::from_utf8_lossy(begin))
         };
         let answer: Value = serde_json::from_slice(bytes).map_err(|_| wrong())?;
         let number = |name: &str| answer.get(name).and_then(Value::as_u64).ok_or_else(wrong);
-        let (messages, arrived) = (number("messages")?, number("bytes")?);
+        let messages = number("messages")?;
         let sent = self.asked.pop_front().filter(|_| kind == MessageKind::Text).ok_or_else(wrong)?;
         if messages != sent {
             return Err(format!("the server received {messages} of {sent} messages"));
         }
-        if arrived != sent * size as u64 {
-            return Err(format!("the server received {arrived} of {} bytes", sent * size as u64));
+        // Whoever has decoded the messages has no bytes, but what was in them.
+        if answer.get("sum").is_some() {
+            let (sum, due) = (number("sum")?, u64::from(block.sum_of(sent)));
+            if sum != due {
+                return Err(format!("the numbers that the server decoded add up to {sum} where {due} was due"));
+            }
+        } else {
+            let (arrived, due) = (number("bytes")?, sent * block.size as u64);
+            if arrived != due {
+                return Err(format!("the server received {arrived} of {due} bytes"));
+            }
         }
         let more = messages - self.confirmed;
         self.confirmed = messages;
@@ -234,6 +254,11 @@ mod tests {
     use super::super::content::Form;
     use super::*;
 
+    /// Five messages of 8 bytes, whose numbers add up to 10.
+    fn block() -> Block {
+        Block { frames: Vec::new(), messages: 5, size: 8, sum: 10 }
+    }
+
     fn asked(sent: u64) -> Sink {
         Sink { sent, asked: [sent].into(), confirmed: 2, ask: Instant::now(), hungry: false }
     }
@@ -243,17 +268,19 @@ mod tests {
         let mut sink = asked(10);
         // White space and more members are the server's own affair.
         let answer = br#"{"bytes":80,  "messages" :10, "seconds": 1.5}"#;
-        assert_eq!(sink.answer(8, MessageKind::Text, answer), Ok(8));
+        assert_eq!(sink.answer(&block(), MessageKind::Text, answer), Ok(8));
         assert_eq!(sink.confirmed, 10);
-        assert!(sink.answer(8, MessageKind::Text, answer).is_err(), "nobody has asked");
+        assert!(sink.answer(&block(), MessageKind::Text, answer).is_err(), "nobody has asked");
     }
 
     #[test]
     fn less_or_more_is_an_error() {
-        let answer = |text: &str| asked(10).answer(8, MessageKind::Text, text.as_bytes());
+        let answer = |text: &str| asked(10).answer(&block(), MessageKind::Text, text.as_bytes());
         assert_eq!(answer(r#"{"messages": 9, "bytes": 72}"#), Err("the server received 9 of 10 messages".into()));
         assert_eq!(answer(r#"{"messages": 11, "bytes": 88}"#), Err("the server received 11 of 10 messages".into()));
         assert_eq!(answer(r#"{"messages": 10, "bytes": 79}"#), Err("the server received 79 of 80 bytes".into()));
+        assert_eq!(answer(r#"{"messages": 10, "sum": 20}"#), Ok(8));
+        assert!(answer(r#"{"messages": 10, "sum": 21}"#).is_err_and(|error| error.contains("21 where 20 was due")));
         for text in ["", "{}", "[]", r#"{"messages": 10}"#, r#"{"messages": -10, "bytes": 80}"#] {
             assert!(answer(text).is_err_and(|error| error.contains("answered")), "{text}");
         }

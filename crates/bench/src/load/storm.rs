@@ -36,7 +36,7 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
 }
 
 /// Opens all connections at the same time. None may fail; `on_open` is told when each was begun, and ready.
-fn open_all(crew: &mut Crew<'_>, mut on_open: impl FnMut(Instant, Instant)) -> Result<(), String> {
+pub(super) fn open_all(crew: &mut Crew<'_>, mut on_open: impl FnMut(Instant, Instant)) -> Result<(), String> {
     let wanted = crew.options.connections;
     let mut begun = Vec::with_capacity(wanted);
     let (mut opened, mut failed, mut reason) = (0, 0, None);
@@ -79,7 +79,7 @@ fn open_all(crew: &mut Crew<'_>, mut on_open: impl FnMut(Instant, Instant)) -> R
 }
 
 /// Closes all connections, each with its handshake; a server that is slow with that is not waited for long.
-fn close_all(crew: &mut Crew<'_>) -> Result<(), String> {
+pub(super) fn close_all(crew: &mut Crew<'_>) -> Result<(), String> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut left = 0_usize;
     for client in crew.clients.iter_mut().flatten() {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::answer::Answer;
 use super::crew::Crew;
 use super::histogram::Histogram;
+use super::team::Member;
 
 /// A window that has begun.
 pub(crate) struct Window {
@@ -21,7 +22,9 @@ pub(crate) struct Window {
 impl Window {
     /// Begins, and says so on standard output.
     pub(crate) fn begin(crew: &mut Crew) -> Self {
-        crate::show("begin\n");
+        if crew.member.as_ref().is_none_or(Member::meet) {
+            crate::show("begin\n");
+        }
         crew.waited = Duration::ZERO;
         let processor = processor_time();
         let begin = Instant::now();
@@ -102,7 +105,7 @@ impl Seconds {
     }
 }
 
-/// Seconds of this thread, the only one, on a processor; 0 where the system does not tell.
+/// Seconds of this thread on a processor; 0 where the system does not tell.
 fn processor_time() -> f64 {
     std::fs::read_to_string("/proc/thread-self/schedstat")
         .ok()

@@ -1,0 +1,176 @@
+"""A server on wirespeed's engine. At /sink, it counts; at /fan-out, everybody gets what anybody publishes.
+
+The styles are its ways to Python: `batches`, a thread that takes lists of events, in the loop of its documentation;
+`decode`, the same, and each message of a sink is decoded; `handlers`, coroutine functions on an event loop; `native`,
+without Python; `jwt`, batches from clients that have a token, which is printed behind the port.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from wirespeed.engine import JWT, Connected, Engine, Message, Session
+
+from serving.documents import decoder
+from serving.server import parse, prepare, ready, report, report_sum, run
+
+OPTIONS = parse()
+TOKEN_SECONDS = 24 * 3600
+TOPIC = "everybody"
+# Events of a batch at most: larger ones save turns of the interpreter's lock when there is much.
+BATCH = 4096
+
+
+def token(secret: bytes) -> str:
+    """Returns a token for the load generator (RFC 7515, HS256), which is valid longer than any run."""
+
+    def part(data: bytes) -> bytes:
+        return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+    now = int(time.time())
+    claims = {"sub": "load", "iat": now, "exp": now + TOKEN_SECONDS}
+    signed = part(b'{"alg":"HS256","typ":"JWT"}') + b"." + part(json.dumps(claims).encode())
+    return (signed + b"." + part(hmac.digest(secret, signed, hashlib.sha256))).decode()
+
+
+def echo(engine: Engine) -> None:
+    for batch in engine.batches(max_events=BATCH):
+        for event in batch:
+            if type(event) is Message:
+                event.session.send(event.data)
+
+
+def sink(engine: Engine) -> None:
+    """Counts messages and their bytes, for each session."""
+    taken: dict[Session, list[int]] = {}
+    for batch in engine.batches(max_events=BATCH):
+        for event in batch:
+            if type(event) is Message:
+                data = event.data
+                tally = taken[event.session]
+                if type(data) is bytes:
+                    tally[0] += 1
+                    tally[1] += len(data)
+                else:
+                    event.session.send(report(*tally))
+            elif type(event) is Connected:
+                taken[event.session] = [0, 0]
+            else:
+                del taken[event.session]
+
+
+def decoding_sink(engine: Engine) -> None:
+    """Decodes messages, counts them, and adds up the numbers in them."""
+    decode = decoder(OPTIONS.format)
+    taken: dict[Session, list[int]] = {}
+    for batch in engine.batches(max_events=BATCH):
+        for event in batch:
+            if type(event) is Message:
+                data = event.data
+                tally = taken[event.session]
+                if type(data) is bytes:
+                    tally[0] += 1
+                    tally[1] += decode(data).number
+                else:
+                    event.session.send(report_sum(*tally))
+            elif type(event) is Connected:
+                taken[event.session] = [0, 0]
+            else:
+                del taken[event.session]
+
+
+def fan_out(engine: Engine) -> None:
+    publish = engine.publish
+    for batch in engine.batches(max_events=BATCH):
+        for event in batch:
+            if type(event) is Message:
+                publish(TOPIC, event.data)
+                if not engine.has_room:
+                    engine.wait_for_room()
+            elif type(event) is Connected:
+                event.session.subscribe(TOPIC)
+
+
+BATCHES: dict[str, Callable[[Engine], None]] = {"echo": echo, "sink": sink, "fan-out": fan_out}
+if OPTIONS.style == "decode":
+    BATCHES["sink"] = decoding_sink
+
+
+def handle(engine: Engine) -> None:
+    """Sets the handlers, by role."""
+    taken: dict[Session, list[int]] = {}
+
+    async def send_back(session: Session, message: str | bytes) -> None:
+        session.send(message)
+
+    async def begin(session: Session) -> None:
+        taken[session] = [0, 0]
+
+    async def count(session: Session, message: str | bytes) -> None:
+        tally = taken[session]
+        if type(message) is bytes:
+            tally[0] += 1
+            tally[1] += len(message)
+        else:
+            session.send(report(*tally))
+
+    async def join(session: Session) -> None:
+        session.subscribe(TOPIC)
+
+    async def share(session: Session, message: str | bytes) -> None:
+        engine.publish(TOPIC, message)
+
+    if OPTIONS.role == "echo":
+        engine.on_message(send_back)
+    elif OPTIONS.role == "sink":
+        engine.on_connect(begin)
+        engine.on_message(count)
+    else:
+        engine.on_connect(join)
+        engine.on_message(share)
+
+
+def main() -> None:
+    secret = secrets.token_bytes(32) if OPTIONS.style == "jwt" else None
+    how: dict[str, Any] = {}
+    if secret is not None:
+        how["auth"] = JWT(secret, "HS256", cookie="access_token")
+    if OPTIONS.certificate is not None:
+        from wirespeed import TLS
+
+        how["ssl"] = TLS(cert=OPTIONS.certificate)
+    engine = Engine(
+        "127.0.0.1",
+        workers=OPTIONS.workers,
+        compression=OPTIONS.deflate,
+        ping_interval=OPTIONS.ping_interval,
+        **how,
+    )
+    if OPTIONS.style == "native":
+        engine.echo("/")
+        engine.route("/sessions")
+    elif OPTIONS.style == "handlers":
+        handle(engine)
+    engine.start()
+    token_text = None if secret is None else token(secret)
+    ready(engine.addresses[0][1], token_text)
+    if OPTIONS.style == "handlers":
+        run(OPTIONS.loop, engine.serve)
+        return
+    prepare()
+    if OPTIONS.style == "native":
+        for _ in engine.batches():
+            pass
+    else:
+        BATCHES[OPTIONS.role](engine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+//! A certificate for 127.0.0.1: for the echo server, made at start, or in files for others.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lexopt::Parser;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use wirespeed_driver::tls::server::{Options, ServerConfig};
+
+/// A certificate, and the file with the authority that signed it.
+pub(crate) struct Certificate {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Certificate {
+    /// One whose authority is in a file of its own until it is dropped.
+    pub(crate) fn generate() -> Result<Self, Box<dyn Error>> {
+        let Issued { authority, chain, key } = issue()?;
+        let path = std::env::temp_dir().join(format!("wirespeed-bench-{}.pem", std::process::id()));
+        fs::write(&path, authority)?;
+        Ok(Self { chain: chain.into_bytes(), key: key.into_bytes(), path })
+    }
+
+    /// The PEM file of the authority.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, Box<dyn Error>> {
+        let options = Options { certificate: self.chain.clone(), key: self.key.clone(), ..Options::default() };
+        Ok(options.build()?)
+    }
+}
+
+impl Drop for Certificate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path); // somebody else may have tidied up
+    }
+}
+
+/// All of it, as PEM.
+struct Issued {
+    authority: String,
+    chain: String,
+    key: String,
+}
+
+fn issue() -> Result<Issued, Box<dyn Error>> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, "wirespeed-bench authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    let authority_key = KeyPair::generate()?;
+    let authority = params.self_signed(&authority_key)?;
+    let issuer = Issuer::new(params, authority_key);
+
+    let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()])?;
+    params.distinguished_name.push(DnType::CommonName, "wirespeed-bench");
+    params.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    Ok(Issued { authority: authority.pem(), chain: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// Writes one into a folder: `server.pem` with its key, and `authority.pem`.
+pub(crate) fn run(mut arguments: Parser) -> Result<(), Box<dyn Error>> {
+    let folder = PathBuf::from(arguments.value()?);
+    if let Some(argument) = arguments.next()? {
+        return Err(argument.unexpected().into());
+    }
+    let Issued { authority, chain, key } = issue()?;
+    for (name, pem) in [("server.pem", chain + &key), ("authority.pem", authority)] {
+        let path = folder.join(name);
+        fs::write(&path, pem).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
