@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .suite import SETS, SKIPPED, Cases, install
-from .testees import APIS, LIBRARIES, LOOPS, PORTS, Choice
+from .testees import APIS, ENGINES, LIBRARIES, LOOPS, PORTS, Choice
 from .verdicts import expected_number
 
 __all__ = ["parse", "prepare"]
@@ -30,7 +30,8 @@ def parse(
         The options, what to test, the cases, and how many these are, if that is known.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--api", choices=APIS, default="sync", help="default: %(default)s")
+    apis = (*APIS, *ENGINES) if end == "server" else APIS
+    parser.add_argument("--api", choices=apis, default="sync", help="default: %(default)s")
     parser.add_argument("--port", choices=PORTS, help="the argument io_port, for --api asyncio (default: fd)")
     parser.add_argument("--loop", choices=LOOPS, help="the event loop, for --api asyncio (default: asyncio)")
     parser.add_argument(
@@ -42,13 +43,18 @@ def parse(
     )
     parser.add_argument("--report", type=Path, help=f"where the reports go (default: a folder of report/{end})")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for the whole run")
+    if end == "server":
+        parser.add_argument("--tls", action="store_true", help="over TLS, for the engine")
     options = parser.parse_args(arguments)
 
     port, loop = options.port, options.loop
-    if options.api == "sync" and (port or loop):
+    tls = end == "server" and options.tls
+    if options.api != "asyncio" and (port or loop):
         parser.error("--port and --loop are for --api asyncio")
-    if options.library != "wirespeed" and port:
-        parser.error("--port is for --library wirespeed")
+    if options.library != "wirespeed" and (port or options.api in ENGINES):
+        parser.error("--port and engines are for --library wirespeed")
+    if tls and options.api not in ENGINES:
+        parser.error("--tls is for engines")
     if options.api == "asyncio":
         loop = loop or "asyncio"
         if options.library == "wirespeed":
@@ -58,7 +64,7 @@ def parse(
         cases, wanted = SETS[name], expected_number(name)
     else:
         cases, wanted = Cases(options.cases, []), None
-    return options, Choice(options.library, options.api, port, loop), cases, wanted
+    return options, Choice(options.library, options.api, port, loop, tls), cases, wanted
 
 
 def prepare(options: argparse.Namespace, choice: Choice, end: str) -> tuple[int, Path]:

@@ -7,10 +7,12 @@ import dataclasses
 
 from .errors import Limit
 
-__all__ = ["APIS", "LIBRARIES", "LOOPS", "OPEN_TIMEOUT", "PORTS", "Choice", "Testee"]
+__all__ = ["APIS", "ENGINES", "LIBRARIES", "LOOPS", "OPEN_TIMEOUT", "PORTS", "Choice", "Testee"]
 
 LIBRARIES = ("wirespeed", "websockets")
 APIS = ("sync", "asyncio")
+# Servers only: its own echo, and a coroutine function that is called for each message.
+ENGINES = ("engine", "engine-handler")
 PORTS = ("fd", "transport")
 LOOPS = ("asyncio", "uvloop", "wirespeed")
 
@@ -20,18 +22,19 @@ OPEN_TIMEOUT = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of them; ``port`` and ``loop`` are ``None`` where there is no such choice."""
+    """One of them; ``port`` and ``loop`` are ``None`` where there is no such choice. ``tls`` is for engines."""
 
     library: str
     api: str
     port: str | None
     loop: str | None
+    tls: bool = False
 
     @property
     def agent(self) -> str:
         """Its name in the reports."""
         loop = None if self.loop == "asyncio" else self.loop
-        return "-".join(filter(None, [self.library, self.api, self.port, loop]))
+        return "-".join(filter(None, [self.library, self.api, self.port, loop, "tls" if self.tls else None]))
 
     def make(self) -> Testee:
         if self.api == "sync":
