@@ -75,7 +75,7 @@ def test_asyncio_workload_runs(workload: str, tmp_path: Path) -> None:
 
 
 # What the tests can run: ours, other people's that the tests are made with, and sockets.
-HERE = {"wirespeed", "wirespeed-sync", "wirespeed-server", "codecs", "raw-python"}
+HERE = {"wirespeed", "wirespeed-sync", "wirespeed-server", "wirespeed-engine", "codecs", "raw-python"}
 if importlib.util.find_spec("websockets") is not None:
     HERE |= {"websockets", "websockets-sync", "websockets-server"}
 if shutil.which("cc"):

@@ -72,7 +72,8 @@ def test_there_are_examples() -> None:
     [
         # What the others are told by --help only: the benchmarks theirs.
         ("connect", "## On a terminal", "## Serving"),
-        ("serve", "## Serving", "## Benchmarks"),
+        ("serve", "## Serving", "## The engine"),
+        ("engine", "## The engine", "## Benchmarks"),
     ],
 )
 def test_every_option_is_in_the_page(capsys: pytest.CaptureFixture[str], command: str, begin: str, end: str) -> None:

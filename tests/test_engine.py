@@ -212,9 +212,49 @@ def test_who_does_not_wait_for_room_is_refused() -> None:
                     break
                 except BlockingIOError:
                     refused += 1
-                    assert engine.wait_for_room(20)
+                    assert engine.wait_for_room(timeout=20)
         assert refused
         assert [ws.recv(20) for _ in range(5000)] == [str(number) for number in range(5000)]
+
+
+def test_whoever_awaits_what_he_sends_is_slowed_to_the_pace_of_the_client() -> None:
+    """Ten times what an outbox holds, to one that reads slowly, and to a topic: nothing is lost, nobody is cut."""
+
+    async def main() -> None:
+        size, count = 10_000, 200
+        async with Engine("127.0.0.1", outbox_limit=200_000) as engine:
+            async with wirespeed.connect(f"ws://127.0.0.1:{engine.addresses[0][1]}/", max_queue=4) as ws:
+                batch = await anext(engine.__aiter__())
+                session = batch[0].session
+                session.subscribe("feed")
+
+                async def send() -> bool:
+                    waited = False
+                    for number in range(count):
+                        sent = session.send(number.to_bytes(size, "big"))
+                        waited |= not sent
+                        assert await sent
+                    for number in range(count, 2 * count):
+                        assert engine.publish("feed", number.to_bytes(size, "big")) == 1
+                        await engine.room("feed")
+                    return waited
+
+                sending = asyncio.create_task(send())
+                for number in range(2 * count):
+                    message = await asyncio.wait_for(ws.recv(), 20)
+                    assert isinstance(message, bytes)
+                    assert int.from_bytes(message, "big") == number
+                    if number % 20 == 0:
+                        await asyncio.sleep(0.005)
+                await asyncio.wait_for(sending, 20)
+                assert session.is_open
+            # Who waits in vain is told.
+            while session.is_open:
+                await asyncio.sleep(0.001)
+            with pytest.raises(wirespeed.InvalidState):
+                session.send("too late")
+
+    asyncio.run(main())
 
 
 def test_stopping_ends_the_batches_of_another_thread() -> None:
@@ -501,7 +541,7 @@ def test_a_child_process_has_none_of_its_threads() -> None:
 def test_what_waits_for_nothing_is_interrupted_by_nothing_else() -> None:
     with Engine("127.0.0.1") as engine:
         assert next(iter(engine.batches(timeout=0.05))) == []
-        assert engine.wait_for_room(0)
+        assert engine.wait_for_room(timeout=0)
         sessions: set[Session] = set()
         with dial(engine), dial(engine):
             sessions |= {event.session for event in take(engine, 2)}

@@ -42,8 +42,9 @@ OURS = {
     "protocol": set(),
     "driver": {"protocol"},
     "engine": {"driver"},
+    "brokers": {"engine"},
     "bench": {"driver", "protocol"},
-    "python": {"driver", "engine", "protocol"},
+    "python": {"brokers", "driver", "engine", "protocol"},
 }
 
 
@@ -375,6 +376,7 @@ USERS = sorted(
 
 
 TESTED_INSIDE = {
+    "tests/test_cli_engine.py": {"cli._engine_rates", "cli._engine_screen"},
     "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
     "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
     "tests/asyncio/test_reconnect.py": {"asyncio._reconnect"},

@@ -409,13 +409,14 @@ def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run
 
 def test_stalled_both_ways(scripted: Scripted, run: Run, connect: Connect) -> None:
     """Neither reads, both send, then both read: an echo of everything, and no deadlock."""
-    message = bytes(1 << 20)
+    # More than two sockets hold: Linux may let one receive 32 MiB ahead (tcp_rmem), and send 4 MiB.
+    message, count = bytes(1 << 20), 48
     sent: list[int] = []
 
     def script(wire: Wire) -> Any:
         wire.accept()
         wire.sock.settimeout(DEADLINE)
-        for number in range(24):
+        for number in range(count):
             wire.send(binary(message))
             sent.append(number)
         return wire.read_until_close()
@@ -424,15 +425,15 @@ def test_stalled_both_ways(scripted: Scripted, run: Run, connect: Connect) -> No
 
     async def main() -> None:
         async with connect(server.uri, compression=None, max_queue=2) as ws:
-            sending = asyncio.gather(*(ws.send(message) for _ in range(24)))
+            sending = asyncio.gather(*(ws.send(message) for _ in range(count)))
             await settled(lambda: len(sent))
             assert not sending.done()
-            for _ in range(24):
+            for _ in range(count):
                 assert len(await ws.recv()) == len(message)
             await sending
 
     run(main)
-    assert [len(frame.payload) for frame in server.result[0]] == [1 << 20] * 24
+    assert [len(frame.payload) for frame in server.result[0]] == [1 << 20] * count
 
 
 def test_echo_of_more_than_all_buffers(server: WebSocketsServer, run: Run, connect: Connect) -> None:

@@ -1,0 +1,142 @@
+"""The benchmarks of the engine: the parts of their peers that no other scenario has, and what the scenarios ask for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import resource
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.hexversion < 0x030B0000:  # not by version_info: type checkers, which go by 3.10, are to read on
+    pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCH = ROOT / "bench"
+sys.path.insert(0, str(BENCH))
+
+from harness import scenario as scenarios  # noqa: E402
+from harness.process import environment  # noqa: E402
+from serving.certificate import certificate  # noqa: E402
+from serving.load import GENERATOR, Load, require_descriptors  # noqa: E402
+from serving.process import ChildError  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not GENERATOR.exists() or importlib.util.find_spec("wirespeed") is None,
+    reason="needs cargo build --release -p wirespeed-bench, and wirespeed installed",
+)
+
+
+def peer(folder: str, *arguments: str) -> dict[str, Any]:
+    """Runs a peer and returns its answer."""
+    command = [sys.executable, str(BENCH / "peers" / folder / "peer.py"), *arguments]
+    done = subprocess.run(command, env=environment(BENCH), capture_output=True, text=True, timeout=60, check=False)
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def test_styles_know_what_they_can_do() -> None:
+    native = peer("wirespeed-engine", "--style", "native", "--probe")["workloads"]
+    assert {"echo", "open", "pings", "idle"} <= set(native)
+    assert not {"sink", "fan-out", "publish"} & set(native)
+    assert peer("wirespeed-engine", "--style", "decode", "--probe")["workloads"] == ["sink"]
+    everything = peer("wirespeed-engine", "--style", "batches", "--probe")["workloads"]
+    assert {"sink", "fan-out", "publish", *native} <= set(everything)
+
+
+def window(style: str, workload: str, *arguments: str) -> dict[str, Any]:
+    few = ["--connections", "5", "--seconds", "0.05", "--warmup", "0.02"]
+    return peer("wirespeed-engine", "--style", style, "--workload", workload, *few, *arguments)
+
+
+@pytest.mark.parametrize("form", ["json-bytes", "msgpack"])
+def test_what_is_decoded_is_counted(form: str) -> None:
+    answer = window("decode", "sink", "--size", "175", "--format", form)
+    assert answer.get("checked") is True, answer
+    assert answer["count"] > 0
+
+
+def test_a_decoded_message_that_is_none_is_noticed() -> None:
+    # Numbered bytes are no document.
+    assert "failed" in window("decode", "sink", "--size", "175", "--format", "binary")
+
+
+def test_tokens_are_verified() -> None:
+    answer = window("jwt", "open")
+    assert answer.get("checked") is True, answer
+    assert answer["count"] > 0
+
+
+def test_tls_is_served_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    # Of the harness's authority it is told only that there is TLS.
+    answer = window("batches", "idle", "--ca", str(tmp_path / "nobody.pem"), "--settle", "0.1")
+    assert answer.get("checked") is True, answer
+    assert answer["count"] == 5
+
+
+def test_several_threads_put_load_on_several_workers() -> None:
+    for workload in ("echo", "fan-out"):
+        answer = window("batches", workload, "--workers", "2", "--threads", "2", "--size", "128")
+        assert answer.get("checked") is True, answer
+        assert answer["count"] > 0
+
+
+def test_certificate() -> None:
+    with certificate() as (server, authority):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(server)
+        assert ssl.create_default_context(cafile=authority).cert_store_stats()["x509_ca"] == 1
+    assert not os.path.exists(server)
+
+
+def test_sums_stay_within_what_every_reader_of_json_takes() -> None:
+    report_sum = importlib.import_module("serving.server").report_sum
+    assert json.loads(report_sum(3, (1 << 40) + 5)) == {"messages": 3, "sum": 5}
+
+
+def test_load_has_the_token_and_the_authority() -> None:
+    names = ["connections", "size", "seconds", "warmup", "window", "rate", "share", "format"]
+    options = argparse.Namespace(**dict.fromkeys(names), deflate=False, ca="authority.pem", threads=3)
+    assert "--token a.b.c --ca authority.pem --threads 3 wss://x/" in " ".join(
+        Load(options, "wss://x/", "a.b.c", 1).command("echo")
+    )
+    greeted = " ".join(Load(options, "wss://x/", "a.b.c", 1, greets=True).command("storm"))
+    assert "--wse-token a.b.c" in greeted
+    assert "--threads" not in greeted
+
+
+def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    monkeypatch.setattr(resource, "setrlimit", lambda *limits: refused() if limits[1] != (100, 100) else None)
+    require_descriptors(10, 2)
+    with pytest.raises(ChildError, match="the system allows 100"):
+        require_descriptors(100, 2)
+
+
+def test_every_row_has_its_bar() -> None:
+    engine = scenarios.load("engine")
+    rivals = {
+        name: {rival for bar in engine.bars if bar.workload == name for rival in bar.rivals} for name in names(engine)
+    }
+    assert rivals["handshake"] == {"wse-server:jwt", "socketify-server"}
+    assert rivals["echo"] == {"socketify-server", "beast-server"}
+    for subscribers in (10, 100, 1000, 10_000):
+        assert {"socketify-server", "wse-server:drain"} <= rivals[f"fan-out-{subscribers}"]
+    for name in ("inbound-100", "inbound-1000", "flood-100", "flood-1000", "large-in", "large-out", "large-echo"):
+        assert "wse-server:drain" in rivals[name]
+    figures = {(bar.workload, bar.figure) for bar in engine.bars}
+    assert {("publish-0.5", "p99"), ("publish-0.8", "p999"), ("storm-pings", "p99")} <= figures
+
+
+def names(scenario: scenarios.Scenario) -> list[str]:
+    return [workload.name for workload in scenario.workloads]

@@ -1,0 +1,163 @@
+"""What the arguments of an engine may be: each is checked where it is given, and what is odd but allowed serves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+import wirespeed
+from wirespeed.engine import JWT, Connected, Disconnected, Engine, Event
+from wirespeed.sync import ClientConnection, connect
+
+pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+SECRET = "a secret of at least thirty-two bytes"
+
+
+def dial(engine: Engine) -> ClientConnection:
+    return connect("ws://{}:{}".format(*engine.addresses[0]), proxy=None, compression=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("workers", -1, ValueError),
+        ("workers", 257, ValueError),
+        ("workers", 10**12, ValueError),
+        ("workers", 10**30, ValueError),
+        ("workers", 1.5, TypeError),
+        ("workers", True, TypeError),
+        ("workers", None, TypeError),
+        ("port", 65_536, ValueError),
+        ("port", -1, ValueError),
+        ("port", "80", TypeError),
+        ("max_events", 0, ValueError),
+        ("max_event_bytes", 0, ValueError),
+        ("mailbox_limit", 0, ValueError),
+        ("mailbox_limit", 2**62, ValueError),
+        ("outbox_limit", 0, ValueError),
+        ("outbox_limit", -1, ValueError),
+        ("outbox_limit", None, TypeError),
+        ("max_connections", 0, ValueError),
+        ("max_connections", "many", TypeError),
+        ("max_subscriptions", -1, ValueError),
+        ("max_size", -1, ValueError),
+        ("max_size", 2**70, ValueError),
+        ("open_timeout", -1, ValueError),
+        ("open_timeout", 0, ValueError),
+        ("open_timeout", math.nan, ValueError),
+        ("open_timeout", None, TypeError),
+        ("open_timeout", "10", TypeError),
+        ("ping_interval", 0, ValueError),
+        ("ping_interval", math.nan, ValueError),
+        ("ping_timeout", -0.5, ValueError),
+        ("ping_timeout", True, TypeError),
+        ("close_timeout", -math.inf, ValueError),
+        ("origins", "https://example.com", TypeError),
+        ("origins", [1], TypeError),
+        ("subprotocols", "chat", TypeError),
+        ("subprotocols", None, TypeError),
+        ("subprotocols", ["a b"], ValueError),
+        ("subprotocols", [1], TypeError),
+        ("compression", "deflate", TypeError),
+        ("policy", 1, TypeError),
+        ("auth", "secret", TypeError),
+        ("host", 1, TypeError),
+        ("path", 1, TypeError),
+    ],
+)
+def test_arguments_that_are_none(name: str, value: object, error: type[Exception]) -> None:
+    arguments: dict[str, Any] = {"host": "127.0.0.1", name: value}
+    with pytest.raises(error, match=name):
+        Engine(**arguments)
+
+
+@pytest.mark.parametrize("seconds", [1e19, 1e300, math.inf])
+def test_what_takes_for_ever(seconds: float) -> None:
+    """It is as long as the clock goes, and no clock breaks."""
+    names = ("open_timeout", "ping_interval", "ping_timeout", "close_timeout")
+    options: dict[str, Any] = dict.fromkeys(names, seconds)
+    with Engine("127.0.0.1", workers=1, **options) as engine, dial(engine) as client:
+        (event,) = next(engine.batches(timeout=seconds))
+        assert isinstance(event, Connected)
+        assert engine.wait_for_room(timeout=seconds)
+        event.session.close()
+        with pytest.raises(wirespeed.ConnectionClosedOK):
+            client.recv(20)
+        (event,) = next(engine.batches(timeout=seconds))
+        assert isinstance(event, Disconnected)
+        assert engine.stats()["panics"] == 0
+
+
+def test_least_limits() -> None:
+    """They are odd, and serve."""
+    limits: dict[str, Any] = dict.fromkeys(
+        ("workers", "outbox_limit", "mailbox_limit", "max_events", "max_event_bytes", "max_connections"), 1
+    )
+    with Engine("127.0.0.1", max_subscriptions=0, **limits) as engine, dial(engine) as client:
+        seen: list[Event] = []
+        client.send(b"a")
+        client.send(b"b")
+        batches = engine.batches(timeout=20)
+        while len(seen) < 3:
+            seen += next(batches)
+        seen[0].session.send(b"x")
+        assert client.recv(20) == b"x"
+        with pytest.raises(RuntimeError, match="subscribes to 0 topics"):
+            seen[0].session.subscribe("a")
+
+
+def test_a_timeout_that_is_none() -> None:
+    with Engine("127.0.0.1") as engine:
+        for seconds in (math.nan, -1.0):
+            with pytest.raises(ValueError, match="timeout"):
+                next(engine.batches(timeout=seconds))
+            with pytest.raises(ValueError, match="timeout"):
+                engine.wait_for_room(timeout=seconds)
+        with pytest.raises(ValueError, match="max_events"):
+            next(engine.batches(max_events=0))
+        with pytest.raises(ValueError, match="max_events"):
+            next(engine.batches(max_events=-1))
+
+
+@pytest.mark.parametrize("threads", [-1, 2**40, 1.5])
+def test_threads_that_are_none(threads: Any) -> None:
+    engine = Engine("127.0.0.1")
+    engine.on_message(lambda session, message: None)
+    with pytest.raises((TypeError, ValueError), match="threads"):
+        engine.run(threads=threads)
+
+
+@pytest.mark.parametrize("most", [0, -1, None])
+def test_handlers_at_once_that_are_none(most: Any) -> None:
+    engine = Engine("127.0.0.1")
+    engine.on_message(lambda session, message: None)
+    with pytest.raises((TypeError, ValueError), match="max_handlers"):
+        asyncio.run(engine.serve(max_handlers=most))
+
+
+def test_a_token_as_subprotocol_needs_another() -> None:
+    """Browsers fail a connection of whose subprotocols none is chosen."""
+    auth = JWT(SECRET, "HS256", subprotocol="bearer.")
+    with pytest.raises(ValueError, match="subprotocols"):
+        Engine("127.0.0.1", auth=auth)
+    Engine("127.0.0.1", auth=auth, subprotocols=["chat"])
+
+
+@pytest.mark.parametrize("options", [{"leeway": -1}, {"max_token": 0}, {"max_token": -1}, {"max_token": 2**62}])
+def test_what_verifies_no_tokens(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name} must be at least"):
+        JWT(SECRET, "HS256", **options)
+
+
+@pytest.mark.parametrize("code", [-1, 0, 1005, 65_536, 2**40])
+def test_codes_that_are_none(code: int) -> None:
+    with Engine("127.0.0.1") as engine, dial(engine):
+        (event,) = next(engine.batches(timeout=20))
+        with pytest.raises(wirespeed.ProtocolError):
+            event.session.close(code)
+        assert event.session.is_open

@@ -1,0 +1,291 @@
+"""What is particular to a kind of broker, and what is said of brokers: Sentinels, clusters, TLS, passwords, events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+import wirespeed
+from interop.brokers import Nats, Redis, find, free_port, wait_for
+from interop.nodes import Node, receive, silent
+from wirespeed.engine import BrokerEvent, Engine, Published, Publisher
+
+pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+# What Redis has beside
+
+
+class Sentinel(Redis):
+    """``redis-sentinel``, which watches one server and its replica."""
+
+    def __init__(self, directory: Path, master: Redis) -> None:
+        self.config = directory / "sentinel.conf"
+        self.config.write_text(
+            f"sentinel monitor mymaster 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 2000\n"
+        )
+        super().__init__(directory)
+
+    def command(self) -> list[str]:
+        return [find("redis-server"), str(self.config), "--sentinel", "--bind", "127.0.0.1", "--port", str(self.port)]
+
+
+def test_sentinel_fails_over(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def run(server: Redis) -> Redis:
+            stack.callback(server.close)
+            return server
+
+        master = run(Redis(tmp_path))
+        replica = run(Redis(tmp_path, options=["--replicaof", "127.0.0.1", str(master.port)]))
+        sentinel = run(Sentinel(tmp_path, master))
+        wait_for(lambda: b"slaves=1" in b"".join(sentinel.say("INFO", "sentinel")), "the sentinel knows no replica")
+        wait_for(lambda: b"master_link_status:up" in b"".join(replica.say("INFO", "replication")).replace(b" ", b""))
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/mymaster"
+        one, two = (stack.enter_context(Node(url)) for _ in range(2))
+        mine, theirs = one.client("t"), two.client("t", "u.*")
+        two.has(2)
+        assert master.subscriptions() == ["*", "t"]
+        one.engine.publish("t", "before")
+        assert (mine.recv(20), theirs.recv(20)) == ("before", "before")
+        master.kill()
+        wait_for(lambda: not (one.status.is_connected or two.status.is_connected))
+        one.engine.publish("t", "meanwhile")
+        assert mine.recv(20) == "meanwhile"
+        wait_for(lambda: one.status.is_connected and two.status.is_connected, "nobody took over", 60)
+        two.has(2)
+        assert replica.subscriptions() == ["*", "t"]
+        one.engine.publish("u.v", "after")
+        while theirs.recv(20) != "after":
+            pass
+
+
+def is_whole(one: Redis) -> bool:
+    info = one.say("CLUSTER", "INFO")
+    return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[Redis]]:
+    servers: list[Redis] = []
+    try:
+        for number in range(3):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]
+            servers.append(Redis(directory, options=[*options, "--cluster-port", str(free_port())]))
+        for number, one in enumerate(servers):
+            one.say("CLUSTER", "ADDSLOTSRANGE", str(number * 5462), str(min((number + 1) * 5462, 16384) - 1))
+            for other in servers:
+                bus = other.options[-1]
+                assert one.say("CLUSTER", "MEET", "127.0.0.1", str(other.port), bus) == [b"+OK"]
+        for one in servers:
+            wait_for(functools.partial(is_whole, one), "the cluster is not one")
+        yield servers
+    finally:
+        for one in servers:
+            one.close()
+
+
+def test_cluster_of_sharded_channels(cluster: list[Redis]) -> None:
+    url = "redis+cluster://" + ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    topics = [f"topic.{number}" for number in range(30)]
+    with Node(url) as one, Node(url) as two, Publisher(url) as publisher:
+        mine, theirs, wild = one.client(*topics), two.client(*topics), two.client("other.>")
+        one.has(30)
+        two.has(31)
+        wait_for(lambda: "unsupported" in two.kinds())
+        assert [event.reason for event in two.told if event.kind == "unsupported"] == ["other.>"]
+        # They are where their slots are.
+        shards = [one.say("PUBSUB", "SHARDCHANNELS", "topic.*") for one in cluster]
+        assert all(len(lines) > 1 for lines in shards)
+        for number in range(3000):
+            while not one.engine.publish(topics[number % 30], f"{number}").forwarded:
+                time.sleep(0.001)
+        publisher.publish("topic.0", "of the publisher")
+        publisher.publish("other.x", "elsewhere")
+        publisher.publish(None, "to all")
+        publisher.flush(20)
+        for ws, least in ((mine, 3002), (theirs, 3002)):
+            got = receive(ws, least)
+            assert Counter(got) == Counter([*map(str, range(3000)), "of the publisher", "to all"])
+            for topic in range(30):
+                numbers = [int(message) for message in got if message.isdigit() and int(message) % 30 == topic]
+                assert numbers == sorted(numbers)
+            silent(ws, 0.1)
+        assert wild.recv(20) == "to all"
+        assert two.engine.publish("other.x", "here").forwarded
+        assert wild.recv(20) == "here"
+        assert (one.status.lost, two.status.lost) == (0, 0)
+        theirs.send("- topic.0")
+        assert theirs.recv(20) == "ready"
+        two.has(30)
+        one.engine.publish("topic.0", "no")
+        one.engine.publish("topic.1", "yes")
+        assert theirs.recv(20) == "yes"
+
+
+def test_cluster_whose_nodes_restart(cluster: list[Redis]) -> None:
+    url = f"redis+cluster://127.0.0.1:{cluster[0].port},127.0.0.1:{cluster[1].port}"
+    topics = [f"topic.{number}" for number in range(30)]
+    with Node(url) as one, Node(url) as two:
+        ws = two.client(*topics)
+        two.has(30)
+        one.engine.publish("topic.0", "before")
+        assert ws.recv(20) == "before"
+        cluster[1].kill()
+        wait_for(lambda: not two.status.is_connected, "nobody has noticed")
+        cluster[1].start()
+        wait_for(lambda: is_whole(cluster[1]), "the cluster is not one", 60)
+        wait_for(lambda: one.status.is_connected and two.status.is_connected, "not connected again", 60)
+        two.has(30)
+        for topic in topics:
+            one.engine.publish(topic, f"after {topic}")
+        got: list[Any] = []
+        while len(got) < 30:
+            got.append(ws.recv(20))
+        assert sorted(got) == sorted(f"after {topic}" for topic in topics)
+
+
+# With TLS
+
+
+@pytest.mark.parametrize("kind", ["nats", "redis"])
+def test_tls(kind: str, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    leaf = ca.issue_cert("localhost")
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    for index, part in enumerate(leaf.cert_chain_pems):
+        part.write_to_path(tmp_path / "chain.pem", append=index > 0)
+    chain, key = str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")
+    server: Nats | Redis
+    if kind == "nats":
+        server, scheme = Nats(tmp_path, options=["--tls", "--tlscert", chain, "--tlskey", key]), "tls"
+        port = server.port
+    else:
+        port = free_port()
+        files = ["--tls-cert-file", chain, "--tls-key-file", key, "--tls-auth-clients", "no"]
+        server, scheme = Redis(tmp_path, options=["--tls-port", str(port), *files]), "rediss"
+    try:
+        url = f"{scheme}://localhost:{port}?tls_ca={urllib.parse.quote(str(tmp_path / 'ca.pem'))}"
+        with Node(url) as one, Node(url) as two:
+            ws = two.client("t", "u.*")
+            two.has(2)
+            one.engine.publish("u.v", "x")
+            assert ws.recv(20) == "x"
+        with Node(f"{scheme}://localhost:{port}", connected=False) as node:
+            wait_for(lambda: bool(node.status.reason))
+            time.sleep(0.2)
+            assert not node.status.is_connected
+    finally:
+        server.close()
+
+
+# What is said
+
+
+def test_what_is_no_broker() -> None:
+    for url, part in [
+        ("localhost:4222", "is a URL"),
+        ("http://secret@localhost", "must be one of"),
+        ("nats://user:secret@localhost:port", "port"),
+        ("redis+sentinel://secret@localhost", "name of the master"),
+    ]:
+        with pytest.raises(ValueError, match=part) as info:
+            Engine("127.0.0.1", broker=url)
+        assert "secret" not in str(info.value)
+        with pytest.raises(ValueError, match=part):
+            Publisher(url)
+    with pytest.raises(ValueError, match="broker_prefix"):
+        Engine("127.0.0.1", broker="memory://x", broker_prefix="a b")
+    with pytest.raises(ValueError, match="broker_policy"):
+        Engine("127.0.0.1", broker="memory://x", broker_policy="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["nats", "redis"])
+def test_passwords(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = (Nats if kind == "nats" else Redis)(tmp_path, password="s3cr3t-p4ss")
+    try:
+        with Node(server.url) as one, Node(server.url) as two:
+            ws = two.client("t")
+            two.has(1)
+            one.engine.publish("t", "x")
+            assert ws.recv(20) == "x"
+            shown = f"{one.status} {one.told} {one.engine!r}"
+        wrong = server.url.replace("s3cr3t-p4ss", "wr0ng-p4ss")
+        with Node(wrong, connected=False) as node:
+            wait_for(lambda: bool(node.status.reason))
+            time.sleep(0.3)
+            assert not node.status.is_connected
+            shown += f"{node.status} {node.told}"
+    finally:
+        server.close()
+    shown += caplog.text + "".join(capfd.readouterr())
+    assert "p4ss" not in shown
+
+
+def test_status_and_counters() -> None:
+    with Engine("127.0.0.1") as engine:
+        assert engine.broker_status is None
+        assert not any(name.startswith("broker") for name in engine.stats())
+        published = engine.publish("t", "x")
+        assert isinstance(published, Published)
+        assert (published, published.forwarded, f"{published}") == (0, False, "0")
+    with Node("memory://status") as node:
+        assert node.status.server == "memory://status"
+        stats = node.engine.stats()
+        assert (stats["broker_connected"], stats["broker_lost"]) == (1, 0)
+        wait_for(lambda: node.kinds() == ["connected"])
+
+
+def test_on_broker_on_an_event_loop() -> None:
+    async def main() -> list[str]:
+        engine = Engine("127.0.0.1", broker="memory://loop")
+        told: list[str] = []
+
+        @engine.on_broker
+        async def handle(event: BrokerEvent) -> None:
+            await asyncio.sleep(0)
+            told.append(event.kind)
+
+        @engine.on_message
+        async def echo(session: Any, message: Any) -> None:
+            session.send(message)
+
+        serving = asyncio.ensure_future(engine.serve())
+        while not told:
+            await asyncio.sleep(0.01)
+        host, port = engine.addresses[0]
+        async with wirespeed.connect(f"ws://{host}:{port}/", proxy=None) as ws:
+            await ws.send("x")
+            assert await ws.recv() == "x"
+        with pytest.raises(RuntimeError, match="coroutine function"):
+            next(engine.batches())
+        serving.cancel()
+        await asyncio.wait([serving])
+        return told
+
+    assert asyncio.run(asyncio.wait_for(main(), 20)) == ["connected"]
+
+
+def test_nothing_is_told_to_who_does_not_ask() -> None:
+    with Engine("127.0.0.1", broker="memory://quiet") as engine:
+        # Neither does the wait end for it, nor does it go on for ever.
+        started, used = time.monotonic(), time.process_time()
+        assert next(iter(engine.batches(timeout=0.5))) == []
+        assert time.monotonic() - started >= 0.4
+        assert time.process_time() - used < 0.4
