@@ -64,6 +64,10 @@ build: $(VENV)/built target/release/wirespeed-bench ## Compile the native module
 demo: build ## Connect to real servers over ws and wss, exchange messages, show what happened
 	$(VENV)/bin/python examples/demo.py
 
+.PHONY: demo-cluster
+demo-cluster: build ## Run two engines on a broker, a client on each and a publisher beside them, and show who gets what
+	$(VENV)/bin/python examples/cluster.py
+
 # ---- checks ----
 
 .PHONY: test
@@ -116,6 +120,10 @@ LIVENESS_ARGS ?=
 liveness: $(VENV)/built ## Make random calls on connections for SECONDS (60), and look whether anybody waits for ever; SETTING= chooses, SEED= and a whole SETTING= repeat one
 	PYTHONPATH=tests $(VENV)/bin/python -m liveness $(if $(SEED),--seed $(SEED) --setting $(SETTING),--seconds $(SECONDS) $(if $(SETTING),--setting '$(SETTING)')) $(LIVENESS_ARGS)
 
+.PHONY: liveness-engine
+liveness-engine: $(VENV)/built ## The same of the engine and its sessions: SECONDS=, or SEED= to repeat one
+	PYTHONPATH=tests $(VENV)/bin/python -m engine.liveness $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(LIVENESS_ARGS)
+
 # What the peers in Python need. They are run, not imported.
 $(INTEROP)/ready: pyproject.toml
 	$(call make-venv,$(PYTHON),$(INTEROP),interop)
@@ -145,7 +153,7 @@ format: $(VENV)/ready ## Format everything
 
 # What `make conformance` runs, one after the other; each may be chosen.
 CASES ?= all
-API ?= sync asyncio
+API ?= sync asyncio engine
 LOOP ?= asyncio
 # Not from the environment, where it often is the number of a port.
 PORT = fd transport
@@ -155,11 +163,16 @@ END ?= client server
 
 conformance-run = $(VENV)/bin/python conformance/run_$(1).py --cases $(CASES) $(2) || status=$$?;
 
+# The engine serves: its own echo, plain and over TLS, and handlers.
+conformance-engine = $(call conformance-run,server,--api engine) $(call conformance-run,server,--api engine --tls) \
+	$(call conformance-run,server,--api engine-handler)
+
 .PHONY: conformance
-conformance: build ## Run the Autobahn suite against clients and servers, blocking and asyncio, the latter over both ports: 10 minutes each, CASES=quick 10 seconds each; END=server API=asyncio PORT=fd LOOP=uvloop choose
-	@status=0; $(foreach end,$(END),$(foreach api,$(API),$(if $(filter asyncio,$(api)),\
+conformance: build ## Run the Autobahn suite against clients, servers and the engine, asyncio over both ports: 10 minutes each, CASES=quick 10 seconds each; END=server API=asyncio PORT=fd LOOP=uvloop choose
+	@status=0; $(foreach end,$(END),$(foreach api,$(filter-out engine,$(API)),$(if $(filter asyncio,$(api)),\
 		$(foreach port,$(PORT),$(call conformance-run,$(end),--api asyncio --port $(port) --loop $(LOOP))),\
-		$(call conformance-run,$(end),--api $(api))))) exit $$status
+		$(call conformance-run,$(end),--api $(api))))) \
+	$(if $(filter server,$(END)),$(if $(filter engine,$(API)),$(conformance-engine))) exit $$status
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZ_SECONDS (20): libFuzzer where nightly and cargo-fuzz are, else blind mutation
@@ -190,6 +203,10 @@ bench: $(BENCH)/built target/release/wirespeed-bench ## Measure everything, hour
 .PHONY: bench-quick
 bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything once for a moment, in three minutes: shows that it works
 	$(bench-run) --quick $(BENCH_ARGS)
+
+.PHONY: bench-engine
+bench-engine: $(BENCH)/built target/release/wirespeed-bench ## Measure the engine beside other servers of many connections, on one core each and on all cores
+	$(bench-run) engine engine-cores $(BENCH_ARGS)
 
 .PHONY: bench-report
 bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and bench/benchmarks.md with its pictures
