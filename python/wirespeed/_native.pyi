@@ -1098,14 +1098,54 @@ class Message:
 
     Attributes:
         session: Whose.
-        data: Text as ``str``, binary as ``bytes``.
+        data: Text as ``str``, binary as ``bytes``; what the codec of its route makes of it, if that has one.
     """
 
     __match_args__ = ("session", "data")
     @property
     def session(self) -> Session: ...
     @property
+    def data(self) -> Any: ...
+
+@final
+class Invalid:
+    """A message came that the codec of its route does not understand.
+
+    Attributes:
+        session: Whose; it is closed with code 1007, unless its route keeps such.
+        data: Text as ``str``, binary as ``bytes``.
+        error: Why, in the codec's words.
+    """
+
+    __match_args__ = ("session", "data", "error")
+    @property
+    def session(self) -> Session: ...
+    @property
     def data(self) -> str | bytes: ...
+    @property
+    def error(self) -> str: ...
+
+@final
+class Batch:
+    """Events of all sessions, those of each in their order: a sequence, of which each is made when it is reached.
+
+    An event that is reached twice is two objects.
+    """
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int) -> Connected | Message | Invalid | Disconnected: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Connected | Message | Invalid | Disconnected]: ...
+    def __iter__(self) -> BatchIterator: ...
+
+@final
+class BatchIterator:
+    """The events of a batch, one after the other."""
+
+    def __iter__(self) -> BatchIterator: ...
+    def __next__(self) -> Connected | Message | Invalid | Disconnected: ...
+    def __length_hint__(self) -> int: ...
 
 @final
 class Disconnected:
@@ -1206,7 +1246,10 @@ class NativeEngine:
     def workers(self) -> int:
         """Threads that serve."""
 
-    def _take(self, max_events: int, timeout: float | None) -> list[Connected | Message | Disconnected] | None: ...
+    def _take(self, max_events: int, timeout: float | None) -> Batch | None: ...
+    def _set_codecs(
+        self, codecs: Sequence[tuple[Callable[[bytes], Any] | None, Callable[[bytes], Any] | None, bool] | None]
+    ) -> None: ...
     def _bell(self) -> int: ...
     def broadcast(self, message: str | Buffer, *, text: bool | None = None, exclude: Session | None = None) -> bool:
         """Send a message to all sessions that are open. It is encoded once.

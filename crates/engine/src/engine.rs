@@ -19,7 +19,7 @@ use crate::events::Events;
 use crate::handover::{self, Inherited, Keeper, Offer};
 use crate::listen;
 use crate::locks::lock;
-use crate::logs::{self, Logs};
+use crate::logs::{self, Cause, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::outbox::Pending;
@@ -28,6 +28,9 @@ use crate::room::{Room, Watch};
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
 use crate::worker::{self, Command, Common, Door};
+
+/// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
+const REASON: usize = 123;
 
 /// A server that runs. Dropped, it stops.
 pub struct Engine {
@@ -99,6 +102,7 @@ impl Engine {
             homes: OnceLock::new(),
             listeners: Mutex::new(offers),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
+            invalid: AtomicU64::new(0),
             roster: config.http.page.is_some().then(|| Roster::new(count)),
             page: page::Kept::default(),
             start,
@@ -219,6 +223,22 @@ impl Engine {
     #[must_use]
     pub fn figures(&self) -> Figures {
         self.common.figures()
+    }
+
+    /// The application does not understand what a client has sent, and says why: that is counted and logged, and the
+    /// session closed with code 1007 (RFC 6455 7.4.1), if `closes`.
+    pub fn refuse_message(&self, session: &Session, why: &str, closes: bool) {
+        self.common.invalid.fetch_add(1, Ordering::Relaxed);
+        self.common.logs.note(Cause::Invalid, Instant::now(), || {
+            format!("session {} has sent a message that is not valid: {}", session.id(), why.escape_debug())
+        });
+        if closes {
+            let mut end = why.len().min(REASON);
+            while !why.is_char_boundary(end) {
+                end -= 1;
+            }
+            let _ = session.close(CloseCode::INVALID_DATA, &why[..end]); // its length and code are right
+        }
     }
 
     /// Whether this is a copy in a child process, which has none of the threads.

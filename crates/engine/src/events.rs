@@ -59,6 +59,8 @@ pub struct Batch {
     sessions: Vec<Session>,
     /// What small messages say.
     bytes: Vec<u8>,
+    /// Of those that are over, indices into `sessions`.
+    ended: Vec<u32>,
     /// Bytes of the messages that are in it.
     size: usize,
 }
@@ -125,6 +127,7 @@ impl Batch {
 
     pub(crate) fn disconnected(&mut self, session: &Session, ended: Ended) {
         let index = self.session(session);
+        self.ended.push(index);
         self.events.push_back((index, Kept::Disconnected(Box::new(ended))));
     }
 
@@ -133,6 +136,25 @@ impl Batch {
         self.events.iter().map(|(index, kept)| (&self.sessions[*index as usize], self.event(kept)))
     }
 
+    /// Whose events these are, in the order of their first event in a row; one may be in it several times.
+    #[must_use]
+    pub fn sessions(&self) -> &[Session] {
+        &self.sessions
+    }
+
+    /// An event, and its session's place among [`Self::sessions`].
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<(usize, Event<'_>)> {
+        self.events.get(index).map(|(whose, kept)| (*whose as usize, self.event(kept)))
+    }
+
+    /// The places among [`Self::sessions`] of those that are over by what is in it.
+    pub fn ended(&self) -> impl Iterator<Item = usize> {
+        self.ended.iter().map(|whose| *whose as usize)
+    }
+
+    #[inline]
     fn event<'a>(&'a self, kept: &'a Kept) -> Event<'a> {
         match kept {
             Kept::Connected => Event::Connected,

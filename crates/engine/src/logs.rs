@@ -40,6 +40,8 @@ pub enum Cause {
     Handshake(Reason),
     /// A client does not read as fast as it is sent.
     SlowConsumer,
+    /// A client has sent what the application does not understand.
+    Invalid,
     /// Events find no room: the application does not take them as fast as they come.
     EventsFull,
     /// Nobody can be accepted for a moment.
@@ -53,7 +55,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    const COUNT: usize = Reason::COUNT + 6;
+    const COUNT: usize = Reason::COUNT + 7;
 
     const fn index(self) -> usize {
         match self {
@@ -64,6 +66,7 @@ impl Cause {
             Self::Panic => Reason::COUNT + 3,
             Self::Certificate => Reason::COUNT + 4,
             Self::Handover => Reason::COUNT + 5,
+            Self::Invalid => Reason::COUNT + 6,
         }
     }
 
@@ -76,7 +79,7 @@ impl Cause {
                 Level::Warning
             }
             Self::Handshake(Reason::Panic) | Self::AcceptPause | Self::Panic => Level::Error,
-            Self::Handshake(_) | Self::Certificate | Self::Handover => Level::Info,
+            Self::Handshake(_) | Self::Certificate | Self::Handover | Self::Invalid => Level::Info,
         }
     }
 }

@@ -179,6 +179,12 @@ impl Session {
         self.0.id
     }
 
+    /// The number that its route was given; 0: none.
+    #[must_use]
+    pub fn tag(&self) -> u32 {
+        0
+    }
+
     /// Where the client is; `None` of a Unix socket.
     #[must_use]
     pub fn remote_address(&self) -> Option<SocketAddr> {

@@ -38,9 +38,11 @@ mod _native {
     #[pymodule_export]
     use crate::engine::auth::PyJwt;
     #[pymodule_export]
+    use crate::engine::batch::{BatchIterator, PyBatch};
+    #[pymodule_export]
     use crate::engine::broker::NativePublisher;
     #[pymodule_export]
-    use crate::engine::event::{Connected, Disconnected, Message};
+    use crate::engine::event::{Connected, Disconnected, Invalid, Message};
     #[pymodule_export]
     use crate::engine::handle::NativeEngine;
     #[pymodule_export]

@@ -93,6 +93,8 @@ pub struct Figures {
     pub events_waiting: usize,
     /// Bytes of their messages.
     pub event_bytes_waiting: usize,
+    /// Messages that the application did not understand: see [`crate::Engine::refuse_message`].
+    pub messages_invalid: u64,
 }
 
 impl Figures {

@@ -65,6 +65,10 @@ impl Collector for Page {
             |w| w.delayed,
         )?;
         self.counter(encoder, "panics", "Defects of the engine that have ended a session", |w| w.panics)?;
+        let help = "Messages that the codec of their route did not understand";
+        encoder
+            .encode_descriptor("messages_invalid", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&self.0.messages_invalid, None)?;
         let waiting = [
             ("events_waiting", "Events that wait to be taken", self.0.events_waiting),
             ("event_bytes_waiting", "Bytes of their messages", self.0.event_bytes_waiting),

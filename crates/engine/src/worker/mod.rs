@@ -73,6 +73,8 @@ pub(crate) struct Common {
     /// Copies of the listeners, to be handed over.
     pub(crate) listeners: Mutex<Vec<Offer>>,
     pub(crate) logs: Arc<Logs>,
+    /// Messages that the application did not understand.
+    pub(crate) invalid: AtomicU64,
     /// For the page: who is there, if there is one, and what it has asked for.
     pub(crate) roster: Option<Roster>,
     pub(crate) page: page::Kept,
@@ -91,7 +93,12 @@ impl Common {
             let home = self.homes.get().and_then(|homes| homes.get(number));
             WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
         };
-        Figures { workers: self.sheets.iter().enumerate().map(of).collect(), events_waiting, event_bytes_waiting }
+        Figures {
+            workers: self.sheets.iter().enumerate().map(of).collect(),
+            events_waiting,
+            event_bytes_waiting,
+            messages_invalid: self.invalid.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn take_listeners(&self) {

@@ -1,5 +1,6 @@
 //! What has happened, as objects. They refer to sessions and to what a message says, neither of which refers
-//! to anything, so the collector need not know them.
+//! to anything, so the collector need not know them: only an application that keeps an event in what its own codec
+//! has made of it has made a circle.
 
 use pyo3::prelude::*;
 
@@ -31,7 +32,7 @@ pub(crate) struct Message {
     /// Whose.
     #[pyo3(get)]
     pub(crate) session: Py<PySession>,
-    /// Text as `str`, binary as `bytes`.
+    /// Text as `str`, binary as `bytes`; what the codec of its route makes of it, if that has one.
     #[pyo3(get)]
     pub(crate) data: Py<PyAny>,
 }
@@ -44,9 +45,40 @@ impl Message {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let size = self.data.bind(py).len()?;
-        let kind = self.data.bind(py).get_type().name()?;
-        Ok(format!("Message({}, {kind} of {size})", self.session.get().describe(py)))
+        Ok(format!("Message({}, {})", self.session.get().describe(py), measure(self.data.bind(py))?))
+    }
+}
+
+/// What it is and how much, not what it says.
+fn measure(data: &Bound<'_, PyAny>) -> PyResult<String> {
+    let kind = data.get_type().name()?;
+    Ok(data.len().map_or_else(|_| kind.to_string(), |size| format!("{kind} of {size}")))
+}
+
+/// A message came that the codec of its route does not understand.
+#[pyclass(frozen, name = "Invalid", module = "wirespeed.engine")]
+pub(crate) struct Invalid {
+    /// Whose.
+    #[pyo3(get)]
+    pub(crate) session: Py<PySession>,
+    /// Text as `str`, binary as `bytes`.
+    #[pyo3(get)]
+    pub(crate) data: Py<PyAny>,
+    /// Why, in the codec's words.
+    #[pyo3(get)]
+    pub(crate) error: String,
+}
+
+#[pymethods]
+impl Invalid {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str, &'static str) {
+        ("session", "data", "error")
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let data = measure(self.data.bind(py))?;
+        Ok(format!("Invalid({}, {data}, {:?})", self.session.get().describe(py), self.error))
     }
 }
 

@@ -11,25 +11,24 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 use wirespeed_driver::protocol::deflate::negotiate;
-use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind, Payload};
+use wirespeed_driver::protocol::{CloseCode, Limits};
 use wirespeed_engine::auth::acl::AclOptions;
 use wirespeed_engine::broker::Took;
-use wirespeed_engine::events::{Batch, Event};
+use wirespeed_engine::events::Batch;
 use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Config, Engine, Listen, Origins, Place, Role, Routes, Session};
 
 use super::arguments::{deadline, seconds};
 use super::auth::PyJwt;
+use super::batch::{Codec, Codecs, Part, PyBatch};
 use super::broker;
-use super::event::{Connected, Disconnected, Message};
 use super::limits::PyLimits;
 use super::operations::{self, NativeDraining, NativeLogs};
 use super::room::{self, Bell};
 use super::session::{PySession, forked, refused, with_message};
 use crate::errors;
-use crate::payload::{self, PyPayload};
 use crate::tls::ServerTLS;
 
 /// How long a signal may wait for its handler while a thread waits.
@@ -45,6 +44,8 @@ pub(crate) struct NativeEngine {
     routes: Mutex<Routes>,
     engine: Mutex<Option<Arc<Engine>>>,
     sessions: Mutex<HashMap<u64, Py<PySession>>>,
+    /// By the tags of routes.
+    codecs: Mutex<Arc<Codecs>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,6 +62,7 @@ impl NativeEngine {
             routes: Mutex::default(),
             engine: Mutex::new(None),
             sessions: Mutex::new(HashMap::new()),
+            codecs: Mutex::default(),
         }
     }
 
@@ -192,6 +194,14 @@ impl NativeEngine {
         locked(&self.routes).add(path, role).map_err(PyValueError::new_err)
     }
 
+    /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
+    /// a session is closed whose message is not valid.
+    fn _set_codecs(&self, codecs: Vec<Option<(Option<Py<PyAny>>, Option<Py<PyAny>>, bool)>>) {
+        let of = |(text, binary, closes)| Codec { decoders: [text, binary], closes };
+        let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(|codec| codec.map(of))).collect();
+        *locked(&self.codecs) = Arc::new(codecs);
+    }
+
     /// Begins to serve.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         let routes = locked(&self.routes).clone();
@@ -232,7 +242,7 @@ impl NativeEngine {
 
     /// Up to `max_events` events, after waiting `timeout` seconds for the first; `None`: the engine has ended,
     /// and all were taken.
-    fn _take(&self, py: Python<'_>, max_events: usize, timeout: Option<f64>) -> PyResult<Option<Py<PyList>>> {
+    fn _take(&self, py: Python<'_>, max_events: usize, timeout: Option<f64>) -> PyResult<Option<PyBatch>> {
         let engine = self.running()?;
         let deadline = deadline(timeout)?;
         loop {
@@ -241,7 +251,7 @@ impl NativeEngine {
             let Ok(batches) = py.detach(|| engine.events().take(max_events, Some(slice))) else { return Ok(None) };
             let told = engine.broker().is_some_and(|broker| broker.has_notices());
             if !batches.is_empty() || told || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return self.objects(py, &engine, &batches).map(Some);
+                return self.batch(py, engine, batches).map(Some);
             }
             py.check_signals()?;
         }
@@ -423,35 +433,23 @@ impl NativeEngine {
         Ok(engine)
     }
 
-    fn objects(&self, py: Python<'_>, engine: &Arc<Engine>, batches: &[Batch]) -> PyResult<Py<PyList>> {
-        let mut last: Option<(Session, Py<PySession>)> = None;
-        let list = PyList::empty(py);
-        for (session, event) in batches.iter().flat_map(Batch::iter) {
-            let object = match &last {
-                Some((known, object)) if known == session => object.clone_ref(py),
-                _ => {
-                    let object = self.object(py, engine, session)?;
-                    last = Some((session.clone(), object.clone_ref(py)));
-                    object
-                }
-            };
-            match event {
-                Event::Connected => list.append(Bound::new(py, Connected { session: object })?)?,
-                Event::Message { kind, data } => {
-                    let data = message(py, kind, data)?;
-                    list.append(Bound::new(py, Message { session: object, data })?)?;
-                }
-                Event::Disconnected(ended) => {
-                    // First: who finds it not told puts the object in before it is taken out.
-                    let _ = session.attachment().set(Box::new(Told)); // it is told once
-                    let kept = locked(&self.sessions).remove(&session.id());
-                    drop(kept);
-                    let (code, reason, failure) = (ended.code, ended.reason.clone(), ended.failure.clone());
-                    list.append(Bound::new(py, Disconnected { session: object, code, reason, failure })?)?;
-                }
+    /// What is known of those who are over is forgotten here, and not when the event is reached: that may be never.
+    fn batch(&self, py: Python<'_>, engine: Arc<Engine>, batches: Vec<Batch>) -> PyResult<PyBatch> {
+        let mut parts = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let sessions = batch.sessions().iter().map(|session| self.object(py, &engine, session));
+            let sessions = sessions.collect::<PyResult<Vec<_>>>()?;
+            for over in batch.ended() {
+                let session = &batch.sessions()[over];
+                // First: who finds it not told puts the object in before it is taken out.
+                let _ = session.attachment().set(Box::new(Told)); // it is told once
+                let kept = locked(&self.sessions).remove(&session.id());
+                drop(kept);
             }
+            parts.push(Part { batch, sessions });
         }
-        Ok(list.unbind())
+        let codecs = Arc::clone(&*locked(&self.codecs));
+        Ok(PyBatch::new(parts, codecs, engine))
     }
 
     /// The object of a session: the same for as long as the session is open.
@@ -474,8 +472,3 @@ impl NativeEngine {
 
 /// The end of the session with this attachment has been told.
 struct Told;
-
-fn message(py: Python<'_>, kind: MessageKind, data: &[u8]) -> PyResult<Py<PyAny>> {
-    let payload: Payload<'_, PyPayload> = Payload::Slice(data);
-    payload::message(py, kind, payload, None)
-}

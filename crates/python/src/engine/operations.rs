@@ -162,6 +162,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py
     let total = figures.total();
     let stats = PyDict::new(py);
     set_figures(&stats, &total)?;
+    stats.set_item("messages_invalid", figures.messages_invalid)?;
     let failures = PyDict::new(py);
     for (reason, count) in total.failures_by_reason() {
         failures.set_item(reason.name(), count)?;
