@@ -32,6 +32,7 @@ __all__ = [
     "ConnectedSocket",
     "Disconnected",
     "EngineLimits",
+    "EventsBell",
     "Handshake",
     "JWT",
     "LoopState",
@@ -1081,6 +1082,15 @@ class RoomBell:
     def silence(self) -> None: ...
 
 @final
+class EventsBell:
+    """A descriptor that is readable once there is something to take."""
+
+    def fileno(self) -> int: ...
+    def silence(self) -> None: ...
+    def wait(self) -> bool:
+        """Have it ring once; false: there may be something now, and it will not."""
+
+@final
 class Connected:
     """A session is open.
 
@@ -1207,7 +1217,8 @@ class NativeEngine:
         """Threads that serve."""
 
     def _take(self, max_events: int, timeout: float | None) -> list[Connected | Message | Disconnected] | None: ...
-    def _bell(self) -> int: ...
+    def _events_bell(self) -> EventsBell: ...
+    def _ring(self) -> None: ...
     def broadcast(self, message: str | Buffer, *, text: bool | None = None, exclude: Session | None = None) -> bool:
         """Send a message to all sessions that are open. It is encoded once.
 

@@ -38,6 +38,8 @@ mod _native {
     #[pymodule_export]
     use crate::engine::auth::PyJwt;
     #[pymodule_export]
+    use crate::engine::bell::{EventsBell, RoomBell};
+    #[pymodule_export]
     use crate::engine::broker::NativePublisher;
     #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Message};
@@ -48,7 +50,7 @@ mod _native {
     #[pymodule_export]
     use crate::engine::operations::{NativeDraining, NativeLogs};
     #[pymodule_export]
-    use crate::engine::room::{Bell, Sent};
+    use crate::engine::room::Sent;
     #[pymodule_export]
     use crate::engine::session::PySession;
     #[pymodule_export]

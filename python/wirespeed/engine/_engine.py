@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import os
-import socket
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -15,8 +14,9 @@ from .._native import Connected, Disconnected, EngineLimits, Message
 from .._options.common import check_subprotocols, check_type
 from .._options.server import native_server_tls
 from ._arguments import check_count, checked_seconds
-from ._broker import BrokerEvent, BrokerPolicy, BrokerStatus
-from ._handlers import TURN, Handlers, Lanes, Pool
+from ._broker import BrokerPolicy, BrokerStatus
+from ._handlers import Handlers, Lanes, Pool
+from ._iteration import Notices, iterate
 from ._operations import Operations
 from ._rooms import wait_for_engine
 
@@ -268,7 +268,7 @@ class Engine(Operations):
             drain_timeout=checked_seconds("drain_timeout", drain_timeout),
             drain_batch=drain_batch,
         )
-        self._brokered = broker is not None
+        self._notices = None if broker is None else Notices(self, self._logger)
         if broker is not None:
             self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
         self._routed = False
@@ -364,28 +364,6 @@ class Engine(Operations):
         """How it stands with the broker; ``None``: there is none."""
         status = self._broker_status()
         return None if status is None else BrokerStatus(**status)
-
-    def _tell_broker(self) -> list[Any]:
-        # What the handler returns for each, also without one: they are not told again.
-        results = []
-        for notice in self._broker_notices():
-            event = BrokerEvent(*notice)
-            result = None
-            try:
-                if self._handlers.broker is not None:
-                    result = self._handlers.broker(event)
-            except Exception:
-                self._logger.exception("the handler of %r has failed", event)
-            results.append(result)
-        return results
-
-    async def _tell_broker_and_wait(self) -> None:
-        for result in self._tell_broker() if self._brokered else ():
-            if inspect.isawaitable(result):
-                try:
-                    await result
-                except Exception:
-                    self._logger.exception("the handler of what happens to the broker has failed")
 
     async def serve(self, *, max_handlers: int = 1000, signals: bool = True) -> None:
         """Call the handlers, on this event loop, until the engine is stopped; start it if it has not started.
@@ -491,44 +469,19 @@ class Engine(Operations):
         if inspect.iscoroutinefunction(self._handlers.broker):
             raise RuntimeError("on_broker has a coroutine function: use `async for batch in engine`")
         while (batch := self._take(max_events, timeout)) is not None:
-            told = self._brokered and bool(self._tell_broker())
+            told = self._notices is not None and self._notices.tell(self._handlers.broker)
             # What has happened to the broker ends the wait too.
             if batch or (timeout is not None and not told):
                 yield batch
             del batch  # nothing of it is kept while waiting
 
-    async def __aiter__(self) -> AsyncGenerator[list[Event], None]:
-        """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped. By one task."""
-        loop = asyncio.get_running_loop()
-        # Its own: that of one before, which is closed when the loop gets to it, may still be watched.
-        bell = socket.socket(fileno=self._bell())
-        rung: asyncio.Event = asyncio.Event()
-        loop.add_reader(bell, rung.set)
-        turned = loop.time()
-        try:
-            while (batch := self._take(1024, 0)) is not None:
-                if batch:
-                    await self._tell_broker_and_wait()
-                    yield batch
-                    if loop.time() - turned > TURN:
-                        # Under a flood nothing here waits for anything else, and the loop has others.
-                        await asyncio.sleep(0)
-                        turned = loop.time()
-                    continue
-                rung.clear()
-                with contextlib.suppress(BlockingIOError):
-                    while len(bell.recv(64)) == 64:
-                        pass
-                await self._tell_broker_and_wait()
-                # What came between the look and now has rung before.
-                batch = self._take(1024, 0)
-                if batch is None:
-                    return
-                if batch:
-                    yield batch
-                else:
-                    await rung.wait()
-                    turned = loop.time()
-        finally:
-            loop.remove_reader(bell)
-            bell.close()
+    def __aiter__(self) -> AsyncGenerator[list[Event], None]:  # noqa: PYI058 - contextlib.aclosing() closes it
+        """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped.
+
+        Several tasks may do so, on one event loop or on several, beside threads in :meth:`batches`: each event goes to
+        one of them. A task that is cancelled while it waits has taken nothing.
+
+        Raises:
+            RuntimeError: The engine has not started.
+        """
+        return iterate(self, self._notices, lambda: self._handlers.broker)

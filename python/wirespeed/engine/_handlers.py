@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import Connected, Message, Session
 from ..exceptions import InvalidState
+from ._iteration import TURN
 
 if TYPE_CHECKING:
     from ._broker import BrokerEvent
     from ._engine import Event
 
-__all__ = ["TURN", "Handlers", "Lanes", "Pool"]
+__all__ = ["Handlers", "Lanes", "Pool"]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
 
 # Events of one session that may wait behind its handler, at most: then it is not read.
 MOST_OF_ONE = 256
-
-# Seconds after which an event loop has a turn, whatever else there is to handle.
-TURN = 0.002
 
 # Python 3.12 runs a task to its first suspension at once: most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
