@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
@@ -15,7 +14,7 @@ from .._options.common import check_subprotocols, check_type
 from .._options.server import native_server_tls
 from ._arguments import check_count, checked_seconds
 from ._broker import BrokerPolicy, BrokerStatus
-from ._handlers import Handlers, Lanes, Pool
+from ._handlers import Handlers, Lanes, Pool, is_coroutine_function
 from ._iteration import Notices, iterate
 from ._operations import Operations
 from ._rooms import wait_for_engine
@@ -466,7 +465,7 @@ class Engine(Operations):
         check_count("max_events", max_events)
         if timeout is not None:
             timeout = checked_seconds("timeout", timeout)
-        if inspect.iscoroutinefunction(self._handlers.broker):
+        if is_coroutine_function(self._handlers.broker):
             raise RuntimeError("on_broker has a coroutine function: use `async for batch in engine`")
         while (batch := self._take(max_events, timeout)) is not None:
             told = self._notices is not None and self._notices.tell(self._handlers.broker)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import functools
 import inspect
 import logging
 import sys
@@ -19,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import Connected, Message, Session
 from ..exceptions import InvalidState
-from ._iteration import TURN
+from ._iteration import NOBODY_AWAITS, TURN, dispose, is_to_be_awaited
 
 if TYPE_CHECKING:
     from ._broker import BrokerEvent
     from ._engine import Event
 
-__all__ = ["Handlers", "Lanes", "Pool"]
+__all__ = ["Handlers", "Lanes", "Pool", "is_coroutine_function"]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
@@ -35,6 +36,23 @@ MOST_OF_ONE = 256
 
 # Python 3.12 runs a task to its first suspension at once: most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+def is_coroutine_function(handler: object) -> bool:
+    """Whether what is called is a coroutine function, or is said to be one.
+
+    Methods and ``functools.partial`` are what they are made of, and an object what its ``__call__`` is.
+    """
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return _is_marked(handler) or _is_marked(type(handler).__call__)
+
+
+def _is_marked(function: Any) -> bool:
+    if inspect.iscoroutinefunction(function):
+        return True
+    # As those did it who had no `inspect.markcoroutinefunction`; that of asyncio is deprecated where there is one.
+    return sys.version_info < (3, 12) and asyncio.iscoroutinefunction(function)
 
 
 class Handlers:
@@ -73,7 +91,7 @@ class Handlers:
     def awaits(self) -> bool:
         """Whether any of them is a coroutine function."""
         handlers = (self.connect, self.message, self.disconnect, self.broker)
-        return any(inspect.iscoroutinefunction(handler) for handler in handlers)
+        return any(is_coroutine_function(handler) for handler in handlers)
 
     def call(self, event: Event) -> Any:
         """Call the one for an event; what it returns, which may be to be awaited."""
@@ -249,6 +267,8 @@ class Pool:
         self._share = 16
         self._room = threading.Condition()
         self._executor = concurrent.futures.ThreadPoolExecutor(threads, "wirespeed-handler") if threads else None
+        # Kinds of events whose handlers have returned something to be awaited.
+        self._refused: set[str] = set()
 
     def handle(self, batch: list[Event]) -> None:
         """Handle a batch; return when there is room for another."""
@@ -269,9 +289,19 @@ class Pool:
 
     def _call(self, event: Event) -> None:
         try:
-            self._handlers.call(event)
+            result = self._handlers.call(event)
+            if result is not None and is_to_be_awaited(result):
+                self._refuse(event, result)
         except Exception:
             failed(self._logger, event)
+
+    def _refuse(self, event: Event, result: Any) -> None:
+        kind = type(event).__name__
+        if kind not in self._refused:
+            self._refused.add(kind)
+            self._logger.error("the handler of %s has returned %r: %s", kind, result, NOBODY_AWAITS)
+        dispose(result)
+        event.session.close(INTERNAL_ERROR, "internal error")
 
     def _go_on(self, event: Event) -> None:
         while True:

@@ -14,18 +14,35 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
+from .._native import Sent
 from ._broker import BrokerEvent
 
 if TYPE_CHECKING:
     from ._engine import Engine, Event
 
-__all__ = ["TURN", "Notices", "iterate"]
+__all__ = ["NOBODY_AWAITS", "TURN", "Notices", "dispose", "is_to_be_awaited", "iterate"]
 
 # Seconds after which an event loop has a turn, whatever else there is to handle.
 TURN = 0.002
 
 # Events of one batch, at most.
 MOST = 1024
+
+
+NOBODY_AWAITS = "nobody awaits it in a thread; a coroutine function would run on an event loop, as with engine.serve()"
+
+
+def is_to_be_awaited(result: object) -> bool:
+    """Whether what a handler has returned is lost unless it is awaited: not so with what `send` returns."""
+    return inspect.isawaitable(result) and not isinstance(result, Sent)
+
+
+def dispose(result: Any) -> None:
+    """Have something that nobody will await come to its end."""
+    for name in "close", "cancel":
+        if callable(end := getattr(result, name, None)):
+            end()
+            return
 
 
 class Notices:
@@ -43,6 +60,8 @@ class Notices:
         self._waiting: collections.deque[BrokerEvent] = collections.deque()
         # Somebody tells one.
         self._busy = False
+        # It was said that the handler returns what nobody awaits.
+        self._refused = False
 
     def wait_to_be_told(self) -> bool:
         """Whether there are any, and nobody tells them."""
@@ -76,8 +95,9 @@ class Notices:
             while (event := self._begin()) is not None:
                 any_told = True
                 try:
-                    if handler is not None:
-                        handler(event)
+                    result = None if handler is None else handler(event)
+                    if result is not None and is_to_be_awaited(result):
+                        self._refuse(event, result)
                 except Exception:
                     self._logger.exception("the handler of %r has failed", event)
                 finally:
@@ -86,6 +106,12 @@ class Notices:
             self._pass_on()
             raise
         return any_told
+
+    def _refuse(self, event: BrokerEvent, result: Any) -> None:
+        if not self._refused:
+            self._refused = True
+            self._logger.error("the handler of %r has returned %r: %s", event, result, NOBODY_AWAITS)
+        dispose(result)
 
     async def tell_and_wait(self, handler: Callable[[BrokerEvent], Any] | None) -> None:
         """Do the same, and await what the handler returns."""
