@@ -426,7 +426,7 @@ impl Engine {
             broker.close();
         }
         self.common.events.close();
-        self.common.logs.set_notify(None);
+        self.common.logs.end();
         result
     }
 }

@@ -271,7 +271,6 @@ class Engine(Operations):
         if broker is not None:
             self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
         self._routed = False
-        self._started = False
         self._handlers = Handlers()
 
     def echo(self, path: str) -> None:
@@ -313,8 +312,13 @@ class Engine(Operations):
                     self._route(path, "events")
             self._routed = True
         super().start()
-        self._started = True
-        self._begin_logging()
+        try:
+            self._begin_logging()
+            self._started = True
+            self._end_as_told()
+        except BaseException:
+            self.stop()
+            raise
 
     def __enter__(self) -> Self:
         self.start()
@@ -381,11 +385,15 @@ class Engine(Operations):
         """
         self._check_handlers()
         check_count("max_handlers", max_handlers)
+        with self.draining_on_sigterm(signals):
+            await self._serve(max_handlers)
+
+    async def _serve(self, max_handlers: int) -> None:
         if not self._started:
             self.start()
         lanes = Lanes(self._handlers, self._logger, max_handlers)
         try:
-            async with self._drained_by_sigterm(signals), contextlib.aclosing(self.__aiter__()) as batches:
+            async with contextlib.aclosing(self.__aiter__()) as batches:
                 async for batch in batches:
                     await lanes.handle(batch)
             await lanes.finish()
@@ -414,16 +422,20 @@ class Engine(Operations):
         if self._handlers.awaits:
             if threads:
                 raise ValueError("threads: handlers that are coroutine functions run on an event loop")
-            asyncio.run(self.serve(signals=signals))
+            with self.draining_on_sigterm(signals):  # before there is a loop
+                asyncio.run(self.serve(signals=signals))
             return
+        with self.draining_on_sigterm(signals):
+            self._call_in_threads(threads)
+
+    def _call_in_threads(self, threads: int) -> None:
         if not self._started:
             self.start()
         pool = Pool(self._handlers, self._logger, threads)
         try:
-            with self.draining_on_sigterm(signals):
-                for batch in self.batches():
-                    pool.handle(batch)
-                    del batch
+            for batch in self.batches():
+                pool.handle(batch)
+                del batch
         finally:
             self.stop()
             pool.finish()

@@ -336,7 +336,11 @@ impl NativeEngine {
 
     /// Ends everything now. Again, or before the start: nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = locked(&self.engine).clone();
+        let engine = match self.engine.try_lock() {
+            Ok(engine) => engine.clone(),
+            // While it starts, this waits: without the interpreter.
+            Err(_) => py.detach(|| locked(&self.engine).clone()),
+        };
         match engine {
             Some(engine) => py.detach(|| engine.stop()).map_err(|error| errors::io_error(&error)),
             None => Ok(()),
