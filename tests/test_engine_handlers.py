@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import functools
 import inspect
 import logging
@@ -162,6 +164,43 @@ def test_what_the_handler_of_a_broker_returns_to_be_awaited(caplog: pytest.LogCa
                 break
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
     assert "has returned <coroutine object" in caplog.records[0].getMessage()
+
+
+def test_the_handlers_of_a_session_have_a_task_and_a_context_of_their_own() -> None:
+    """Whether they wait or not: what is set for one session is not seen by others, and to cancel ends only this one."""
+    engine = Engine("127.0.0.1", workers=1)
+    of_session: contextvars.ContextVar[object] = contextvars.ContextVar("of_session")
+    tasks: dict[Session, set[asyncio.Task[Any] | None]] = {}
+
+    @engine.on_message
+    async def handler(session: Session, message: str | bytes) -> None:
+        task = asyncio.current_task()
+        tasks.setdefault(session, set()).add(task)
+        assert of_session.get(session) is session
+        of_session.set(session)
+        if message == "wait":
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+        if message == "cancel" and task is not None:
+            task.cancel()
+            await asyncio.sleep(0)
+        await session.send(message)
+
+    with running(engine), dial(engine) as one, dial(engine) as two:
+        for message in "go", "wait", "go", "go":
+            for client in one, two:
+                client.send(message)
+        for client in one, two:
+            assert [client.recv(BOUND) for _ in range(4)] == ["go", "wait", "go", "go"]
+        one.send("cancel")
+        with pytest.raises(wirespeed.ConnectionClosedError) as info:
+            one.recv(BOUND)
+        assert info.value.rcvd == wirespeed.Close(1011, "internal error")
+        two.send("go")
+        assert two.recv(BOUND) == "go"
+    first, second = tasks.values()
+    assert None not in first | second
+    assert not first & second
 
 
 APP = textwrap.dedent("""

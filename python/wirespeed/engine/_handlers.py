@@ -15,10 +15,12 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from .._native import Connected, Message, Session
+from .._native import Connected, Message, Sent, Session
 from ..exceptions import InvalidState
 from ._iteration import NOBODY_AWAITS, TURN, dispose, is_to_be_awaited
 
@@ -95,9 +97,9 @@ class Handlers:
 
     def call(self, event: Event) -> Any:
         """Call the one for an event; what it returns, which may be to be awaited."""
-        if isinstance(event, Message):
+        if type(event) is Message:  # they have no subclasses
             return None if self.message is None else self.message(event.session, event.data)
-        if isinstance(event, Connected):
+        if type(event) is Connected:
             return None if self.connect is None else self.connect(event.session)
         return None if self.disconnect is None else self.disconnect(event.session, event.code, event.reason)
 
@@ -110,6 +112,11 @@ def failed(logger: logging.Logger, event: Event) -> None:
         return
     logger.exception("the handler of %s for %r has failed", type(event).__name__, event.session)
     event.session.close(INTERNAL_ERROR, "internal error")
+
+
+async def wait_for(pending: Awaitable[Any]) -> None:
+    """Await something that is no coroutine."""
+    await pending
 
 
 class Lane(collections.deque["Event"]):
@@ -162,74 +169,119 @@ class Lanes:
         self._most = most
         self._share = max(1, min(MOST_OF_ONE, most // 4))
         self._loop = asyncio.get_running_loop()
-        # Of sessions whose handler is under way: what comes next.
-        self._lanes: dict[Session, Lane] = {}
+        # Of sessions whose handler is under way: what comes next, if anything does.
+        self._lanes: dict[Session, Lane | None] = {}
         # Events in lanes whose sessions are read.
         self._waiting = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._room = asyncio.Event()
         # Who is cancelled is to end.
         self._over = False
 
-    async def handle(self, batch: list[Event]) -> None:
+    async def handle(self, batch: Iterable[Event]) -> None:
         """Handle a batch; return when all of it is under way or due."""
-        due = self._loop.time() + TURN
+        due = time.monotonic() + TURN
         for event in batch:
-            if self._loop.time() > due:
+            if time.monotonic() > due:
                 # Handlers that do not wait leave the loop no turn; there are others that want one.
                 await asyncio.sleep(0)
-                due = self._loop.time() + TURN
+                due = time.monotonic() + TURN
             while len(self._lanes) + self._waiting >= self._most:
                 self._room.clear()
                 await self._room.wait()
-            lane = self._lanes.get(event.session)
-            if lane is not None:
-                self._waiting += lane.add(event, self._share)
+            session = event.session
+            if session not in self._lanes:
+                self._begin(event)
                 continue
-            try:
-                pending = self._handlers.call(event)
-            except (Exception, asyncio.CancelledError):
-                failed(self._logger, event)
-                continue
-            if pending is not None and inspect.isawaitable(pending):
-                self._begin(event, pending)
+            lane = self._lanes[session]
+            if lane is None:
+                lane = self._lanes[session] = Lane()
+            self._waiting += lane.add(event, self._share)
 
-    def _begin(self, event: Event, pending: Any) -> None:
-        self._lanes[event.session] = Lane()
-        task = asyncio.Task(self._go_on(event, pending), loop=self._loop, **EAGER)
-        if not task.done():
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _go_on(self, event: Event, pending: Any) -> None:
-        lane = self._lanes[event.session]
+    def _call(self, event: Event) -> Coroutine[Any, Any, Any] | None:
+        """Call the handler; what is to be awaited."""
         try:
-            while True:
-                try:
-                    if pending is not None and inspect.isawaitable(pending):
-                        await pending
-                except asyncio.CancelledError:
-                    if self._over:
-                        raise
-                    # Of something that it has awaited, or by somebody else: for those behind it that is a failure.
-                    failed(self._logger, event)
-                except Exception:
-                    failed(self._logger, event)
+            pending = self._handlers.call(event)
+        except (Exception, asyncio.CancelledError):
+            failed(self._logger, event)
+            return None
+        if type(pending) is CoroutineType:
+            return pending
+        if pending is None or (isinstance(pending, Sent) and pending) or not inspect.isawaitable(pending):
+            return None
+        return wait_for(pending)
+
+    def _begin(self, event: Event) -> bool:
+        """Call the handler; whether it is under way afterwards.
+
+        What it awaits runs in a task, with a context of its own, which `asyncio.timeout` and others may cancel.
+        """
+        pending = self._call(event)
+        if pending is None:
+            return False
+        task: asyncio.Task[Any] = asyncio.Task(
+            pending if EAGER else self._all(event, pending), loop=self._loop, **EAGER
+        )
+        if task.done():
+            self._look_at(event, task)
+            return False
+        self._lanes.setdefault(event.session, None)
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._go_on, event))
+        return True
+
+    async def _all(self, event: Event, pending: Coroutine[Any, Any, Any]) -> None:
+        """Await what a handler has returned, and what those return that are called for what comes next.
+
+        Where each task costs a turn of the loop, one does for all that waits for a session.
+        """
+        while True:
+            try:
+                await pending
+            except asyncio.CancelledError:
+                if self._over:
+                    raise
+                failed(self._logger, event)
+            except Exception:
+                failed(self._logger, event)
+            following: Coroutine[Any, Any, Any] | None = None
+            while following is None:
+                lane = self._lanes[event.session]
                 if not lane:
                     return
                 event, change = lane.take(self._share)
                 self._waiting += change
                 self._look_for_room()
-                pending = None
-                try:
-                    pending = self._handlers.call(event)
-                except (Exception, asyncio.CancelledError):
-                    failed(self._logger, event)
-        finally:
-            # Cancelled, what waits behind it is not handled either.
-            self._waiting -= 0 if lane.stopped else len(lane)
-            del self._lanes[event.session]
-            self._look_for_room()
+                following = self._call(event)
+            pending = following
+
+    def _look_at(self, event: Event, task: asyncio.Task[Any]) -> None:
+        try:
+            task.result()
+        except (KeyboardInterrupt, SystemExit):
+            pass  # the loop has raised it
+        except asyncio.CancelledError:
+            # Of something that it has awaited, or by somebody else: for those behind it that is a failure.
+            if not self._over:
+                failed(self._logger, event)
+        except BaseException:
+            failed(self._logger, event)
+
+    def _go_on(self, event: Event, task: asyncio.Task[Any]) -> None:
+        """The handler of a session has ended: call it for what comes next."""
+        self._tasks.discard(task)
+        self._look_at(event, task)
+        lane = self._lanes[event.session]
+        # Cancelled, what waits behind it is not handled either.
+        while lane and not self._over:
+            event, change = lane.take(self._share)
+            self._waiting += change
+            if self._begin(event):
+                self._look_for_room()
+                return
+        self._waiting -= len(lane) if lane and not lane.stopped else 0
+        del self._lanes[event.session]
+        self._look_for_room()
 
     def _look_for_room(self) -> None:
         if len(self._lanes) + self._waiting < self._most:
