@@ -22,8 +22,11 @@ from .exceptions import ConnectionClosed
 from .typing import LoggerLike, Subprotocol
 
 __all__ = [
+    "JWT",
     "Answer",
     "AsyncConnection",
+    "Batch",
+    "BatchIterator",
     "BlockingConnection",
     "ClientOpening",
     "ClientPlan",
@@ -32,8 +35,9 @@ __all__ = [
     "ConnectedSocket",
     "Disconnected",
     "EngineLimits",
+    "EventsBell",
     "Handshake",
-    "JWT",
+    "Invalid",
     "LoopState",
     "Message",
     "NativeDraining",
@@ -44,6 +48,8 @@ __all__ = [
     "Opened",
     "Pending",
     "Ping",
+    "RoomBell",
+    "Sent",
     "ServerOpening",
     "ServerSettings",
     "ServerTLS",
@@ -53,8 +59,6 @@ __all__ = [
     "after_fork",
     "broadcast",
     "compression_memory",
-    "RoomBell",
-    "Sent",
 ]
 
 __version__: str
@@ -1081,6 +1085,15 @@ class RoomBell:
     def silence(self) -> None: ...
 
 @final
+class EventsBell:
+    """A descriptor that is readable once there is something to take."""
+
+    def fileno(self) -> int: ...
+    def silence(self) -> None: ...
+    def wait(self) -> bool:
+        """Have it ring once; false: there may be something now, and it will not."""
+
+@final
 class Connected:
     """A session is open.
 
@@ -1250,7 +1263,8 @@ class NativeEngine:
     def _set_codecs(
         self, codecs: Sequence[tuple[Callable[[bytes], Any] | None, Callable[[bytes], Any] | None, bool] | None]
     ) -> None: ...
-    def _bell(self) -> int: ...
+    def _events_bell(self) -> EventsBell: ...
+    def _ring(self) -> None: ...
     def broadcast(self, message: str | Buffer, *, text: bool | None = None, exclude: Session | None = None) -> bool:
         """Send a message to all sessions that are open. It is encoded once.
 

@@ -92,7 +92,7 @@ impl Engine {
             offers.clear();
         }
         let common = Arc::new(Common {
-            events: Events::new(config.max_events, config.max_event_bytes),
+            events: Arc::new(Events::new(config.max_events, config.max_event_bytes)),
             admission: Admission::new(config.admission.clone()),
             pending: config.admission.max_pending.div_ceil(count),
             sheets: (0..count).map(|_| Arc::new(Sheet::new(start))).collect(),
@@ -215,7 +215,7 @@ impl Engine {
 
     /// What clients have sent, and who has come and gone: to be taken, or nothing more is read.
     #[must_use]
-    pub fn events(&self) -> &Events {
+    pub fn events(&self) -> &Arc<Events> {
         &self.common.events
     }
 
@@ -446,7 +446,7 @@ impl Engine {
             broker.close();
         }
         self.common.events.close();
-        self.common.logs.set_notify(None);
+        self.common.logs.end();
         result
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use wirespeed_driver::protocol::MessageKind;
 
+use crate::consumers::{self, Consumers};
 use crate::locks::lock;
 use crate::mailbox::Wake;
 use crate::session::Session;
@@ -195,10 +196,18 @@ struct Inner {
     bytes: usize,
     /// Workers that wait for room, by their numbers.
     stalled: BTreeMap<usize, Arc<dyn Wake>>,
+    consumers: Consumers,
     /// There is something else to look at.
     rung: bool,
     /// Nothing more will come.
     closed: bool,
+}
+
+impl Inner {
+    /// Whether there is anything that a consumer is to look at.
+    fn has_work(&self) -> bool {
+        self.events > 0 || self.rung || self.closed
+    }
 }
 
 /// See the module.
@@ -207,8 +216,41 @@ pub struct Events {
     some: Condvar,
     max_events: usize,
     max_bytes: usize,
-    /// Told, beside whoever waits in [`Events::take`], when there is something after there was nothing.
-    notify: Mutex<Option<Arc<dyn Wake>>>,
+}
+
+/// One of those who take events on event loops, until it is dropped.
+pub struct Watch {
+    events: Arc<Events>,
+    number: u64,
+    process: u32,
+}
+
+impl Watch {
+    /// Waits for something to take. True: there is nothing, and [`Wake::wake`] will be called once, in whichever
+    /// thread, when there is something for this one, or the engine has ended. False: there may be something now.
+    #[must_use]
+    pub fn wait(&self) -> bool {
+        let mut inner = lock(&self.events.inner);
+        let nothing = !inner.has_work();
+        if nothing {
+            inner.consumers.wait(self.number);
+        }
+        nothing
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return; // after a fork: whoever had the lock is not there
+        }
+        let mut inner = lock(&self.events.inner);
+        if inner.consumers.remove(self.number) && inner.has_work() {
+            let call = inner.consumers.tell_another();
+            drop(inner);
+            call.make(&self.events.some);
+        }
+    }
 }
 
 /// There is nothing, and never will be.
@@ -222,20 +264,18 @@ impl Events {
             events: 0,
             bytes: 0,
             stalled: BTreeMap::new(),
+            consumers: Consumers::default(),
             rung: false,
             closed: false,
         };
-        Self { inner: Mutex::new(inner), some: Condvar::new(), max_events, max_bytes, notify: Mutex::new(None) }
+        Self { inner: Mutex::new(inner), some: Condvar::new(), max_events, max_bytes }
     }
 
-    /// Sets who is told, in a worker's thread, when there is something after there was nothing.
-    pub fn set_notify(&self, notify: Option<Arc<dyn Wake>>) {
-        let mut there = lock(&self.notify);
-        *there = notify;
-        let some = lock(&self.inner).events > 0;
-        if some && let Some(notify) = &*there {
-            notify.wake();
-        }
+    /// Adds one who takes events without waiting in [`Self::take`].
+    #[must_use]
+    pub fn watch(self: &Arc<Self>, wake: Arc<dyn Wake>) -> Watch {
+        let number = lock(&self.inner).consumers.add(wake);
+        Watch { events: Arc::clone(self), number, process: std::process::id() }
     }
 
     /// For a worker: adds what has happened, however much there is. False: there is no room for more, and it
@@ -245,7 +285,6 @@ impl Events {
         if inner.closed || batch.is_empty() {
             return true;
         }
-        let first = inner.events == 0;
         inner.events += batch.len();
         inner.bytes += batch.size();
         inner.batches.push_back(batch);
@@ -253,14 +292,9 @@ impl Events {
         if full {
             inner.stalled.insert(number, Arc::clone(worker));
         }
+        let call = inner.consumers.tell();
         drop(inner);
-        if first {
-            self.some.notify_one();
-            let notify = lock(&self.notify).clone();
-            if let Some(notify) = notify {
-                notify.wake();
-            }
-        }
+        call.make(&self.some);
         !full
     }
 
@@ -299,11 +333,10 @@ impl Events {
             if std::mem::take(&mut inner.rung) {
                 return Ok(Vec::new());
             }
-            inner = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.some.wait(inner).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return Ok(Vec::new()),
-                Some(left) => self.some.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(Vec::new());
+            }
+            inner = consumers::sleep(inner, &self.some, deadline, |inner| &mut inner.consumers);
         }
         let most = most.max(1);
         let mut taken = Vec::new();
@@ -322,25 +355,22 @@ impl Events {
         // Half of the room, so that workers are not woken for each batch.
         let roomy = inner.events <= self.max_events / 2 && inner.bytes <= self.max_bytes / 2;
         let stalled = if roomy { std::mem::take(&mut inner.stalled) } else { BTreeMap::new() };
-        let more = inner.events > 0;
+        let call = (inner.events > 0 || inner.rung).then(|| inner.consumers.tell_another());
         drop(inner);
-        if more {
-            self.some.notify_one(); // for another consumer
+        if let Some(call) = call {
+            call.make(&self.some);
         }
         stalled.values().for_each(|worker| worker.wake());
         Ok(taken)
     }
 
-    /// Has whoever waits look up: [`Self::take`] returns, if need be with nothing.
-    pub(crate) fn ring(&self) {
+    /// Has one of those who wait look up: [`Self::take`] returns, if need be with nothing.
+    pub fn ring(&self) {
         let mut inner = lock(&self.inner);
         inner.rung = true;
+        let call = inner.consumers.tell();
         drop(inner);
-        self.some.notify_one();
-        let notify = lock(&self.notify).clone();
-        if let Some(notify) = notify {
-            notify.wake();
-        }
+        call.make(&self.some);
     }
 
     /// Nothing more will come: whoever waits is told, after what there is.
@@ -348,11 +378,9 @@ impl Events {
         let mut inner = lock(&self.inner);
         inner.closed = true;
         inner.stalled.clear();
+        let watches = inner.consumers.tell_all();
         drop(inner);
         self.some.notify_all();
-        let notify = lock(&self.notify).clone();
-        if let Some(notify) = notify {
-            notify.wake();
-        }
+        watches.iter().for_each(|wake| wake.wake());
     }
 }

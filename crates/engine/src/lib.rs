@@ -21,6 +21,7 @@ mod certificate;
 mod config;
 mod congestion;
 mod connection;
+mod consumers;
 mod drain;
 mod engine;
 pub mod events;
@@ -41,6 +42,7 @@ mod routes;
 mod session;
 mod slab;
 pub mod topics;
+mod watches;
 pub mod wheel;
 mod worker;
 

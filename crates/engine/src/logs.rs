@@ -104,6 +104,15 @@ struct Slot {
     text: Mutex<Option<(Level, String)>>,
 }
 
+#[derive(Default)]
+enum Notify {
+    #[default]
+    Nobody,
+    Whom(Arc<dyn Wake>),
+    /// The engine has ended.
+    Ended,
+}
+
 /// See the module.
 pub struct Logs {
     start: Instant,
@@ -112,7 +121,7 @@ pub struct Logs {
     queue: Mutex<VecDeque<Record>>,
     /// Records that found no room.
     lost: AtomicU64,
-    notify: Mutex<Option<Arc<dyn Wake>>>,
+    notify: Mutex<Notify>,
 }
 
 impl std::fmt::Debug for Logs {
@@ -164,7 +173,7 @@ impl Logs {
         queue.push_back(record);
         let first = queue.len() == 1;
         drop(queue);
-        if first && let Some(notify) = &*lock(&self.notify) {
+        if first && let Notify::Whom(notify) = &*lock(&self.notify) {
             notify.wake();
         }
     }
@@ -201,13 +210,22 @@ impl Logs {
         self.slots.iter().any(|slot| slot.left_out.load(Ordering::Relaxed) > 0)
     }
 
-    /// Woken when there is something after there was nothing; `None`: nobody is.
-    pub fn set_notify(&self, notify: Option<Arc<dyn Wake>>) {
-        let waits = !lock(&self.queue).is_empty();
-        if waits && let Some(notify) = &notify {
+    /// Has somebody woken when there is something after there was nothing, until the end: then it is dropped, also if
+    /// that was before.
+    pub fn set_notify(&self, notify: Arc<dyn Wake>) {
+        if !lock(&self.queue).is_empty() {
             notify.wake();
         }
-        *lock(&self.notify) = notify;
+        let mut there = lock(&self.notify);
+        if !matches!(*there, Notify::Ended) {
+            *there = Notify::Whom(notify);
+        }
+    }
+
+    /// Nobody is woken any more.
+    pub(crate) fn end(&self) {
+        let before = std::mem::replace(&mut *lock(&self.notify), Notify::Ended);
+        drop(before);
     }
 }
 

@@ -9,20 +9,15 @@ use std::time::Instant;
 
 use crate::locks::lock;
 use crate::mailbox::{Refused, Wake};
+use crate::watches::Watches;
 
 /// See the module.
 #[derive(Default)]
 pub struct Room {
     /// Who waits, in a thread or by a watch.
     waiting: AtomicUsize,
-    watches: Mutex<Watches>,
+    watches: Mutex<Watches<Arc<dyn Wake>>>,
     told: Condvar,
-}
-
-#[derive(Default)]
-struct Watches {
-    wakes: Vec<(u64, Arc<dyn Wake>)>,
-    last: u64,
 }
 
 /// One who waits, until it is dropped.
@@ -50,7 +45,7 @@ impl Room {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             let watches = lock(&self.watches);
             self.told.notify_all();
-            watches.wakes.iter().for_each(|(_, wake)| wake.wake());
+            watches.iter().for_each(|wake| wake.wake());
         }
     }
 
@@ -79,11 +74,7 @@ impl Room {
     /// once.
     #[must_use]
     pub fn watch(self: &Arc<Self>, wake: Arc<dyn Wake>) -> Watch {
-        let mut watches = lock(&self.watches);
-        watches.last += 1;
-        let number = watches.last;
-        watches.wakes.push((number, wake));
-        drop(watches);
+        let number = lock(&self.watches).add(wake);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         Watch { room: Arc::clone(self), number }
@@ -99,6 +90,7 @@ pub struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.room.waiting.fetch_sub(1, Ordering::SeqCst);
-        lock(&self.room.watches).wakes.retain(|(number, _)| *number != self.number);
+        let gone = lock(&self.room.watches).remove(self.number);
+        drop(gone);
     }
 }

@@ -40,6 +40,8 @@ mod _native {
     #[pymodule_export]
     use crate::engine::batch::{BatchIterator, PyBatch};
     #[pymodule_export]
+    use crate::engine::bell::{EventsBell, RoomBell};
+    #[pymodule_export]
     use crate::engine::broker::NativePublisher;
     #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Invalid, Message};
@@ -50,7 +52,7 @@ mod _native {
     #[pymodule_export]
     use crate::engine::operations::{NativeDraining, NativeLogs};
     #[pymodule_export]
-    use crate::engine::room::{Bell, Sent};
+    use crate::engine::room::Sent;
     #[pymodule_export]
     use crate::engine::session::PySession;
     #[pymodule_export]

@@ -1,7 +1,7 @@
 """The engine: a server of many threads inside Python, whose clients' events come in batches.
 
 Threads of its own serve the sockets: handshakes, frames, masks, pings and what is sent to many never wait for the
-interpreter. Python gets lists of events, each list for one turn of the interpreter's lock::
+interpreter. Python gets batches of events, each for one turn of the interpreter's lock::
 
     with wirespeed.engine.Engine("127.0.0.1", 8765) as engine:
         for batch in engine.batches():
@@ -14,13 +14,14 @@ interpreter. Python gets lists of events, each list for one turn of the interpre
 
 from __future__ import annotations
 
-from .._native import JWT, Connected, Disconnected, Message, Sent, Session
+from .._native import JWT, Batch, Connected, Disconnected, Invalid, Message, Sent, Session
 from ._broker import BrokerEvent, BrokerStatus, Published, Publisher
 from ._engine import Engine, Event
 from ._operations import Drained
 
 __all__ = [
     "JWT",
+    "Batch",
     "BrokerEvent",
     "BrokerStatus",
     "Connected",
@@ -28,6 +29,7 @@ __all__ = [
     "Drained",
     "Engine",
     "Event",
+    "Invalid",
     "Message",
     "Published",
     "Publisher",

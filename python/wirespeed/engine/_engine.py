@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
-import socket
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from .._native import Connected, Disconnected, EngineLimits, Message
+from .._native import Batch, Connected, Disconnected, EngineLimits, Invalid, Message
 from .._options.common import check_subprotocols, check_type
 from .._options.server import native_server_tls
 from ._arguments import check_count, checked_seconds
-from ._broker import BrokerEvent, BrokerPolicy, BrokerStatus
-from ._handlers import TURN, Handlers, Lanes, Pool
+from ._broker import BrokerPolicy, BrokerStatus
+from ._handlers import Handlers, Lanes, Pool, is_coroutine_function
+from ._iteration import Notices, iterate
 from ._operations import Operations
 from ._rooms import wait_for_engine
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Event"]
 
-Event: TypeAlias = Connected | Message | Disconnected
+Event: TypeAlias = Connected | Message | Invalid | Disconnected
 """What has happened to a session."""
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -268,11 +267,10 @@ class Engine(Operations):
             drain_timeout=checked_seconds("drain_timeout", drain_timeout),
             drain_batch=drain_batch,
         )
-        self._brokered = broker is not None
+        self._notices = None if broker is None else Notices(self, self._logger)
         if broker is not None:
             self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
         self._routed = False
-        self._started = False
         self._handlers = Handlers()
 
     def echo(self, path: str) -> None:
@@ -314,8 +312,13 @@ class Engine(Operations):
                     self._route(path, "events")
             self._routed = True
         super().start()
-        self._started = True
-        self._begin_logging()
+        try:
+            self._begin_logging()
+            self._started = True
+            self._end_as_told()
+        except BaseException:
+            self.stop()
+            raise
 
     def __enter__(self) -> Self:
         self.start()
@@ -345,6 +348,14 @@ class Engine(Operations):
         self._handlers.set("message", handler)
         return handler
 
+    def on_invalid(self, handler: Handler) -> Handler:
+        """Have a function called with the session, a message that its codec does not understand, and why; a decorator.
+
+        The session is closed with code 1007 all the same, unless its route keeps such: ``close_invalid=False``.
+        """
+        self._handlers.set("invalid", handler)
+        return handler
+
     def on_disconnect(self, handler: Handler) -> Handler:
         """Have a function called with a session that is over, the close code and the reason; a decorator."""
         self._handlers.set("disconnect", handler)
@@ -365,28 +376,6 @@ class Engine(Operations):
         status = self._broker_status()
         return None if status is None else BrokerStatus(**status)
 
-    def _tell_broker(self) -> list[Any]:
-        # What the handler returns for each, also without one: they are not told again.
-        results = []
-        for notice in self._broker_notices():
-            event = BrokerEvent(*notice)
-            result = None
-            try:
-                if self._handlers.broker is not None:
-                    result = self._handlers.broker(event)
-            except Exception:
-                self._logger.exception("the handler of %r has failed", event)
-            results.append(result)
-        return results
-
-    async def _tell_broker_and_wait(self) -> None:
-        for result in self._tell_broker() if self._brokered else ():
-            if inspect.isawaitable(result):
-                try:
-                    await result
-                except Exception:
-                    self._logger.exception("the handler of what happens to the broker has failed")
-
     async def serve(self, *, max_handlers: int = 1000, signals: bool = True) -> None:
         """Call the handlers, on this event loop, until the engine is stopped; start it if it has not started.
 
@@ -404,11 +393,15 @@ class Engine(Operations):
         """
         self._check_handlers()
         check_count("max_handlers", max_handlers)
+        with self.draining_on_sigterm(signals):
+            await self._serve(max_handlers)
+
+    async def _serve(self, max_handlers: int) -> None:
         if not self._started:
             self.start()
         lanes = Lanes(self._handlers, self._logger, max_handlers)
         try:
-            async with self._drained_by_sigterm(signals), contextlib.aclosing(self.__aiter__()) as batches:
+            async with contextlib.aclosing(self.__aiter__()) as batches:
                 async for batch in batches:
                     await lanes.handle(batch)
             await lanes.finish()
@@ -437,16 +430,20 @@ class Engine(Operations):
         if self._handlers.awaits:
             if threads:
                 raise ValueError("threads: handlers that are coroutine functions run on an event loop")
-            asyncio.run(self.serve(signals=signals))
+            with self.draining_on_sigterm(signals):  # before there is a loop
+                asyncio.run(self.serve(signals=signals))
             return
+        with self.draining_on_sigterm(signals):
+            self._call_in_threads(threads)
+
+    def _call_in_threads(self, threads: int) -> None:
         if not self._started:
             self.start()
         pool = Pool(self._handlers, self._logger, threads)
         try:
-            with self.draining_on_sigterm(signals):
-                for batch in self.batches():
-                    pool.handle(batch)
-                    del batch
+            for batch in self.batches():
+                pool.handle(batch)
+                del batch
         finally:
             self.stop()
             pool.finish()
@@ -472,14 +469,14 @@ class Engine(Operations):
         """
         await wait_for_engine(self, topic)
 
-    def batches(self, *, max_events: int = 1024, timeout: float | None = None) -> Iterator[list[Event]]:
-        """Iterate over what happens, in lists, until the engine is stopped.
+    def batches(self, *, max_events: int = 1024, timeout: float | None = None) -> Iterator[Batch]:
+        """Iterate over what happens, in batches, until the engine is stopped.
 
         Several threads may do so: each event goes to one of them.
 
         Args:
-            max_events: Events of one list at most.
-            timeout: Seconds after which an empty list comes if nothing has happened; ``None``: none comes.
+            max_events: Events of one batch at most.
+            timeout: Seconds after which an empty batch comes if nothing has happened; ``None``: none comes.
 
         Raises:
             RuntimeError: The engine has not started.
@@ -488,47 +485,22 @@ class Engine(Operations):
         check_count("max_events", max_events)
         if timeout is not None:
             timeout = checked_seconds("timeout", timeout)
-        if inspect.iscoroutinefunction(self._handlers.broker):
+        if is_coroutine_function(self._handlers.broker):
             raise RuntimeError("on_broker has a coroutine function: use `async for batch in engine`")
         while (batch := self._take(max_events, timeout)) is not None:
-            told = self._brokered and bool(self._tell_broker())
+            told = self._notices is not None and self._notices.tell(self._handlers.broker)
             # What has happened to the broker ends the wait too.
             if batch or (timeout is not None and not told):
                 yield batch
             del batch  # nothing of it is kept while waiting
 
-    async def __aiter__(self) -> AsyncGenerator[list[Event], None]:
-        """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped. By one task."""
-        loop = asyncio.get_running_loop()
-        # Its own: that of one before, which is closed when the loop gets to it, may still be watched.
-        bell = socket.socket(fileno=self._bell())
-        rung: asyncio.Event = asyncio.Event()
-        loop.add_reader(bell, rung.set)
-        turned = loop.time()
-        try:
-            while (batch := self._take(1024, 0)) is not None:
-                if batch:
-                    await self._tell_broker_and_wait()
-                    yield batch
-                    if loop.time() - turned > TURN:
-                        # Under a flood nothing here waits for anything else, and the loop has others.
-                        await asyncio.sleep(0)
-                        turned = loop.time()
-                    continue
-                rung.clear()
-                with contextlib.suppress(BlockingIOError):
-                    while len(bell.recv(64)) == 64:
-                        pass
-                await self._tell_broker_and_wait()
-                # What came between the look and now has rung before.
-                batch = self._take(1024, 0)
-                if batch is None:
-                    return
-                if batch:
-                    yield batch
-                else:
-                    await rung.wait()
-                    turned = loop.time()
-        finally:
-            loop.remove_reader(bell)
-            bell.close()
+    def __aiter__(self) -> AsyncGenerator[Batch, None]:  # noqa: PYI058 - contextlib.aclosing() closes it
+        """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped.
+
+        Several tasks may do so, on one event loop or on several, beside threads in :meth:`batches`: each event goes to
+        one of them. A task that is cancelled while it waits has taken nothing.
+
+        Raises:
+            RuntimeError: The engine has not started.
+        """
+        return iterate(self, self._notices, lambda: self._handlers.broker)

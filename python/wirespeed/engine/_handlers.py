@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import functools
 import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from .._native import Connected, Message, Session
+from .._native import Connected, Invalid, Message, Sent, Session
 from ..exceptions import InvalidState
+from ._iteration import NOBODY_AWAITS, TURN, dispose, is_to_be_awaited
 
 if TYPE_CHECKING:
     from ._broker import BrokerEvent
     from ._engine import Event
 
-__all__ = ["TURN", "Handlers", "Lanes", "Pool"]
+__all__ = ["Handlers", "Lanes", "Pool", "is_coroutine_function"]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
@@ -32,11 +36,25 @@ INTERNAL_ERROR = 1011
 # Events of one session that may wait behind its handler, at most: then it is not read.
 MOST_OF_ONE = 256
 
-# Seconds after which an event loop has a turn, whatever else there is to handle.
-TURN = 0.002
-
 # Python 3.12 runs a task to its first suspension at once: most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+def is_coroutine_function(handler: object) -> bool:
+    """Whether what is called is a coroutine function, or is said to be one.
+
+    Methods and ``functools.partial`` are what they are made of, and an object what its ``__call__`` is.
+    """
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return _is_marked(handler) or _is_marked(type(handler).__call__)
+
+
+def _is_marked(function: Any) -> bool:
+    if inspect.iscoroutinefunction(function):
+        return True
+    # As those did it who had no `inspect.markcoroutinefunction`; that of asyncio is deprecated where there is one.
+    return sys.version_info < (3, 12) and asyncio.iscoroutinefunction(function)
 
 
 class Handlers:
@@ -45,6 +63,7 @@ class Handlers:
     Attributes:
         connect: Called with a session.
         message: Called with a session and a message.
+        invalid: Called with a session, a message that its codec does not understand, and why.
         disconnect: Called with a session, the close code and the reason.
         broker: Called with what happens to the broker.
     """
@@ -52,6 +71,7 @@ class Handlers:
     def __init__(self) -> None:
         self.connect: Callable[[Session], Any] | None = None
         self.message: Callable[[Session, Any], Any] | None = None
+        self.invalid: Callable[[Session, str | bytes, str], Any] | None = None
         self.disconnect: Callable[[Session, int, str], Any] | None = None
         self.broker: Callable[[BrokerEvent], Any] | None = None
 
@@ -69,20 +89,22 @@ class Handlers:
         setattr(self, name, handler)
 
     def __bool__(self) -> bool:
-        return any((self.connect, self.message, self.disconnect))
+        return any((self.connect, self.message, self.invalid, self.disconnect))
 
     @property
     def awaits(self) -> bool:
         """Whether any of them is a coroutine function."""
-        handlers = (self.connect, self.message, self.disconnect, self.broker)
-        return any(inspect.iscoroutinefunction(handler) for handler in handlers)
+        handlers = (self.connect, self.message, self.invalid, self.disconnect, self.broker)
+        return any(is_coroutine_function(handler) for handler in handlers)
 
     def call(self, event: Event) -> Any:
         """Call the one for an event; what it returns, which may be to be awaited."""
-        if isinstance(event, Message):
+        if type(event) is Message:  # they have no subclasses
             return None if self.message is None else self.message(event.session, event.data)
-        if isinstance(event, Connected):
+        if type(event) is Connected:
             return None if self.connect is None else self.connect(event.session)
+        if type(event) is Invalid:
+            return None if self.invalid is None else self.invalid(event.session, event.data, event.error)
         return None if self.disconnect is None else self.disconnect(event.session, event.code, event.reason)
 
 
@@ -94,6 +116,11 @@ def failed(logger: logging.Logger, event: Event) -> None:
         return
     logger.exception("the handler of %s for %r has failed", type(event).__name__, event.session)
     event.session.close(INTERNAL_ERROR, "internal error")
+
+
+async def wait_for(pending: Awaitable[Any]) -> None:
+    """Await something that is no coroutine."""
+    await pending
 
 
 class Lane(collections.deque["Event"]):
@@ -146,74 +173,119 @@ class Lanes:
         self._most = most
         self._share = max(1, min(MOST_OF_ONE, most // 4))
         self._loop = asyncio.get_running_loop()
-        # Of sessions whose handler is under way: what comes next.
-        self._lanes: dict[Session, Lane] = {}
+        # Of sessions whose handler is under way: what comes next, if anything does.
+        self._lanes: dict[Session, Lane | None] = {}
         # Events in lanes whose sessions are read.
         self._waiting = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._room = asyncio.Event()
         # Who is cancelled is to end.
         self._over = False
 
-    async def handle(self, batch: list[Event]) -> None:
+    async def handle(self, batch: Iterable[Event]) -> None:
         """Handle a batch; return when all of it is under way or due."""
-        due = self._loop.time() + TURN
+        due = time.monotonic() + TURN
         for event in batch:
-            if self._loop.time() > due:
+            if time.monotonic() > due:
                 # Handlers that do not wait leave the loop no turn; there are others that want one.
                 await asyncio.sleep(0)
-                due = self._loop.time() + TURN
+                due = time.monotonic() + TURN
             while len(self._lanes) + self._waiting >= self._most:
                 self._room.clear()
                 await self._room.wait()
-            lane = self._lanes.get(event.session)
-            if lane is not None:
-                self._waiting += lane.add(event, self._share)
+            session = event.session
+            if session not in self._lanes:
+                self._begin(event)
                 continue
-            try:
-                pending = self._handlers.call(event)
-            except (Exception, asyncio.CancelledError):
-                failed(self._logger, event)
-                continue
-            if pending is not None and inspect.isawaitable(pending):
-                self._begin(event, pending)
+            lane = self._lanes[session]
+            if lane is None:
+                lane = self._lanes[session] = Lane()
+            self._waiting += lane.add(event, self._share)
 
-    def _begin(self, event: Event, pending: Any) -> None:
-        self._lanes[event.session] = Lane()
-        task = asyncio.Task(self._go_on(event, pending), loop=self._loop, **EAGER)
-        if not task.done():
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _go_on(self, event: Event, pending: Any) -> None:
-        lane = self._lanes[event.session]
+    def _call(self, event: Event) -> Coroutine[Any, Any, Any] | None:
+        """Call the handler; what is to be awaited."""
         try:
-            while True:
-                try:
-                    if pending is not None and inspect.isawaitable(pending):
-                        await pending
-                except asyncio.CancelledError:
-                    if self._over:
-                        raise
-                    # Of something that it has awaited, or by somebody else: for those behind it that is a failure.
-                    failed(self._logger, event)
-                except Exception:
-                    failed(self._logger, event)
+            pending = self._handlers.call(event)
+        except (Exception, asyncio.CancelledError):
+            failed(self._logger, event)
+            return None
+        if type(pending) is CoroutineType:
+            return pending
+        if pending is None or (isinstance(pending, Sent) and pending) or not inspect.isawaitable(pending):
+            return None
+        return wait_for(pending)
+
+    def _begin(self, event: Event) -> bool:
+        """Call the handler; whether it is under way afterwards.
+
+        What it awaits runs in a task, with a context of its own, which `asyncio.timeout` and others may cancel.
+        """
+        pending = self._call(event)
+        if pending is None:
+            return False
+        task: asyncio.Task[Any] = asyncio.Task(
+            pending if EAGER else self._all(event, pending), loop=self._loop, **EAGER
+        )
+        if task.done():
+            self._look_at(event, task)
+            return False
+        self._lanes.setdefault(event.session, None)
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._go_on, event))
+        return True
+
+    async def _all(self, event: Event, pending: Coroutine[Any, Any, Any]) -> None:
+        """Await what a handler has returned, and what those return that are called for what comes next.
+
+        Where each task costs a turn of the loop, one does for all that waits for a session.
+        """
+        while True:
+            try:
+                await pending
+            except asyncio.CancelledError:
+                if self._over:
+                    raise
+                failed(self._logger, event)
+            except Exception:
+                failed(self._logger, event)
+            following: Coroutine[Any, Any, Any] | None = None
+            while following is None:
+                lane = self._lanes[event.session]
                 if not lane:
                     return
                 event, change = lane.take(self._share)
                 self._waiting += change
                 self._look_for_room()
-                pending = None
-                try:
-                    pending = self._handlers.call(event)
-                except (Exception, asyncio.CancelledError):
-                    failed(self._logger, event)
-        finally:
-            # Cancelled, what waits behind it is not handled either.
-            self._waiting -= 0 if lane.stopped else len(lane)
-            del self._lanes[event.session]
-            self._look_for_room()
+                following = self._call(event)
+            pending = following
+
+    def _look_at(self, event: Event, task: asyncio.Task[Any]) -> None:
+        try:
+            task.result()
+        except (KeyboardInterrupt, SystemExit):
+            pass  # the loop has raised it
+        except asyncio.CancelledError:
+            # Of something that it has awaited, or by somebody else: for those behind it that is a failure.
+            if not self._over:
+                failed(self._logger, event)
+        except BaseException:
+            failed(self._logger, event)
+
+    def _go_on(self, event: Event, task: asyncio.Task[Any]) -> None:
+        """The handler of a session has ended: call it for what comes next."""
+        self._tasks.discard(task)
+        self._look_at(event, task)
+        lane = self._lanes[event.session]
+        # Cancelled, what waits behind it is not handled either.
+        while lane and not self._over:
+            event, change = lane.take(self._share)
+            self._waiting += change
+            if self._begin(event):
+                self._look_for_room()
+                return
+        self._waiting -= len(lane) if lane and not lane.stopped else 0
+        del self._lanes[event.session]
+        self._look_for_room()
 
     def _look_for_room(self) -> None:
         if len(self._lanes) + self._waiting < self._most:
@@ -251,8 +323,10 @@ class Pool:
         self._share = 16
         self._room = threading.Condition()
         self._executor = concurrent.futures.ThreadPoolExecutor(threads, "wirespeed-handler") if threads else None
+        # Kinds of events whose handlers have returned something to be awaited.
+        self._refused: set[str] = set()
 
-    def handle(self, batch: list[Event]) -> None:
+    def handle(self, batch: Iterable[Event]) -> None:
         """Handle a batch; return when there is room for another."""
         if self._executor is None:
             for event in batch:
@@ -271,9 +345,19 @@ class Pool:
 
     def _call(self, event: Event) -> None:
         try:
-            self._handlers.call(event)
+            result = self._handlers.call(event)
+            if result is not None and is_to_be_awaited(result):
+                self._refuse(event, result)
         except Exception:
             failed(self._logger, event)
+
+    def _refuse(self, event: Event, result: Any) -> None:
+        kind = type(event).__name__
+        if kind not in self._refused:
+            self._refused.add(kind)
+            self._logger.error("the handler of %s has returned %r: %s", kind, result, NOBODY_AWAITS)
+        dispose(result)
+        event.session.close(INTERNAL_ERROR, "internal error")
 
     def _go_on(self, event: Event) -> None:
         while True:

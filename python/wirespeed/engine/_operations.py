@@ -5,7 +5,9 @@ All that serves is native; here are what Python alone has: signals, event loops,
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -14,7 +16,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .._native import NativeDraining, NativeEngine, NativeLogs
@@ -96,6 +98,10 @@ class Operations(NativeEngine):
         )
         self._drain_timeout, self._drain_batch = drain_timeout, drain_batch
         self._logger = logging.getLogger("wirespeed.engine")
+        self._started = False
+        # How often SIGTERM has come and nothing was done about it yet; whether something was.
+        self._to_end: collections.deque[None] = collections.deque()
+        self._ending = False
         self._tls = tls
         if tls is not None:
             self._renew(*_sources(tls))
@@ -192,7 +198,8 @@ class Operations(NativeEngine):
     def draining_on_sigterm(self, wanted: bool = True) -> Iterator[None]:
         """Have SIGTERM drain the engine, and a second one stop it: a context for whoever iterates over batches.
 
-        Only in the main thread; the handler that there was before has its place again at the end.
+        Also while the engine starts. Only in the main thread; the handler that there was before has its place again at
+        the end.
 
         Args:
             wanted: Whether to do anything at all.
@@ -200,51 +207,30 @@ class Operations(NativeEngine):
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
-        begun = False
+        previous = signal.signal(signal.SIGTERM, self._told_to_end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+            if not self._started:
+                self._to_end.clear()
 
-        def end(_number: int, _frame: object) -> None:
-            nonlocal begun
+    def _told_to_end(self, _number: int, _frame: object) -> None:
+        # It interrupts whatever this thread does, so it takes no lock, as starting a `threading.Thread` would.
+        self._to_end.append(None)
+        self._end_as_told()
+
+    def _end_as_told(self) -> None:
+        # Called by whoever is told, and at the end of the start: before that there is nothing to drain.
+        while self._started and self._to_end:
+            try:
+                self._to_end.popleft()
+            except IndexError:
+                return  # another thread was faster
             # In a thread: the events that come meanwhile are handled by this one.
-            target = self.stop if begun else self.drain
-            begun = True
-            threading.Thread(target=target, name="wirespeed-drain", daemon=True).start()
-
-        previous = signal.signal(signal.SIGTERM, end)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
-
-    @contextlib.asynccontextmanager
-    async def _drained_by_sigterm(self, wanted: bool) -> AsyncIterator[None]:
-        if not wanted or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        drain: asyncio.Task[Drained] | None = None
-
-        def end() -> None:
-            nonlocal drain
-            if drain is None:
-                drain = loop.create_task(self.adrain())
-            else:
-                loop.run_in_executor(None, self.stop)
-
-        previous = signal.getsignal(signal.SIGTERM)
-        try:
-            loop.add_signal_handler(signal.SIGTERM, end)
-        except NotImplementedError:
-            yield
-            return
-        try:
-            yield
-            if drain is not None:
-                await drain
-        finally:
-            if drain is not None:
-                drain.cancel()
-            loop.remove_signal_handler(signal.SIGTERM)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+            target = self.stop if self._ending else self.drain
+            self._ending = True
+            _thread.start_new_thread(target, ())
 
     # ---- the log ----
 

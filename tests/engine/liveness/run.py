@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from wirespeed import InvalidState
-from wirespeed.engine import Connected, Disconnected, Engine, Event, Message, Session
+from wirespeed.engine import Batch, Connected, Disconnected, Engine, Message, Session
 
 from .clients import Clients
 from .oracle import DRAIN, ECHO, judge
@@ -203,7 +203,7 @@ class _Run:
 
         return [self._begin(kind, drain) for _ in range(3 if kind == "threads" else 1)]
 
-    def _take(self, batch: list[Event]) -> None:
+    def _take(self, batch: Batch) -> None:
         for event in batch:
             match event:
                 case Connected(session):

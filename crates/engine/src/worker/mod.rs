@@ -61,7 +61,7 @@ pub(crate) struct Common {
     pub(crate) admission: Arc<Admission>,
     /// Clients of one worker whose request may be awaited for long.
     pub(crate) pending: usize,
-    pub(crate) events: Events,
+    pub(crate) events: Arc<Events>,
     /// Of each worker, by its number.
     pub(crate) sheets: Vec<Arc<Sheet>>,
     pub(crate) stop: AtomicBool,

@@ -1,10 +1,7 @@
 //! The engine itself: its configuration, its events in batches, and what is told to all.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::IntoRawFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,10 +20,11 @@ use wirespeed_engine::{Config, Engine, Listen, Origins, Place, Role, Routes, Ses
 use super::arguments::{deadline, seconds};
 use super::auth::PyJwt;
 use super::batch::{Codec, Codecs, Part, PyBatch};
+use super::bell::{EventsBell, RoomBell};
 use super::broker;
 use super::limits::PyLimits;
 use super::operations::{self, NativeDraining, NativeLogs};
-use super::room::{self, Bell};
+use super::room;
 use super::session::{PySession, forked, refused, with_message};
 use crate::errors;
 use crate::tls::ServerTLS;
@@ -257,18 +255,15 @@ impl NativeEngine {
         }
     }
 
-    /// A descriptor, the caller's to close, that can be read from when there is something after there was nothing.
-    /// It does not block. The last one that was asked for is told.
-    fn _bell(&self) -> PyResult<i32> {
-        let engine = self.running()?;
-        let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
-        for end in [&ours, &theirs] {
-            end.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
-        }
-        engine.events().set_notify(Some(Arc::new(move || {
-            let _ = (&theirs).write(&[0]); // full: it is readable
-        })));
-        Ok(ours.into_raw_fd())
+    /// For one who takes events on an event loop.
+    fn _events_bell(&self) -> PyResult<EventsBell> {
+        EventsBell::new(self.running()?.events())
+    }
+
+    /// Has one of those who take events look whether anything has happened to the broker.
+    fn _ring(&self) -> PyResult<()> {
+        self.running()?.events().ring();
+        Ok(())
     }
 
     /// Sends a message to all sessions but `exclude`. False: there is no room for more at present.
@@ -326,9 +321,9 @@ impl NativeEngine {
     }
 
     /// Rings whenever there may be room again, until it is dropped.
-    fn _room_bell(&self) -> PyResult<Bell> {
+    fn _room_bell(&self) -> PyResult<RoomBell> {
         let engine = self.running()?;
-        Bell::new(|wake| engine.watch_room(wake))
+        RoomBell::new(|wake| engine.watch_room(wake))
     }
 
     /// The same for all whom the same bell tells.
@@ -351,7 +346,11 @@ impl NativeEngine {
 
     /// Ends everything now. Again, or before the start: nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = locked(&self.engine).clone();
+        let engine = match self.engine.try_lock() {
+            Ok(engine) => engine.clone(),
+            // While it starts, this waits: without the interpreter.
+            Err(_) => py.detach(|| locked(&self.engine).clone()),
+        };
         match engine {
             Some(engine) => py.detach(|| engine.stop()).map_err(|error| errors::io_error(&error)),
             None => Ok(()),

@@ -3,6 +3,7 @@
 mod arguments;
 pub(crate) mod auth;
 pub(crate) mod batch;
+pub(crate) mod bell;
 pub(crate) mod broker;
 pub(crate) mod event;
 pub(crate) mod handle;

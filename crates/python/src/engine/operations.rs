@@ -260,9 +260,9 @@ impl NativeLogs {
     fn bell(&self) -> PyResult<i32> {
         let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
         ours.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
-        self.0.set_notify(Some(Arc::new(move || {
+        self.0.set_notify(Arc::new(move || {
             let _ = (&ours).write(&[0]); // full: it is readable
-        })));
+        }));
         Ok(theirs.into_raw_fd())
     }
 

@@ -1,21 +1,15 @@
-//! Waiting for room: by threads, and on event loops, which are told by a descriptor.
+//! Waiting for room, by threads.
 
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use wirespeed_engine::mailbox::{Refused, Wake};
-use wirespeed_engine::room::Watch;
+use wirespeed_engine::mailbox::Refused;
 
 use super::arguments::deadline;
 use super::handle::SIGNALS;
 use super::session::{PySession, refused};
-use crate::errors;
 
 /// Waits in the caller's thread, in slices between which signals have their handlers called; false: not in time.
 pub(super) fn wait(
@@ -33,38 +27,6 @@ pub(super) fn wait(
             Err(Refused::Full) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return Ok(false),
             Err(Refused::Full) => py.check_signals()?,
         }
-    }
-}
-
-/// A descriptor that is readable once there may be room, until it is silenced.
-#[pyclass(frozen, name = "RoomBell", module = "wirespeed._native")]
-pub(crate) struct Bell {
-    ours: UnixStream,
-    _watch: Watch,
-}
-
-impl Bell {
-    pub(super) fn new(watch: impl FnOnce(Arc<dyn Wake>) -> Watch) -> PyResult<Self> {
-        let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
-        for end in [&ours, &theirs] {
-            end.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
-        }
-        let watch = watch(Arc::new(move || {
-            let _ = (&theirs).write(&[0]); // full: it is readable
-        }));
-        Ok(Self { ours, _watch: watch })
-    }
-}
-
-#[pymethods]
-impl Bell {
-    fn fileno(&self) -> i32 {
-        self.ours.as_raw_fd()
-    }
-
-    fn silence(&self) {
-        let mut bytes = [0; 64];
-        while (&self.ours).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
     }
 }
 

@@ -10,7 +10,8 @@ use wirespeed_driver::protocol::CloseCode;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Deed, Engine, Refusal, Session};
 
-use super::room::{self, Bell, Sent};
+use super::bell::RoomBell;
+use super::room::{self, Sent};
 use crate::{errors, headers, source};
 
 /// "Resource temporarily unavailable", of Linux and, as `errno` has it, most others.
@@ -177,9 +178,9 @@ impl PySession {
     }
 
     /// Rings whenever there may be room again, until it is dropped.
-    fn _room_bell(&self) -> PyResult<Bell> {
+    fn _room_bell(&self) -> PyResult<RoomBell> {
         let session = self.here()?;
-        Bell::new(|wake| session.watch_room(wake))
+        RoomBell::new(|wake| session.watch_room(wake))
     }
 
     /// The same for all whom the same bell tells.

@@ -1,0 +1,433 @@
+"""Handlers of an engine: what is a coroutine function, what becomes of what nobody awaits, starts and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wirespeed
+from engine.tools import dial, running
+from wirespeed.engine import BrokerEvent, Engine, Session
+
+pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+BOUND = 30
+"""Seconds after which something has been forgotten."""
+
+Handler = Callable[[Session, Any], Any]
+
+
+class Object:
+    async def __call__(self, session: Session, message: str | bytes) -> None:
+        await self.method(session, message)
+
+    async def method(self, session: Session, message: str | bytes) -> None:
+        await asyncio.sleep(0)
+        await session.send(message)
+
+
+async def named(session: Session, message: str | bytes, *, after: str = "") -> None:
+    await asyncio.sleep(0)
+    await session.send(str(message) + after)
+
+
+def decorated(session: Session, message: str | bytes) -> Awaitable[None]:
+    return named(session, message)
+
+
+if sys.version_info >= (3, 12):
+    inspect.markcoroutinefunction(decorated)
+else:
+    # What asgiref and others do.
+    decorated._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+COROUTINE_FUNCTIONS: dict[str, Handler] = {
+    "function": named,
+    "object": Object(),
+    "method": Object().method,
+    "bound call": Object().__call__,
+    "partial": functools.partial(named, after=""),
+    "partial of a partial": functools.partial(functools.partial(named), after=""),
+    "partial of an object": functools.partial(Object()),
+    "partial of a method": functools.partial(Object().method),
+    "marked": decorated,
+    "partial of what is marked": functools.partial(decorated),
+}
+
+
+@pytest.mark.parametrize("name", COROUTINE_FUNCTIONS)
+def test_coroutine_functions_of_all_kinds(name: str) -> None:
+    """They run on an event loop, and only there."""
+    engine = Engine("127.0.0.1", workers=1)
+    engine.on_message(COROUTINE_FUNCTIONS[name])
+    with pytest.raises(ValueError, match="threads"):
+        engine.run(threads=2)
+    with running(engine), dial(engine) as client:
+        client.send("hello")
+        assert client.recv(BOUND) == "hello"
+
+
+@pytest.mark.parametrize("name", COROUTINE_FUNCTIONS)
+def test_the_same_for_the_broker(name: str) -> None:
+    engine = Engine("127.0.0.1", workers=1, broker="memory://handlers")
+    handler = COROUTINE_FUNCTIONS[name]
+    engine.on_broker(handler)
+    with engine, pytest.raises(RuntimeError, match="async for"):
+        next(engine.batches())
+
+
+def test_plain_functions_are_no_coroutine_functions() -> None:
+    for handler in (print, Plain, Plain(), functools.partial(print), Plain().method, lambda *_: None):
+        engine = Engine("127.0.0.1", broker="memory://plain")
+        engine.on_broker(handler)
+        with engine:
+            assert not next(engine.batches(timeout=0))
+
+
+class Plain:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, *_: object) -> None:
+        pass
+
+    def method(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_what_a_plain_function_returns_to_be_awaited(threads: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not lost without a word: there is an error, once, and the session ends."""
+    engine = Engine("127.0.0.1", workers=1)
+    made = []
+
+    @engine.on_message
+    def handler(session: Session, message: str | bytes) -> Any:
+        made.append(named(session, message))
+        return made[-1]
+
+    with caplog.at_level(logging.ERROR, "wirespeed.engine"), running(engine, threads=threads):
+        for _ in range(3):
+            with dial(engine) as client:
+                client.send("hello")
+                with pytest.raises(wirespeed.ConnectionClosedError) as info:
+                    client.recv(BOUND)
+                assert info.value.rcvd == wirespeed.Close(1011, "internal error")
+    assert [inspect.getcoroutinestate(coroutine) for coroutine in made] == [inspect.CORO_CLOSED] * 3
+    (record,) = caplog.records
+    assert "the handler of Message has returned <coroutine object named" in record.getMessage()
+    assert "engine.serve()" in record.getMessage()
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_what_send_returns_may_be_returned(threads: int, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.on_message(lambda session, message: session.send(message))
+    with running(engine, threads=threads), dial(engine) as client:
+        for _ in range(3):
+            client.send("hello")
+            assert client.recv(BOUND) == "hello"
+    assert not caplog.records
+
+
+def test_what_the_handler_of_a_broker_returns_to_be_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    made = []
+
+    async def never() -> None:
+        pytest.fail("nobody awaits it")
+
+    engine = Engine("127.0.0.1", workers=1, broker="memory://returned")
+
+    @engine.on_broker
+    def handler(event: BrokerEvent) -> Any:
+        made.append(never())
+        return made[-1]
+
+    with engine:
+        for _ in engine.batches(timeout=0.01):
+            if made:
+                break
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+    assert "has returned <coroutine object" in caplog.records[0].getMessage()
+
+
+def test_the_handlers_of_a_session_have_a_task_and_a_context_of_their_own() -> None:
+    """Whether they wait or not: what is set for one session is not seen by others, and to cancel ends only this one."""
+    engine = Engine("127.0.0.1", workers=1)
+    of_session: contextvars.ContextVar[object] = contextvars.ContextVar("of_session")
+    tasks: dict[Session, set[asyncio.Task[Any] | None]] = {}
+
+    @engine.on_message
+    async def handler(session: Session, message: str | bytes) -> None:
+        task = asyncio.current_task()
+        tasks.setdefault(session, set()).add(task)
+        assert of_session.get(session) is session
+        of_session.set(session)
+        if message == "wait":
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+        if message == "cancel" and task is not None:
+            task.cancel()
+            await asyncio.sleep(0)
+        await session.send(message)
+
+    with running(engine), dial(engine) as one, dial(engine) as two:
+        for message in "go", "wait", "go", "go":
+            for client in one, two:
+                client.send(message)
+        for client in one, two:
+            assert [client.recv(BOUND) for _ in range(4)] == ["go", "wait", "go", "go"]
+        one.send("cancel")
+        with pytest.raises(wirespeed.ConnectionClosedError) as info:
+            one.recv(BOUND)
+        assert info.value.rcvd == wirespeed.Close(1011, "internal error")
+        two.send("go")
+        assert two.recv(BOUND) == "go"
+    first, second = tasks.values()
+    assert None not in first | second
+    assert not first & second
+
+
+APP = textwrap.dedent("""
+    import asyncio, os, signal, sys
+    from wirespeed.engine import Engine
+
+    how, when = sys.argv[1:]
+
+    class Early(Engine):
+        def start(self):
+            if when == "before":
+                os.kill(os.getpid(), signal.SIGTERM)
+            super().start()
+            if when == "after":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def _begin_logging(self):
+            if when == "within":
+                os.kill(os.getpid(), signal.SIGTERM)
+            super()._begin_logging()
+
+    engine = Early("127.0.0.1", workers=1, drain_timeout=5)
+
+    if how == "plain":
+        engine.on_message(print)
+    else:
+        @engine.on_message
+        async def handler(session, message): ...
+
+    if how == "serve":
+        asyncio.run(engine.serve())
+    elif how == "uvloop":
+        import uvloop
+        uvloop.run(engine.serve())
+    else:
+        engine.run()
+    print("over", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+""")
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+@pytest.mark.parametrize("how", ["plain", "coroutine", "serve", "uvloop"])
+def test_sigterm_while_it_starts(how: str, when: str) -> None:
+    """It neither kills nor is lost."""
+    if how == "uvloop":
+        pytest.importorskip("uvloop")
+    command = [sys.executable, "-X", "faulthandler", "-c", APP, how, when]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "over True\n", "")
+
+
+def test_a_start_that_fails_forgets_sigterm(tmp_path: Path) -> None:
+    """The next one is not ended by it."""
+
+    class Early(Engine):
+        def start(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().start()
+
+    engine = Early(path=tmp_path / "directory" / "socket", workers=1)
+    engine.on_message(print)
+    with pytest.raises(FileNotFoundError):
+        engine.run()
+    (tmp_path / "directory").mkdir()
+    Engine.start(engine)
+    try:
+        assert not next(engine.batches(timeout=0.2))
+    finally:
+        engine.stop()
+
+
+def log_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "wirespeed-log"]
+
+
+def has_ended(engine: Engine) -> None:
+    """All that there was is taken, and nothing is left of it."""
+    for _ in engine.batches():
+        pass
+    for thread in log_threads():
+        thread.join(BOUND)
+        assert not thread.is_alive(), "what logs was left behind"
+
+
+def test_stop_from_another_thread_while_it_starts() -> None:
+    """At any moment: it has ended then, or had not begun."""
+    for pause in range(30):
+        engine = Engine("127.0.0.1", workers=2)
+        begin = threading.Barrier(2)
+
+        def stop(engine: Engine = engine, begin: threading.Barrier = begin, pause: int = pause) -> None:
+            begin.wait(BOUND)
+            for _ in range(pause * 100):
+                pass
+            engine.stop()
+
+        thread = threading.Thread(target=stop, daemon=True)
+        thread.start()
+        begin.wait(BOUND)
+        engine.start()
+        thread.join(BOUND)
+        assert not thread.is_alive()
+        engine.stop()
+        has_ended(engine)
+
+
+def test_stop_before_the_start_is_over() -> None:
+    """Where it serves already, and is yet to be told of its log."""
+
+    class Stopped(Engine):
+        def _begin_logging(self) -> None:
+            thread = threading.Thread(target=self.stop, daemon=True)
+            thread.start()
+            thread.join(BOUND)
+            assert not thread.is_alive()
+            super()._begin_logging()
+
+    engine = Stopped("127.0.0.1", workers=1)
+    engine.on_message(print)
+    engine.run()
+    has_ended(engine)
+
+
+def test_start_twice() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.stop()  # nothing
+    with engine:
+        with pytest.raises(RuntimeError, match="has started before"):
+            engine.start()
+        with dial(engine) as client:
+            client.ping().wait(BOUND)
+    with pytest.raises(RuntimeError, match="has started before"):
+        engine.start()
+    has_ended(engine)
+
+
+def test_start_in_two_threads() -> None:
+    """One of them does."""
+    for _ in range(10):
+        engine = Engine("127.0.0.1", workers=1)
+        begin = threading.Barrier(2)
+        results: list[BaseException | None] = []
+
+        def start(
+            engine: Engine = engine,
+            begin: threading.Barrier = begin,
+            results: list[BaseException | None] = results,
+        ) -> None:
+            begin.wait(BOUND)
+            try:
+                engine.start()
+            except RuntimeError as error:
+                results.append(error)
+            else:
+                results.append(None)
+
+        threads = [threading.Thread(target=start, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(BOUND)
+        assert sorted(map(str, results)) == ["None", "the engine has started before"]
+        engine.stop()
+        has_ended(engine)
+
+
+@pytest.mark.parametrize("threads", [0, 3, None])
+def test_stop_in_a_handler(threads: int | None) -> None:
+    engine = Engine("127.0.0.1", workers=2)
+    if threads is None:
+
+        @engine.on_message
+        async def stop_on_loop(session: Session, message: str | bytes) -> None:
+            await asyncio.sleep(0)
+            engine.stop()
+    else:
+
+        @engine.on_message
+        def stop(session: Session, message: str | bytes) -> None:
+            engine.stop()
+
+    engine.start()
+    runs = threading.Thread(target=engine.run, kwargs={"threads": threads or 0}, daemon=True)
+    runs.start()
+    with dial(engine) as client:
+        client.send("stop")
+        with pytest.raises(wirespeed.ConnectionClosed):
+            client.recv(BOUND)
+    runs.join(BOUND)
+    assert not runs.is_alive()
+    has_ended(engine)
+
+
+@pytest.mark.parametrize("kind", ["plain", "threads", "coroutine"])
+def test_stop_in_the_handler_of_a_signal(kind: str) -> None:
+    """In the main thread, whatever it does meanwhile."""
+    engine = Engine("127.0.0.1", workers=2)
+    if kind == "coroutine":
+
+        @engine.on_message
+        async def answer_on_loop(session: Session, message: str | bytes) -> None:
+            await session.send(message)
+    else:
+
+        @engine.on_message
+        def answer(session: Session, message: str | bytes) -> None:
+            session.send(message)
+
+    engine.start()
+
+    def client() -> None:
+        with dial(engine) as client:
+            client.send("are you there?")
+            client.recv(BOUND)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            with pytest.raises(wirespeed.ConnectionClosed):
+                client.recv(BOUND)
+            ended.append(True)
+
+    ended: list[bool] = []
+    previous = signal.signal(signal.SIGUSR1, lambda *_: engine.stop())
+    try:
+        thread = threading.Thread(target=client, daemon=True)
+        thread.start()
+        engine.run(threads=3 if kind == "threads" else 0)
+        thread.join(BOUND)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert ended == [True]
+    has_ended(engine)
