@@ -11,9 +11,9 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
-use crate::broker::{self, Broker, Inlet, Message, Published, Slot};
+use crate::broker::{Broker, Inlet, Message, Published, Slot};
 use crate::certificate::Certificate;
-use crate::config::{Config, Place};
+use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
 use crate::handover::{self, Inherited, Keeper, Offer};
@@ -24,7 +24,9 @@ use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::outbox::Pending;
 use crate::page::{self, Roster};
+use crate::publishing::{Posting, has_room};
 use crate::room::{Room, Watch};
+use crate::routes::Route;
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
 use crate::worker::{self, Command, Common, Door};
@@ -104,6 +106,7 @@ impl Engine {
             start,
             alive: AtomicUsize::new(count),
             broker: Slot::new(),
+            plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
             config,
         });
         let mut engine = Self {
@@ -236,7 +239,8 @@ impl Engine {
         let except = self.number(except);
         let homes = || self.homes.iter();
         let pending = Pending { message: Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), key: None };
-        let room = self.put_into(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
+        let mut posting = Posting::new(&self.common, &self.homes);
+        let room = posting.put(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
         if let Some(broker) = self.common.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
         }
@@ -272,21 +276,9 @@ impl Engine {
         key: Option<Arc<str>>,
     ) -> Result<Published, Refusal> {
         let message = Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?);
-        let pending = Pending { message, key: key.clone() };
         self.check_broker(payload.len())?;
-        let except = self.number(except);
-        let (count, put) = self.registry.publish(topic, except, |workers| {
-            let homes = || workers.iter().map(|worker| &self.homes[worker.index()]);
-            self.put_into(homes, Some(topic), pending.cost(), || {
-                Command::Publish(topic.clone(), pending.clone(), except)
-            })
-        });
-        let room = put?;
-        if count == 0 && self.common.stop.load(Ordering::Acquire) {
-            return Err(Refusal::Closed);
-        }
-        let took = broker::forward(&self.common.broker, topic, Message { kind, payload, key: key.as_deref() });
-        Ok(Published { count, room, took })
+        let mut posting = Posting::new(&self.common, &self.homes);
+        posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
     }
 
     /// The number of a session that is ours: one of another engine may have the same.
@@ -303,29 +295,6 @@ impl Engine {
     #[must_use]
     pub fn broker(&self) -> Option<&dyn Broker> {
         self.common.broker.get().map(|broker| &**broker)
-    }
-
-    /// Puts a command into the mailboxes of several workers: of all, or of none, because whoever is refused comes
-    /// again. Whether there is room for more, and the audience keeps up.
-    fn put_into<'a, H: Iterator<Item = &'a Arc<Home>>>(
-        &self,
-        homes: impl Fn() -> H,
-        audience: Option<&Topic>,
-        bytes: usize,
-        command: impl Fn() -> Command,
-    ) -> Result<bool, Refused> {
-        homes().try_for_each(|home| home.mailbox.check())?;
-        homes().try_fold(true, |room, home| {
-            self.time_publishing(home);
-            Ok(room & home.mailbox.put_checked(command(), bytes)? & !home.congestion.has(audience))
-        })
-    }
-
-    /// Has what is put in next timed, if nothing of that worker is at present.
-    fn time_publishing(&self, home: &Home) {
-        if self.common.sheets.get(home.worker.index()).is_some_and(|sheet| sheet.begin_timing()) {
-            let _ = home.mailbox.put(Command::Published(Instant::now()), 0); // its worker has ended: nothing is timed
-        }
     }
 
     /// The same for a session: if it may, see [`Session::may`]. `except_self`: it does not get it itself.
@@ -359,9 +328,7 @@ impl Engine {
     /// # Errors
     /// The engine has stopped.
     pub fn has_room(&self, topic: Option<&Topic>) -> Result<bool, Refused> {
-        self.homes
-            .iter()
-            .try_fold(true, |room, home| Ok(home.mailbox.has_room()? && room && !home.congestion.has(topic)))
+        has_room(&self.homes, topic)
     }
 
     /// Waits for what [`Self::has_room`] says, or the deadline.

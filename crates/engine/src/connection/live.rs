@@ -10,6 +10,7 @@ use wirespeed_driver::write_queue::Flushed;
 use wirespeed_driver::{Drive, Peer};
 
 use super::Turn;
+use super::relaying::Relaying;
 use crate::admission::Permit;
 use crate::config::{Config, Role};
 use crate::congestion::Patience;
@@ -18,7 +19,8 @@ use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
 use crate::outbox::{Outbox, Pending, Pushed};
 use crate::session::Session;
-use crate::topics::Pattern;
+use crate::topics::{Pattern, Topic};
+use crate::worker::Common;
 
 /// Reads of one connection in one turn: then others have theirs.
 const READS: u32 = 4;
@@ -44,7 +46,8 @@ struct Closing {
 /// What is done with its messages, and where they go.
 pub(crate) struct Live {
     pub(crate) session: Session,
-    role: Role,
+    /// Of a relay's.
+    relaying: Option<Box<Relaying>>,
     drive: Drive<Vec<u8>>,
     outbox: Outbox,
     /// To be closed once what was sent before has left.
@@ -90,7 +93,7 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn new(
         session: Session,
-        role: Role,
+        topic: Option<Topic>,
         peer: Peer<Vec<u8>>,
         socket: Socket,
         close_timeout: Duration,
@@ -99,7 +102,7 @@ impl Live {
     ) -> Self {
         Self {
             session,
-            role,
+            relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
             drive: Drive::new(peer, Some(socket), Some(close_timeout)),
             outbox: Outbox::default(),
             closing: None,
@@ -124,9 +127,13 @@ impl Live {
         }
     }
 
+    fn role(&self) -> &Role {
+        &self.session.route().role
+    }
+
     /// Whether what happens to it is told.
     pub(crate) fn is_told(&self) -> bool {
-        self.role == Role::Events
+        *self.role() == Role::Events
     }
 
     /// It will not be read for a while: a buffer of the process's is given back for one of its own.
@@ -144,17 +151,20 @@ impl Live {
     }
 
     /// Has what moved since the last call counted, and what waits now.
-    pub(crate) fn account(&mut self, sheet: &Sheet, config: &Config) {
+    pub(crate) fn account(&mut self, sheet: &Sheet) {
         let now = self.drive.link().stats();
         sheet.move_messages(&std::mem::replace(&mut self.moved, now), &now);
-        sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
+        sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped));
         sheet.limited.add(std::mem::take(&mut self.limited));
+        if let Some(relaying) = &mut self.relaying {
+            sheet.denied.add(relaying.take_denied());
+        }
         self.account_queued(self.queued(), sheet);
     }
 
     /// Nothing of it waits any more.
-    pub(crate) fn forget_account(&mut self, sheet: &Sheet, config: &Config) {
-        sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
+    pub(crate) fn forget_account(&mut self, sheet: &Sheet) {
+        sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped));
         self.account_queued(0, sheet);
     }
 
@@ -176,29 +186,35 @@ impl Live {
     }
 
     /// Reads what is there, as far as this is its turn. `roomy`: events have room.
-    pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, config: &Config) -> Turn {
+    pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, common: &Common) -> Turn {
         if self.is_told() && !roomy {
             return Turn::Held;
         }
-        self.read_on(batch, config)
+        self.read_on(batch, common)
     }
 
     /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
     /// same, and then the answer. So much, and no more: else whoever is closed could fill the memory.
-    pub(crate) fn read_late(&mut self, batch: &mut Batch, config: &Config) -> Turn {
+    pub(crate) fn read_late(&mut self, batch: &mut Batch, common: &Common) -> Turn {
         let before = self.drive.link().stats().bytes_received;
         if !self.is_ending() || self.late >= LATE {
             return Turn::Held;
         }
-        let turn = self.read_on(batch, config);
+        let turn = self.read_on(batch, common);
         self.late += self.drive.link().stats().bytes_received.saturating_sub(before);
         turn
     }
 
-    fn read_on(&mut self, batch: &mut Batch, config: &Config) -> Turn {
-        let events = self.is_told();
+    fn read_on(&mut self, batch: &mut Batch, common: &Common) -> Turn {
+        let (events, echoes) = (self.is_told(), *self.role() == Role::Echo);
         if self.is_limited() {
             return Turn::Limited;
+        }
+        if let Some(relaying) = &mut self.relaying {
+            relaying.look(common);
+        }
+        if let Some(roomless) = self.roomless() {
+            return roomless;
         }
         if self.paused && !self.is_ending() {
             return Turn::Stopped;
@@ -208,17 +224,20 @@ impl Live {
             if !self.drive.peer.has_input() {
                 drained = self.drive.read_edge(self.read_closed);
             }
-            self.take_events(batch, config);
+            self.take_events(batch, common);
             if self.write(Instant::now) == Progress::Over {
                 return Turn::Over;
             }
             if self.is_limited() {
                 return Turn::Limited;
             }
+            if let Some(roomless) = self.roomless() {
+                return roomless;
+            }
             if events && batch.is_full() {
                 return Turn::Again;
             }
-            if !events && self.drive.link().queued() >= AT_ONCE {
+            if echoes && self.drive.link().queued() >= AT_ONCE {
                 return Turn::Idle; // it reads on when the client has: see `write_ready`
             }
             if drained && !self.drive.peer.has_input() {
@@ -228,12 +247,24 @@ impl Live {
         Turn::Again
     }
 
-    fn take_events(&mut self, batch: &mut Batch, config: &Config) {
-        let mut flooded = false;
+    /// Of a relay's that is to be read once there is room: what its turn has come to.
+    fn roomless(&self) -> Option<Turn> {
+        let relaying = self.relaying.as_ref().filter(|relaying| relaying.waits() && !self.is_ending())?;
+        Some(Turn::Roomless { moved: relaying.has_moved() })
+    }
+
+    /// Whether it was not read for want of room.
+    pub(crate) fn take_roomless(&mut self) -> bool {
+        self.relaying.as_mut().is_some_and(|relaying| relaying.take_waits())
+    }
+
+    fn take_events(&mut self, batch: &mut Batch, common: &Common) {
+        let (mut flooded, mut intrudes) = (false, false);
         loop {
-            let full = match self.role {
+            let full = match self.role() {
                 Role::Echo => self.drive.link().queued() >= AT_ONCE,
                 Role::Events => batch.is_full(),
+                Role::Relay(_) => intrudes || self.roomless().is_some(),
             };
             if full || self.is_limited() {
                 break;
@@ -252,7 +283,14 @@ impl Live {
                     continue;
                 }
             }
-            match (&self.role, payload) {
+            match (&self.session.route().role, payload) {
+                (Role::Relay(relay), payload) => {
+                    if let Some(relaying) = &mut self.relaying
+                        && self.session.is_open()
+                    {
+                        intrudes |= !relaying.pass(&self.session, relay, kind, payload.as_slice(), common);
+                    }
+                }
                 (Role::Echo, payload) => {
                     let _ = sender.send_message(kind, payload.as_slice(), None); // refused only while closing
                 }
@@ -262,7 +300,10 @@ impl Live {
         }
         if flooded {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
-            self.close(CloseCode::POLICY_VIOLATION, "too many messages".into(), config);
+            self.close(CloseCode::POLICY_VIOLATION, "too many messages".into(), &common.config);
+        }
+        if intrudes {
+            self.close(CloseCode::POLICY_VIOLATION, "nothing may be sent here".into(), &common.config);
         }
     }
 
@@ -285,7 +326,7 @@ impl Live {
 
     /// Whether reading stopped because the client does not read what it is answered.
     pub(crate) fn waits_to_answer(&self) -> bool {
-        self.role == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
+        *self.role() == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
     }
 
     /// Adds a message: what the session is to send is to be written before the turn is over.
@@ -303,7 +344,8 @@ impl Live {
                 return;
             }
         }
-        match self.outbox.push(message.clone(), self.drive.link().queued(), config.outbox_limit, config.policy) {
+        let route = self.session.route();
+        match self.outbox.push(message.clone(), self.drive.link().queued(), route.outbox_limit, route.policy) {
             Pushed::Kept { dropped } => self.dropped += dropped as u64,
             Pushed::Dropped => self.dropped += 1,
             Pushed::Overflow => {
@@ -418,7 +460,8 @@ impl Live {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
             self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
         }
-        let reading = if held || self.stopped || self.is_limited() { Reading::Paused } else { Reading::Going };
+        let waits = self.stopped || self.is_limited() || self.roomless().is_some();
+        let reading = if held || waits { Reading::Paused } else { Reading::Going };
         let _ = self.drive.handle_deadline(now, reading);
     }
 

@@ -167,8 +167,8 @@ fn topics(common: &Common, now: Instant) -> Value {
     value
 }
 
-fn user(session: &Session) -> Option<&str> {
-    session.identity().map(|identity| identity.user.as_str())
+fn user(session: &Session) -> Option<String> {
+    session.identity().map(|identity| identity.user.clone())
 }
 
 fn brief(session: &Session) -> Value {

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Unsubscribe(Key, Pattern),
     /// It is read no more, or again.
     Reading(Key, bool),
+    /// It has another token.
+    Refreshed(Key),
     /// The closing handshake, after what was sent before.
     Close(Key, CloseCode, Box<str>),
     /// Nobody is accepted any more; `look`: but those who wait.
@@ -112,6 +114,7 @@ impl Worker {
                 }
             }
             Command::Reading(key, reads) => self.set_reading(key, reads),
+            Command::Refreshed(key) => self.set_time(key, Instant::now()),
             Command::Close(key, code, reason) => self.close(key, code, reason),
             Command::CloseDoors { look } => self.close_doors(look),
             Command::Shed(count, code, reason) => self.shed(count, code, &reason),

@@ -4,6 +4,7 @@ mod commands;
 mod crowd;
 mod doors;
 mod moving;
+mod roomless;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -21,7 +22,7 @@ use wirespeed_driver::opening::pending::Pending;
 use crate::admission::Admission;
 use crate::broker::Slot;
 use crate::certificate::Certificate;
-use crate::config::{Config, Place};
+use crate::config::{Config, Place, Role};
 use crate::congestion::Congestion;
 use crate::connection::Client;
 use crate::events::{Batch, Events};
@@ -33,12 +34,14 @@ use crate::metrics::{Figures, Sheet, WorkerFigures};
 use crate::page::{self, Roster};
 use crate::reasons::Reason;
 use crate::room::Room;
+use crate::routes::Route;
 use crate::session::Home;
 use crate::slab::Slab;
 use crate::topics::{Index, Registry, Topic, WorkerId};
 use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
+use self::roomless::Roomless;
 pub(crate) use crate::slab::Key;
 
 /// Tokens of listeners; those of clients follow.
@@ -81,9 +84,19 @@ pub(crate) struct Common {
     pub(crate) alive: AtomicUsize,
     /// What connects it with other engines.
     pub(crate) broker: Slot,
+    /// Of sessions that [`Config::admit`] has let in.
+    pub(crate) plain: [Arc<Route>; 2],
 }
 
 impl Common {
+    /// The settings of the engine, for a session with this role.
+    pub(crate) fn plain(&self, role: Role) -> Arc<Route> {
+        match self.plain.iter().find(|route| route.role == role) {
+            Some(route) => Arc::clone(route),
+            None => Arc::new(Route::new(role, &self.config)),
+        }
+    }
+
     /// What has been counted, of each worker.
     pub(crate) fn figures(&self) -> Figures {
         let (events_waiting, event_bytes_waiting) = self.events.waiting();
@@ -92,6 +105,11 @@ impl Common {
             WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
         };
         Figures { workers: self.sheets.iter().enumerate().map(of).collect(), events_waiting, event_bytes_waiting }
+    }
+
+    fn least_outbox(&self) -> usize {
+        let config = &self.config;
+        config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
     }
 
     pub(crate) fn take_listeners(&self) {
@@ -141,6 +159,8 @@ pub(crate) struct Worker {
     held: Vec<Key>,
     /// Those of them that are being ended, and are read all the same.
     late: Vec<Key>,
+    /// Those whose topics have no room.
+    roomless: Roomless,
     /// Those that have something to write.
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
@@ -184,12 +204,12 @@ pub(crate) fn prepare(
     });
     let mailbox = Arc::new(Mailbox::new(
         // What is under way when a session is found to be behind must find room in its outbox.
-        common.config.mailbox_limit.min(common.config.outbox_limit / 8).max(1),
+        common.config.mailbox_limit.min(common.least_outbox() / 8).max(1),
         common.config.mailbox_limit,
         Arc::clone(&wake),
         Arc::clone(&room),
     ));
-    let (pending, unsaid) = (common.pending, common.config.acl.unsaid);
+    let (pending, acl) = (common.pending, common.config.acl.clone());
     for (index, door) in doors.iter().enumerate() {
         if let Some(listener) = &door.listener {
             poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE)?;
@@ -203,7 +223,7 @@ pub(crate) fn prepare(
             process: entropy::forks(),
             room,
             congestion: Congestion::default(),
-            unsaid,
+            acl,
         }),
         common,
         sheet,
@@ -220,6 +240,7 @@ pub(crate) fn prepare(
         again: VecDeque::new(),
         held: Vec::new(),
         late: Vec::new(),
+        roomless: Roomless::default(),
         dirty: Vec::new(),
         delivered: 0,
         congested: HashSet::new(),
@@ -281,6 +302,7 @@ impl Worker {
         self.again.clear();
         self.held.clear();
         self.late.clear();
+        self.roomless = Roomless::default();
         self.dirty.clear();
         let now = Instant::now();
         for key in self.clients.keys() {
@@ -314,6 +336,7 @@ impl Worker {
             let accepts = self.has_guests();
             let idle = self.again.is_empty()
                 && self.late.is_empty()
+                && !self.roomless.is_told()
                 && !accepts
                 && self.dirty.is_empty()
                 && self.commands.is_empty();
@@ -327,6 +350,7 @@ impl Worker {
             let began = Instant::now();
             self.sheet.begin_turn(began);
             self.look_for_room();
+            self.roomless.take_told(&mut self.again);
             for event in &ready {
                 match event.token() {
                     WAKER => {}
