@@ -11,7 +11,7 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
-use crate::broker::{Broker, Inlet, Message, Published, Slot};
+use crate::broker::{Broker, Inlet, Message, Published, Slot, Took};
 use crate::certificate::Certificate;
 use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
@@ -23,13 +23,25 @@ use crate::logs::{self, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::outbox::Pending;
-use crate::page::{self, Roster};
+use crate::page;
 use crate::publishing::{Posting, has_room};
 use crate::room::{Room, Watch};
+use crate::roster::Roster;
 use crate::routes::Route;
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
 use crate::worker::{self, Command, Common, Door};
+
+/// A message for [`Engine::publish_many`].
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Where it is published.
+    pub topic: Topic,
+    /// What.
+    pub message: Arc<Encoded>,
+    /// What it is about: see [`crate::outbox::Policy::Conflate`].
+    pub key: Option<Arc<str>>,
+}
 
 /// A server that runs. Dropped, it stops.
 pub struct Engine {
@@ -101,7 +113,7 @@ impl Engine {
             homes: OnceLock::new(),
             listeners: Mutex::new(offers),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
-            roster: config.http.page.is_some().then(|| Roster::new(count)),
+            roster: Roster::new(count),
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
@@ -279,6 +291,43 @@ impl Engine {
         self.check_broker(payload.len())?;
         let mut posting = Posting::new(&self.common, &self.homes);
         posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
+    }
+
+    /// Publishes several messages, in their order, each as [`Self::publish_everywhere`] does; workers are woken once for
+    /// all of them, as far as there is room. To how many sessions they go in all, whether there is room for more, and
+    /// whether each goes to other engines: if not, what became of the last that does not.
+    ///
+    /// # Errors
+    /// As for that, of the message at this place: those before it are published, it and those after it are not.
+    pub fn publish_many(&self, items: impl IntoIterator<Item = Item>) -> Result<Published, (usize, Refusal)> {
+        let mut posting = Posting::new(&self.common, &self.homes).waking_late();
+        let mut all: Option<Published> = None;
+        for (index, Item { topic, message, key }) in items.into_iter().enumerate() {
+            let done = self
+                .check_broker(message.payload().len())
+                .and_then(|()| posting.publish(&self.registry, &topic, message, None, key).map_err(Refusal::from));
+            let done = done.map_err(|refusal| (index, refusal))?;
+            let all = all.get_or_insert(Published { count: 0, room: true, took: Took::Yes });
+            all.count += done.count;
+            all.room &= done.room;
+            if done.took != Took::Yes {
+                all.took = done.took;
+            }
+        }
+        Ok(all.unwrap_or(Published { count: 0, room: true, took: Took::Local }))
+    }
+
+    /// The sessions that are open at this moment, of all workers and whatever is done with their messages; the newest
+    /// first.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        self.common.roster.find(usize::MAX, |_| true)
+    }
+
+    /// The session with this number, if it is open.
+    #[must_use]
+    pub fn session(&self, id: u64) -> Option<Session> {
+        self.common.roster.session(id)
     }
 
     /// The number of a session that is ours: one of another engine may have the same.

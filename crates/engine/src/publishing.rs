@@ -37,8 +37,8 @@ impl<'a> Posting<'a> {
         self
     }
 
-    /// For several messages, soon one after the other: until this is dropped, nobody is woken for what anybody puts
-    /// in.
+    /// For several messages, soon one after the other: until this is dropped, or there is no room, nobody is woken for
+    /// what anybody puts in.
     pub(crate) fn waking_late(mut self) -> Self {
         self.late = true;
         self
@@ -70,7 +70,14 @@ impl<'a> Posting<'a> {
         if asleep {
             self.asleep.push(home);
         }
+        if !room {
+            self.wake();
+        }
         Ok(room)
+    }
+
+    fn wake(&mut self) {
+        self.asleep.drain(..).for_each(|home| home.mailbox.wake());
     }
 
     /// Has what is put in next timed, if nothing of that worker is at present.
@@ -107,7 +114,7 @@ impl<'a> Posting<'a> {
 
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
-        self.asleep.iter().for_each(|home| home.mailbox.wake());
+        self.wake();
     }
 }
 

@@ -5,8 +5,8 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 use percent_encoding::percent_decode_str;
 use wirespeed_driver::encoded::Encoded;
@@ -95,6 +95,34 @@ pub(crate) struct Shared {
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Who it is and what it may do, if it has a token or was allowed anything.
     who: OnceLock<Box<Mutex<Who>>>,
+    opened: Instant,
+    /// Once it is over.
+    figures: OnceLock<Box<SessionFigures>>,
+}
+
+/// What was counted of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionFigures {
+    /// Messages that the client has sent.
+    pub messages_received: u64,
+    /// Bytes of their payloads.
+    pub bytes_received: u64,
+    /// Messages to it, as far as they were handed to its connection.
+    pub messages_sent: u64,
+    /// Bytes of their payloads.
+    pub bytes_sent: u64,
+    /// Messages dropped, because it reads too slowly.
+    pub messages_dropped: u64,
+    /// Messages dropped, because it sends too many.
+    pub messages_limited: u64,
+    /// Messages dropped, because it may not publish: of a relay.
+    pub messages_denied: u64,
+    /// Bytes that wait for it.
+    pub queued_bytes: usize,
+    /// Topics, and patterns of topics, that it subscribes to.
+    pub subscriptions: usize,
+    /// How long it has been open, or was.
+    pub open: Duration,
 }
 
 /// Why a token does not take the place of the one before.
@@ -146,6 +174,8 @@ impl Session {
             high: route.outbox_limit.div_ceil(2).max(1),
             route,
             attachment: OnceLock::new(),
+            opened: Instant::now(),
+            figures: OnceLock::new(),
             who: user.map(|user| OnceLock::from(Box::new(Mutex::new(user.into())))).unwrap_or_default(),
         }))
     }
@@ -272,6 +302,36 @@ impl Session {
 
     pub(crate) fn home(&self) -> &Arc<Home> {
         &self.0.home
+    }
+
+    pub(crate) fn opened(&self) -> Instant {
+        self.0.opened
+    }
+
+    /// For the worker: it is over.
+    pub(crate) fn set_figures(&self, figures: SessionFigures) {
+        let _ = self.0.figures.set(Box::new(figures)); // it is over once
+    }
+
+    /// What was counted of it: as its worker says, which is asked, and waited for until the deadline. Of one that is
+    /// over, what was counted at its end.
+    ///
+    /// # Errors
+    /// Not by then; or the engine stops at this moment.
+    pub fn figures(&self, deadline: Instant) -> Result<SessionFigures, Refused> {
+        let known = || self.0.figures.get().map(|figures| **figures);
+        if let Some(figures) = known() {
+            return Ok(figures);
+        }
+        let (asker, answer) = mpsc::sync_channel(1);
+        if self.0.home.mailbox.put(Command::Figures(self.0.key, asker), 0).is_ok() {
+            match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(figures) => return Ok(figures),
+                Err(mpsc::RecvTimeoutError::Timeout) => return Err(Refused::Full),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {} // it has ended meanwhile
+            }
+        }
+        known().ok_or(Refused::Closed)
     }
 
     /// Whether messages are accepted for it.

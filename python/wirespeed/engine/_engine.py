@@ -19,6 +19,7 @@ from ._broker import BrokerEvent, BrokerPolicy, BrokerStatus
 from ._handlers import TURN, Handlers, Lanes, Pool
 from ._operations import Operations
 from ._rooms import wait_for_engine
+from ._routes import Policy, RatePolicy, Routing
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,10 +40,7 @@ MAX_THREADS = 4096
 MAX_WORKERS = 256
 """Threads that an engine may have."""
 
-Policy: TypeAlias = Literal["disconnect", "drop_oldest", "drop_newest", "conflate"]
-
-
-class Engine(Operations):
+class Engine(Operations, Routing):
     """A WebSocket server of many threads.
 
     It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. ``with`` and
@@ -171,7 +169,7 @@ class Engine(Operations):
         message_burst: float | None = None,
         max_bytes_per_second: float | None = None,
         byte_burst: float | None = None,
-        rate_policy: Literal["delay", "drop", "disconnect"] = "delay",
+        rate_policy: RatePolicy = "delay",
         topics_by_default: Literal["all", "none"] = "all",
         broker: str | None = None,
         broker_prefix: str = "",
@@ -271,34 +269,9 @@ class Engine(Operations):
         self._brokered = broker is not None
         if broker is not None:
             self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
-        self._routed = False
+        self._set_up_routes()
         self._started = False
         self._handlers = Handlers()
-
-    def echo(self, path: str) -> None:
-        """Answer the messages at a path with themselves, without Python.
-
-        Args:
-            path: ``"/echo"``; ``{name}`` stands for any segment, ``{*name}`` for all that follow.
-
-        Raises:
-            ValueError: The path is none, or another one stands in its way.
-            RuntimeError: The engine has started.
-        """
-        self._route(path, "echo")
-
-    def route(self, path: str) -> None:
-        """Make the clients of a path sessions, whose events come in batches. Without any, all paths are such.
-
-        Args:
-            path: As for :meth:`echo`.
-
-        Raises:
-            ValueError: The path is none, or another one stands in its way.
-            RuntimeError: The engine has started.
-        """
-        self._route(path, "events")
-        self._routed = True
 
     def start(self) -> None:
         """Begin to serve.
@@ -307,12 +280,7 @@ class Engine(Operations):
             OSError: An address cannot be listened at.
             RuntimeError: It has started before.
         """
-        if not self._routed:
-            for path in ("/", "/{*rest}"):
-                # Not where there is an echo.
-                with contextlib.suppress(ValueError):
-                    self._route(path, "events")
-            self._routed = True
+        self._route_the_rest()
         super().start()
         self._started = True
         self._begin_logging()

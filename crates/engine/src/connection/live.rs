@@ -18,7 +18,7 @@ use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
 use crate::outbox::{Outbox, Pending, Pushed};
-use crate::session::Session;
+use crate::session::{Session, SessionFigures};
 use crate::topics::{Pattern, Topic};
 use crate::worker::Common;
 
@@ -62,8 +62,10 @@ pub(crate) struct Live {
     shown: usize,
     /// With it, of those who publish: there only once they have waited.
     patience: Option<Box<Patience>>,
-    /// Messages dropped, because the client reads too slowly.
-    pub(crate) dropped: u64,
+    /// Messages dropped, because the client reads too slowly, of which the sheet does not know.
+    pub(crate) dropped: u32,
+    /// All of them.
+    dropped_in_all: u32,
     /// Topics, and patterns of topics, that it gets.
     pub(crate) subscriptions: Vec<Pattern>,
     /// The last message published that it got, as the worker counts them.
@@ -86,8 +88,10 @@ pub(crate) struct Live {
     _permit: Permit,
     /// What it has sent of late, if that is limited.
     meter: Option<Box<Meter>>,
-    /// Messages dropped, because it sends too many.
-    pub(crate) limited: u64,
+    /// Messages dropped, because it sends too many, of which the sheet does not know.
+    limited: u32,
+    /// All of them.
+    limited_in_all: u32,
 }
 
 impl Live {
@@ -112,6 +116,7 @@ impl Live {
             shown: 0,
             patience: None,
             dropped: 0,
+            dropped_in_all: 0,
             subscriptions: Vec::new(),
             published: 0,
             dirty: false,
@@ -124,6 +129,7 @@ impl Live {
             _permit: permit,
             meter,
             limited: 0,
+            limited_in_all: 0,
         }
     }
 
@@ -154,8 +160,9 @@ impl Live {
     pub(crate) fn account(&mut self, sheet: &Sheet) {
         let now = self.drive.link().stats();
         sheet.move_messages(&std::mem::replace(&mut self.moved, now), &now);
-        sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped));
-        sheet.limited.add(std::mem::take(&mut self.limited));
+        self.account_dropped(sheet);
+        self.limited_in_all = self.limited_in_all.saturating_add(self.limited);
+        sheet.limited.add(std::mem::take(&mut self.limited).into());
         if let Some(relaying) = &mut self.relaying {
             sheet.denied.add(relaying.take_denied());
         }
@@ -164,8 +171,32 @@ impl Live {
 
     /// Nothing of it waits any more.
     pub(crate) fn forget_account(&mut self, sheet: &Sheet) {
-        sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped));
+        self.account_dropped(sheet);
         self.account_queued(0, sheet);
+    }
+
+    fn account_dropped(&mut self, sheet: &Sheet) {
+        if self.dropped > 0 {
+            self.dropped_in_all = self.dropped_in_all.saturating_add(self.dropped);
+            sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped).into());
+        }
+    }
+
+    /// What was counted of it.
+    pub(crate) fn figures(&self) -> SessionFigures {
+        let Stats { messages_received, bytes_received, messages_sent, bytes_sent } = self.drive.link().stats();
+        SessionFigures {
+            messages_received,
+            bytes_received,
+            messages_sent,
+            bytes_sent,
+            messages_dropped: self.dropped_in_all.saturating_add(self.dropped).into(),
+            messages_limited: self.limited_in_all.saturating_add(self.limited).into(),
+            messages_denied: self.relaying.as_ref().map_or(0, |relaying| relaying.denied()),
+            queued_bytes: self.session.queued(),
+            subscriptions: self.subscriptions.len(),
+            open: self.session.opened().elapsed(),
+        }
     }
 
     /// That messages were dropped, for the log.
@@ -346,10 +377,10 @@ impl Live {
         }
         let route = self.session.route();
         match self.outbox.push(message.clone(), self.drive.link().queued(), route.outbox_limit, route.policy) {
-            Pushed::Kept { dropped } => self.dropped += dropped as u64,
-            Pushed::Dropped => self.dropped += 1,
+            Pushed::Kept { dropped } => self.dropped = self.dropped.saturating_add(count(dropped)),
+            Pushed::Dropped => self.dropped = self.dropped.saturating_add(1),
             Pushed::Overflow => {
-                self.dropped += 1 + self.outbox.clear() as u64;
+                self.dropped = self.dropped.saturating_add(count(1 + self.outbox.clear()));
                 self.session.set_closed();
                 // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
                 let by = Instant::now().checked_add(config.close_timeout);
@@ -478,4 +509,9 @@ impl Live {
         };
         Ended { code, reason, failure: link.failure().map(ToString::to_string) }
     }
+}
+
+/// So many as are counted of one session.
+fn count(messages: usize) -> u32 {
+    u32::try_from(messages).unwrap_or(u32::MAX)
 }

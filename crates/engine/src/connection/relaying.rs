@@ -20,11 +20,13 @@ pub(crate) struct Relaying {
     moved: bool,
     /// Messages dropped, because it may not publish.
     denied: u64,
+    /// Of these, those of which the sheet knows.
+    told: u64,
 }
 
 impl Relaying {
     pub(crate) fn new(topic: Topic) -> Self {
-        Self { topic, waits: false, moved: false, denied: 0 }
+        Self { topic, waits: false, moved: false, denied: 0, told: 0 }
     }
 
     pub(crate) fn waits(&self) -> bool {
@@ -40,8 +42,13 @@ impl Relaying {
         self.moved
     }
 
+    pub(crate) fn denied(&self) -> u64 {
+        self.denied
+    }
+
+    /// How many were denied since the last call.
     pub(crate) fn take_denied(&mut self) -> u64 {
-        std::mem::take(&mut self.denied)
+        self.denied - std::mem::replace(&mut self.told, self.denied)
     }
 
     /// Looks for room before anything is read: so that of all who wait one at a time goes on, and what is too much is

@@ -227,9 +227,7 @@ impl Worker {
                 }
                 self.sheet.opened.add(1);
                 self.sheet.sessions.add(1);
-                if let Some(roster) = &common.roster {
-                    roster.add(self.home.worker.index(), &session);
-                }
+                common.roster.add(self.home.worker.index(), &session);
                 let meter = Meter::new(&route.inbound, Instant::now());
                 let subscribed = subscribe(&session, topic.as_ref());
                 let mut live = Live::new(session, topic, peer, socket, common.config.close_timeout, permit, meter);

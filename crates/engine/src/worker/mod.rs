@@ -31,9 +31,10 @@ use crate::locks::lock;
 use crate::logs::{Cause, Logs};
 use crate::mailbox::{Mailbox, Wake};
 use crate::metrics::{Figures, Sheet, WorkerFigures};
-use crate::page::{self, Roster};
+use crate::page;
 use crate::reasons::Reason;
 use crate::room::Room;
+use crate::roster::Roster;
 use crate::routes::Route;
 use crate::session::Home;
 use crate::slab::Slab;
@@ -76,8 +77,9 @@ pub(crate) struct Common {
     /// Copies of the listeners, to be handed over.
     pub(crate) listeners: Mutex<Vec<Offer>>,
     pub(crate) logs: Arc<Logs>,
-    /// For the page: who is there, if there is one, and what it has asked for.
-    pub(crate) roster: Option<Roster>,
+    /// Who is there.
+    pub(crate) roster: Roster,
+    /// For the page: what it has asked for.
     pub(crate) page: page::Kept,
     pub(crate) start: Instant,
     /// Workers that have not ended.
@@ -463,7 +465,8 @@ impl Worker {
 
     /// It is over: all who are left are ended, and told of.
     fn end(&mut self) {
-        drop(self.mailbox.close());
+        // Whoever has asked something there is answered, in the end, by what is known of a session that is over.
+        let left = self.mailbox.close();
         for key in self.clients.keys() {
             match self.clients.get_mut(key) {
                 Some(Client::Live(live)) => live.abort(),
@@ -472,6 +475,7 @@ impl Worker {
             }
             self.remove(key);
         }
+        drop(left);
         self.hand_on();
         self.sheet.ended.store(true, Ordering::Release);
         if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {

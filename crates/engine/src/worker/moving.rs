@@ -175,12 +175,11 @@ impl Worker {
                 }
             }
             Some(Client::Live(mut live)) => {
-                live.forget_account(&self.sheet);
                 live.session.set_closed();
+                live.session.set_figures(live.figures());
+                live.forget_account(&self.sheet);
                 self.forget_topics(key, live.session.id(), &live.subscriptions);
-                if let Some(roster) = &self.common.roster {
-                    roster.remove(self.home.worker.index(), live.session.id());
-                }
+                self.common.roster.remove(self.home.worker.index(), live.session.id());
                 self.sheet.sessions.subtract(1);
                 if live.is_told() {
                     self.batch.disconnected(&live.session, live.ended());
