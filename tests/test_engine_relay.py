@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from test_engine_routes import JWT, SECRET, bearer, dial, status
 
 import wirespeed
-from wirespeed.engine import Engine
+from engine.callers import SECRET, bearer, dial, status
+from wirespeed.engine import JWT, Engine
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 

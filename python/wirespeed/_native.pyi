@@ -938,16 +938,16 @@ class Session:
 
         Raises:
             InvalidState: The session is closed.
-            PermissionError: The token is not good, or of another user (``sub``); the text says why. Nothing has changed.
+            PermissionError: The token is not good, or of another user (``sub``); the text says why. Nothing changes.
             RuntimeError: Nobody is asked for a token where the session is.
         """
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted of the session; of one that is over, at its end.
 
-        ``messages_received`` and ``bytes_received``, ``messages_sent`` and ``bytes_sent``, as far as they were handed to
-        the connection; ``queued_bytes``, which wait because the client does not read as fast; ``messages_dropped`` for
-        that reason, ``messages_limited`` because it sends too many, and ``messages_denied``, of relays;
+        ``messages_received`` and ``bytes_received``, ``messages_sent`` and ``bytes_sent``, as far as they were handed
+        to the connection; ``queued_bytes``, which wait because the client does not read as fast; ``messages_dropped``
+        for that reason, ``messages_limited`` because it sends too many, and ``messages_denied``, of relays;
         ``subscriptions``, how many; ``open_seconds``, how long it has been open. Bytes are those of payloads.
 
         The thread that serves the session is asked, and waited for: as a rule less than a millisecond.
@@ -1307,8 +1307,8 @@ class NativeEngine:
             text: Send them as text, which must be UTF-8, or as binary, whatever they are.
 
         Returns:
-            To how many sessions of this engine they go in all; its attribute ``forwarded`` says whether the queue to the
-            broker has taken each of them.
+            To how many sessions of this engine they go in all; its attribute ``forwarded`` says whether the queue to
+            the broker has taken each of them.
 
         Raises:
             BlockingIOError: As for :meth:`publish`; ``characters_written`` is the place of the item.
@@ -1322,7 +1322,7 @@ class NativeEngine:
     def sessions(self) -> list[Session]:
         """The sessions that are open at this moment, the newest first, those of ``echo`` and ``relay`` as well."""
 
-    def session(self, id: int) -> Session | None:
+    def session(self, number: int) -> Session | None:
         """Return the session with this number; ``None``: it is not open."""
 
     def subscribers(self, topic: str) -> int:

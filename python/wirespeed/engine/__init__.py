@@ -18,6 +18,7 @@ from .._native import JWT, Connected, Disconnected, Message, Sent, Session
 from ._broker import BrokerEvent, BrokerStatus, Published, Publisher
 from ._engine import Engine, Event
 from ._operations import Drained
+from ._routes import RouteSettings
 
 __all__ = [
     "JWT",
@@ -31,6 +32,7 @@ __all__ = [
     "Message",
     "Published",
     "Publisher",
+    "RouteSettings",
     "Sent",
     "Session",
 ]

@@ -40,6 +40,7 @@ MAX_THREADS = 4096
 MAX_WORKERS = 256
 """Threads that an engine may have."""
 
+
 class Engine(Operations, Routing):
     """A WebSocket server of many threads.
 

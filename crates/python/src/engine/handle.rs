@@ -301,9 +301,9 @@ impl NativeEngine {
     }
 
     /// The one with this number; `None`: it is not open.
-    fn session(&self, py: Python<'_>, id: u64) -> PyResult<Option<Py<PySession>>> {
+    fn session(&self, py: Python<'_>, number: u64) -> PyResult<Option<Py<PySession>>> {
         let engine = self.running()?;
-        engine.session(id).map(|session| self.known(py, &engine, &session)).transpose()
+        engine.session(number).map(|session| self.known(py, &engine, &session)).transpose()
     }
 
     /// How many sessions subscribe to a topic.
