@@ -18,6 +18,7 @@ use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
 use crate::outbox::{Outbox, Pending, Pushed};
+use crate::relay::Relay;
 use crate::session::{Session, SessionFigures};
 use crate::topics::{Pattern, Topic};
 use crate::worker::Common;
@@ -241,7 +242,10 @@ impl Live {
         if self.is_limited() {
             return Turn::Limited;
         }
-        if let Some(relaying) = &mut self.relaying {
+        // One that only listens is read whoever is behind.
+        if let (Role::Relay(Relay { send: true, .. }), Some(relaying)) =
+            (&self.session.route().role, &mut self.relaying)
+        {
             relaying.look(common);
         }
         if let Some(roomless) = self.roomless() {
