@@ -11,7 +11,7 @@ import pytest
 
 import wirespeed
 from engine.callers import OTHER_SECRET, SECRET, bearer, dial, next_session, token
-from wirespeed.engine import JWT, Disconnected, Engine, Message
+from wirespeed.engine import JWT, Disconnected, Engine, Message, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
@@ -201,7 +201,7 @@ def test_a_handler_that_refreshes() -> None:
         engine = Engine("127.0.0.1", auth=JWT(SECRET, ["HS256"]))
 
         @engine.on_message
-        async def handle(session: wirespeed.engine.Session, message: str) -> None:
+        async def handle(session: Session, message: str) -> None:
             try:
                 session.refresh(message)
             except PermissionError as error:
