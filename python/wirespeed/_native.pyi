@@ -9,7 +9,7 @@ import collections
 import os
 import selectors
 import ssl
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, final, overload
 from uuid import UUID
 
@@ -891,6 +891,9 @@ class Session:
         query: What follows its question mark, not decoded; empty if there is nothing.
         remote_address: Address and port of the client; ``None`` at a Unix socket.
         subprotocol: The subprotocol that was chosen.
+        route: The path as it was given to :meth:`Engine.route`, ``"/feed/{symbol}"``; ``None`` where none was.
+        params: What the path of the request has for its names, a new ``dict`` each time: percent-decoded UTF-8, or the
+            text as it is where that is none.
         user: Who it is by its token, the claim ``sub``; ``None`` where no token is asked for.
         claims: What else its token says, a new ``dict`` each time; ``None`` likewise.
         is_open: Whether messages are accepted for it.
@@ -912,6 +915,10 @@ class Session:
     @property
     def subprotocol(self) -> Subprotocol | None: ...
     @property
+    def route(self) -> str | None: ...
+    @property
+    def params(self) -> dict[str, str]: ...
+    @property
     def user(self) -> str | None: ...
     @property
     def claims(self) -> dict[str, Any] | None: ...
@@ -922,6 +929,37 @@ class Session:
     @property
     def has_room(self) -> bool:
         """Whether there is room for more: less than half of ``outbox_limit`` waits, and the session is open."""
+
+    def refresh(self, token: str) -> None:
+        """Go on with another token of the same user: by what the application's protocol has for it.
+
+        It is verified as the one before was, by what is asked for at the session's path. :attr:`claims`, what the
+        session may do, and when it ends, are as it says from now on; what :meth:`allow` and :meth:`deny` have added
+        stays, and what the session subscribes to already it goes on to get.
+
+        Args:
+            token: The token, without ``Bearer``.
+
+        Raises:
+            InvalidState: The session is closed.
+            PermissionError: The token is not good, or of another user (``sub``); the text says why. Nothing changes.
+            RuntimeError: Nobody is asked for a token where the session is.
+        """
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted of the session; of one that is over, at its end.
+
+        ``messages_received`` and ``bytes_received``, ``messages_sent`` and ``bytes_sent``, as far as they were handed
+        to the connection; ``queued_bytes``, which wait because the client does not read as fast; ``messages_dropped``
+        for that reason, ``messages_limited`` because it sends too many, and ``messages_denied``, of relays;
+        ``subscriptions``, how many; ``open_seconds``, how long it has been open. Bytes are those of payloads.
+
+        The thread that serves the session is asked, and waited for: as a rule less than a millisecond.
+
+        Raises:
+            InvalidState: The engine stops at this moment.
+            TimeoutError: The thread has not answered for five seconds.
+        """
 
     def wait_for_room(self, timeout: float | None = None) -> bool:
         """Wait until there is room for more. Other threads go on meanwhile.
@@ -1249,7 +1287,7 @@ class NativeEngine:
     def _set_broker(self, url: str, prefix: str, limit: int, policy: str) -> None: ...
     def _broker_status(self) -> dict[str, Any] | None: ...
     def _broker_notices(self) -> list[tuple[str, int, str]]: ...
-    def _route(self, path: str, role: str) -> None: ...
+    def _route(self, path: str, role: str, settings: Mapping[str, Any] | None, tag: int) -> None: ...
     def start(self) -> None: ...
     @property
     def addresses(self) -> list[Any]:
@@ -1312,6 +1350,37 @@ class NativeEngine:
             InvalidState: The engine has stopped.
             ValueError: It is no topic; the text says what is wrong and where.
         """
+
+    def publish_many(
+        self,
+        items: Iterable[tuple[str, str | Buffer] | tuple[str, str | Buffer, str | None]],
+        *,
+        text: bool | None = None,
+    ) -> Published:
+        """Publish several messages, in their order, each as :meth:`publish` does: sooner than by as many calls.
+
+        Args:
+            items: Topic and message of each, or topic, message and key.
+            text: Send them as text, which must be UTF-8, or as binary, whatever they are.
+
+        Returns:
+            To how many sessions of this engine they go in all; its attribute ``forwarded`` says whether the queue to
+            the broker has taken each of them.
+
+        Raises:
+            BlockingIOError: As for :meth:`publish`; ``characters_written`` is the place of the item.
+            InvalidState: The engine has stopped.
+            TypeError: An item is none.
+            ValueError: There is no such topic or message. The text of each of these begins with the place of the item:
+                those before it are published, it and those after it are not.
+        """
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that are open at this moment, the newest first, those of ``echo`` and ``relay`` as well."""
+
+    def session(self, number: int) -> Session | None:
+        """Return the session with this number; ``None``: it is not open."""
 
     def subscribers(self, topic: str) -> int:
         """Return how many sessions subscribe to a topic, by its name or by wildcards."""

@@ -19,6 +19,8 @@ use crate::drain::Drain;
 use crate::http::Http;
 use crate::inbound::Inbound;
 use crate::outbox::Policy;
+use crate::relay::Relay;
+use crate::routes::{Origins, Routes};
 
 /// Where clients connect to.
 #[derive(Clone)]
@@ -45,6 +47,8 @@ pub enum Role {
     Events,
     /// Each is sent back.
     Echo,
+    /// Each is published: see [`Relay`].
+    Relay(Relay),
 }
 
 /// What becomes of a request.
@@ -85,8 +89,15 @@ pub struct Config {
     pub auth: Option<Arc<Jwt>>,
     /// What their tokens allow them to subscribe to and publish on; without a token, what that leaves unsaid.
     pub acl: AclOptions,
-    /// Who gets a session.
+    /// Where sessions begin, by the paths of requests, with the settings of each: [`Self::admit`] is not asked. `None`:
+    /// it alone is.
+    pub routes: Option<Arc<Routes>>,
+    /// Who gets a session, with the settings of this configuration.
     pub admit: Arc<Admit>,
+    /// Whose pages may connect to routes that say nothing else.
+    pub origins: Origins,
+    /// The subprotocols of routes that say nothing else, the preferred one first.
+    pub subprotocols: Vec<String>,
     /// Of what clients send.
     pub limits: Limits,
     /// How permessage-deflate is accepted; `None`: it is not.
@@ -137,6 +148,9 @@ impl Default for Config {
             workers: 0,
             auth: None,
             acl: AclOptions { unsaid: Unsaid::All, ..AclOptions::default() },
+            routes: None,
+            origins: Origins::default(),
+            subprotocols: Vec::new(),
             admit: Arc::new(|_, _| Admission::Accept {
                 role: Role::Events,
                 subprotocol: None,

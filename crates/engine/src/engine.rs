@@ -11,9 +11,9 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
-use crate::broker::{self, Broker, Inlet, Message, Published, Slot};
+use crate::broker::{Broker, Inlet, Message, Published, Slot, Took};
 use crate::certificate::Certificate;
-use crate::config::{Config, Place};
+use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
 use crate::handover::{self, Inherited, Keeper, Offer};
@@ -23,14 +23,28 @@ use crate::logs::{self, Cause, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::outbox::Pending;
-use crate::page::{self, Roster};
+use crate::page;
+use crate::publishing::{Posting, has_room};
 use crate::room::{Room, Watch};
+use crate::roster::Roster;
+use crate::routes::Route;
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
 use crate::worker::{self, Command, Common, Door};
 
 /// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
 const REASON: usize = 123;
+
+/// A message for [`Engine::publish_many`].
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Where it is published.
+    pub topic: Topic,
+    /// What.
+    pub message: Arc<Encoded>,
+    /// What it is about: see [`crate::outbox::Policy::Conflate`].
+    pub key: Option<Arc<str>>,
+}
 
 /// A server that runs. Dropped, it stops.
 pub struct Engine {
@@ -103,11 +117,12 @@ impl Engine {
             listeners: Mutex::new(offers),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             invalid: AtomicU64::new(0),
-            roster: config.http.page.is_some().then(|| Roster::new(count)),
+            roster: Roster::new(count),
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
             broker: Slot::new(),
+            plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
             config,
         });
         let mut engine = Self {
@@ -256,7 +271,8 @@ impl Engine {
         let except = self.number(except);
         let homes = || self.homes.iter();
         let pending = Pending { message: Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), key: None };
-        let room = self.put_into(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
+        let mut posting = Posting::new(&self.common, &self.homes);
+        let room = posting.put(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
         if let Some(broker) = self.common.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
         }
@@ -292,21 +308,46 @@ impl Engine {
         key: Option<Arc<str>>,
     ) -> Result<Published, Refusal> {
         let message = Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?);
-        let pending = Pending { message, key: key.clone() };
         self.check_broker(payload.len())?;
-        let except = self.number(except);
-        let (count, put) = self.registry.publish(topic, except, |workers| {
-            let homes = || workers.iter().map(|worker| &self.homes[worker.index()]);
-            self.put_into(homes, Some(topic), pending.cost(), || {
-                Command::Publish(topic.clone(), pending.clone(), except)
-            })
-        });
-        let room = put?;
-        if count == 0 && self.common.stop.load(Ordering::Acquire) {
-            return Err(Refusal::Closed);
+        let mut posting = Posting::new(&self.common, &self.homes);
+        posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
+    }
+
+    /// Publishes several messages, in their order, each as [`Self::publish_everywhere`] does; workers are woken once for
+    /// all of them, as far as there is room. To how many sessions they go in all, whether there is room for more, and
+    /// whether each goes to other engines: if not, what became of the last that does not.
+    ///
+    /// # Errors
+    /// As for that, of the message at this place: those before it are published, it and those after it are not.
+    pub fn publish_many(&self, items: impl IntoIterator<Item = Item>) -> Result<Published, (usize, Refusal)> {
+        let mut posting = Posting::new(&self.common, &self.homes).waking_late();
+        let mut all: Option<Published> = None;
+        for (index, Item { topic, message, key }) in items.into_iter().enumerate() {
+            let done = self
+                .check_broker(message.payload().len())
+                .and_then(|()| posting.publish(&self.registry, &topic, message, None, key).map_err(Refusal::from));
+            let done = done.map_err(|refusal| (index, refusal))?;
+            let all = all.get_or_insert(Published { count: 0, room: true, took: Took::Yes });
+            all.count += done.count;
+            all.room &= done.room;
+            if done.took != Took::Yes {
+                all.took = done.took;
+            }
         }
-        let took = broker::forward(&self.common.broker, topic, Message { kind, payload, key: key.as_deref() });
-        Ok(Published { count, room, took })
+        Ok(all.unwrap_or(Published { count: 0, room: true, took: Took::Local }))
+    }
+
+    /// The sessions that are open at this moment, of all workers and whatever is done with their messages; the newest
+    /// first.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        self.common.roster.find(usize::MAX, |_| true)
+    }
+
+    /// The session with this number, if it is open.
+    #[must_use]
+    pub fn session(&self, id: u64) -> Option<Session> {
+        self.common.roster.session(id)
     }
 
     /// The number of a session that is ours: one of another engine may have the same.
@@ -323,29 +364,6 @@ impl Engine {
     #[must_use]
     pub fn broker(&self) -> Option<&dyn Broker> {
         self.common.broker.get().map(|broker| &**broker)
-    }
-
-    /// Puts a command into the mailboxes of several workers: of all, or of none, because whoever is refused comes
-    /// again. Whether there is room for more, and the audience keeps up.
-    fn put_into<'a, H: Iterator<Item = &'a Arc<Home>>>(
-        &self,
-        homes: impl Fn() -> H,
-        audience: Option<&Topic>,
-        bytes: usize,
-        command: impl Fn() -> Command,
-    ) -> Result<bool, Refused> {
-        homes().try_for_each(|home| home.mailbox.check())?;
-        homes().try_fold(true, |room, home| {
-            self.time_publishing(home);
-            Ok(room & home.mailbox.put_checked(command(), bytes)? & !home.congestion.has(audience))
-        })
-    }
-
-    /// Has what is put in next timed, if nothing of that worker is at present.
-    fn time_publishing(&self, home: &Home) {
-        if self.common.sheets.get(home.worker.index()).is_some_and(|sheet| sheet.begin_timing()) {
-            let _ = home.mailbox.put(Command::Published(Instant::now()), 0); // its worker has ended: nothing is timed
-        }
     }
 
     /// The same for a session: if it may, see [`Session::may`]. `except_self`: it does not get it itself.
@@ -379,9 +397,7 @@ impl Engine {
     /// # Errors
     /// The engine has stopped.
     pub fn has_room(&self, topic: Option<&Topic>) -> Result<bool, Refused> {
-        self.homes
-            .iter()
-            .try_fold(true, |room, home| Ok(home.mailbox.has_room()? && room && !home.congestion.has(topic)))
+        has_room(&self.homes, topic)
     }
 
     /// Waits for what [`Self::has_room`] says, or the deadline.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 use wirespeed_driver::protocol::handshake::{Header, HeaderList, Request, Response, ServerHandshake};
 
 use crate::auth::acl::AclOptions;
-use crate::auth::{Denied, Head, Jwt};
-use crate::session::User;
+use crate::auth::{Denied, Head, Identity, Jwt};
+use crate::who::User;
 
 struct Fields<'a>(&'a Request);
 
@@ -22,10 +22,24 @@ impl Head for Fields<'_> {
 
 /// Who it is, and what he may.
 pub(crate) fn identify(auth: &Jwt, acl: &AclOptions, request: &Request) -> Result<User, Denied> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = seconds();
     // It looks no more often than once a second; what it cannot read leaves the keys that there are.
     let _ = auth.refresh(now);
-    let identity = auth.verify(&Fields(request), now)?;
+    user(auth.verify(&Fields(request), now)?, acl, now)
+}
+
+/// The same by a token alone.
+pub(crate) fn identify_again(auth: &Jwt, acl: &AclOptions, token: &str) -> Result<User, Denied> {
+    let now = seconds();
+    let _ = auth.refresh(now); // as above
+    user(auth.verify_token(token, now)?, acl, now)
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn user(identity: Identity, acl: &AclOptions, now: u64) -> Result<User, Denied> {
     let rights = acl.rights(&identity)?;
     let left = identity.expires.map(|at| Duration::from_secs(at.saturating_sub(now)));
     // A token that is good for longer than clocks go is good for ever.

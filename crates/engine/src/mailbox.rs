@@ -92,6 +92,15 @@ impl<C> Mailbox<C> {
         self.push(lock(&self.inner), command, bytes)
     }
 
+    /// The same without waking the worker; whether it sleeps, and is to be woken soon.
+    pub(crate) fn put_quietly(&self, command: C, bytes: usize) -> Result<(bool, bool), Refused> {
+        self.add(lock(&self.inner), command, bytes)
+    }
+
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
     fn look(&self, inner: &Inner<C>) -> Result<(), Refused> {
         if inner.closed {
             return Err(Refused::Closed);
@@ -102,19 +111,22 @@ impl<C> Mailbox<C> {
         Ok(())
     }
 
-    fn push(&self, mut inner: MutexGuard<'_, Inner<C>>, command: C, bytes: usize) -> Result<bool, Refused> {
+    fn push(&self, inner: MutexGuard<'_, Inner<C>>, command: C, bytes: usize) -> Result<bool, Refused> {
+        let (room, asleep) = self.add(inner, command, bytes)?;
+        if asleep {
+            self.waker.wake();
+        }
+        Ok(room)
+    }
+
+    fn add(&self, mut inner: MutexGuard<'_, Inner<C>>, command: C, bytes: usize) -> Result<(bool, bool), Refused> {
         if inner.closed {
             return Err(Refused::Closed);
         }
         inner.commands.push_back(command);
         inner.bytes += bytes;
         let room = inner.bytes < self.full;
-        let wake = std::mem::take(&mut inner.sleeping);
-        drop(inner);
-        if wake {
-            self.waker.wake();
-        }
-        Ok(room)
+        Ok((room, std::mem::take(&mut inner.sleeping)))
     }
 
     /// Whether there is room for more.

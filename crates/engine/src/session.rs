@@ -2,25 +2,29 @@
 //! session's end.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
+use percent_encoding::percent_decode_str;
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
-use crate::auth::Error;
-use crate::auth::Identity;
-use crate::auth::acl::{Acl, Rights, Unsaid};
+use crate::auth::acl::{Acl, AclOptions, Rights};
+use crate::auth::{Denied, Error, Identity};
 use crate::congestion::Congestion;
+use crate::identify::identify_again;
 use crate::locks::lock;
 use crate::mailbox::{Mailbox, Refused, Wake};
 use crate::outbox::Pending;
 use crate::room::{Room, Watch};
+use crate::routes::{self, Route};
 use crate::topics::{Pattern, Registry, WorkerId};
+use crate::who::{User, Who};
 use crate::worker::{Command, Key};
 
 /// What a session cannot do.
@@ -63,8 +67,8 @@ pub(crate) struct Home {
     /// Of all workers.
     pub(crate) room: Arc<Room>,
     pub(crate) congestion: Congestion,
-    /// What sessions without a token may do.
-    pub(crate) unsaid: Unsaid,
+    /// Where the rights of tokens are, and what sessions without one may do.
+    pub(crate) acl: AclOptions,
 }
 
 /// What is known of a client when its session begins.
@@ -72,21 +76,14 @@ pub(crate) struct About {
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) request: Request,
     pub(crate) subprotocol: Option<Box<str>>,
-    pub(crate) user: Option<User>,
-}
-
-/// Who it is, by its token.
-pub(crate) struct User {
-    pub(crate) identity: Identity,
-    pub(crate) rights: Rights,
-    /// When the token is good no longer.
-    pub(crate) expires: Option<Instant>,
 }
 
 pub(crate) struct Shared {
     id: u64,
     key: Key,
     home: Arc<Home>,
+    /// What holds for all sessions of its path.
+    route: Arc<Route>,
     about: About,
     /// Messages are accepted.
     open: AtomicBool,
@@ -96,8 +93,49 @@ pub(crate) struct Shared {
     /// From so many of them on there is no room.
     high: usize,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
-    /// What it may do, once that is no longer what its token says.
-    granted: OnceLock<Box<Mutex<Rights>>>,
+    /// Who it is and what it may do, if it has a token or was allowed anything.
+    who: OnceLock<Box<Mutex<Who>>>,
+    opened: Instant,
+    /// Once it is over.
+    figures: OnceLock<Box<SessionFigures>>,
+}
+
+/// What was counted of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionFigures {
+    /// Messages that the client has sent.
+    pub messages_received: u64,
+    /// Bytes of their payloads.
+    pub bytes_received: u64,
+    /// Messages to it, as far as they were handed to its connection.
+    pub messages_sent: u64,
+    /// Bytes of their payloads.
+    pub bytes_sent: u64,
+    /// Messages dropped, because it reads too slowly.
+    pub messages_dropped: u64,
+    /// Messages dropped, because it sends too many.
+    pub messages_limited: u64,
+    /// Messages dropped, because it may not publish: of a relay.
+    pub messages_denied: u64,
+    /// Bytes that wait for it.
+    pub queued_bytes: usize,
+    /// Topics, and patterns of topics, that it subscribes to.
+    pub subscriptions: usize,
+    /// How long it has been open, or was.
+    pub open: Duration,
+}
+
+/// Why a token does not take the place of the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotRefreshed {
+    /// The session is over, or about to be.
+    Closed,
+    /// Nobody is asked for a token where it is.
+    NoAuth,
+    /// It is no good one.
+    Denied(Denied),
+    /// It is another user's.
+    OtherUser,
 }
 
 /// What one may do with a topic.
@@ -125,8 +163,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// `limit`: bytes that may wait for it.
-    pub(crate) fn new(id: u64, key: Key, home: Arc<Home>, about: About, limit: usize) -> Self {
+    pub(crate) fn new(id: u64, key: Key, home: Arc<Home>, route: Arc<Route>, about: About, user: Option<User>) -> Self {
         Self(Arc::new(Shared {
             id,
             key,
@@ -134,23 +171,21 @@ impl Session {
             about,
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
-            high: limit.div_ceil(2).max(1),
+            high: route.outbox_limit.div_ceil(2).max(1),
+            route,
             attachment: OnceLock::new(),
-            granted: OnceLock::new(),
+            opened: Instant::now(),
+            figures: OnceLock::new(),
+            who: user.map(|user| OnceLock::from(Box::new(Mutex::new(user.into())))).unwrap_or_default(),
         }))
     }
 
     /// Whether it may do this with a topic, or with all that match a pattern: by its token and by [`Self::allow`].
     #[must_use]
     pub fn may(&self, deed: Deed, pattern_or_topic: &str) -> bool {
-        let of = |rights: &Rights| match deed {
-            Deed::Subscribe => rights.subscribe.may(pattern_or_topic),
-            Deed::Publish => rights.publish.may(pattern_or_topic),
-        };
-        match (self.0.granted.get(), self.rights()) {
-            (Some(granted), _) => of(&lock(granted)),
-            (None, Some(rights)) => of(rights),
-            (None, None) => self.0.home.unsaid.may(pattern_or_topic),
+        match self.0.who.get() {
+            Some(who) => lock(who).may(deed, pattern_or_topic),
+            None => self.0.home.acl.unsaid.may(pattern_or_topic),
         }
     }
 
@@ -160,29 +195,39 @@ impl Session {
     /// # Errors
     /// One of them is no pattern; nothing has changed. `{user}` in it stands for the user, as in a token.
     pub fn allow<S: AsRef<str>>(&self, deeds: &[Deed], allow: &[S], deny: &[S]) -> Result<(), Error> {
-        let user = self.identity().map_or("", |identity| identity.user.as_str());
-        let more = Acl::new(allow, deny, user)?;
-        let before = || Box::new(Mutex::new(self.rights().cloned().unwrap_or_else(|| self.0.home.unsaid.rights())));
-        let mut granted = lock(self.0.granted.get_or_init(before));
-        for deed in deeds {
-            match deed {
-                Deed::Subscribe => granted.subscribe.add(more.clone()),
-                Deed::Publish => granted.publish.add(more.clone()),
-            }
-        }
+        // Without a user, patterns with `{user}` are errors, and nothing is kept for them.
+        let user = self.identity().map(|identity| identity.user.clone()).unwrap_or_default();
+        let more = Acl::new(allow, deny, &user)?;
+        let nobody = || Box::new(Mutex::new(Who::nobody(self.0.home.acl.unsaid.rights())));
+        lock(self.0.who.get_or_init(nobody)).add(deeds, &more);
         Ok(())
+    }
+
+    /// Goes on with another token of the same user, by the rules of its path: who it is, what it may do and when it
+    /// ends are as that says; what was allowed and denied by [`Self::allow`] stays. What it subscribes to already it
+    /// goes on to get.
+    ///
+    /// # Errors
+    /// [`NotRefreshed`]: nothing has changed.
+    pub fn refresh(&self, token: &str) -> Result<(), NotRefreshed> {
+        let (Some(auth), Some(who)) = (&self.0.route.auth, self.0.who.get()) else {
+            return Err(NotRefreshed::NoAuth);
+        };
+        if !self.is_open() {
+            return Err(NotRefreshed::Closed);
+        }
+        let user = identify_again(auth, &self.0.home.acl, token).map_err(NotRefreshed::Denied)?;
+        if !lock(who).renew(user) {
+            return Err(NotRefreshed::OtherUser);
+        }
+        // The worker has to look earlier than it meant to, or need not.
+        self.0.home.mailbox.put(Command::Refreshed(self.0.key), 0).map(drop).map_err(|_| NotRefreshed::Closed)
     }
 
     /// Its number: no other session of this engine has had it, or will.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.id
-    }
-
-    /// The number that its route was given; 0: none.
-    #[must_use]
-    pub fn tag(&self) -> u32 {
-        0
     }
 
     /// Where the client is; `None` of a Unix socket.
@@ -194,7 +239,26 @@ impl Session {
     /// The path of the request's target, not decoded.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.0.about.request.target.split(['?', '#']).next().unwrap_or_default()
+        routes::path(&self.0.about.request)
+    }
+
+    /// What holds for all sessions of its path.
+    #[must_use]
+    pub fn route(&self) -> &Route {
+        &self.0.route
+    }
+
+    /// Whatever the application says that its path is: see [`Route::tag`].
+    #[must_use]
+    pub fn tag(&self) -> u32 {
+        self.0.route.tag
+    }
+
+    /// The segments of its path that the route names, decoded; as they are where that gives no text.
+    #[must_use]
+    pub fn params(&self) -> Vec<(&str, Cow<'_, str>)> {
+        let decoded = |text| percent_decode_str(text).decode_utf8().unwrap_or(Cow::Borrowed(text));
+        self.0.route.params(self.path()).into_iter().map(|(name, text)| (name, decoded(text))).collect()
     }
 
     /// The query of the request's target, not decoded, without its question mark; empty if there is none.
@@ -217,8 +281,8 @@ impl Session {
 
     /// Who it is, by its token; `None` where none is asked for.
     #[must_use]
-    pub fn identity(&self) -> Option<&Identity> {
-        self.0.about.user.as_ref().map(|user| &user.identity)
+    pub fn identity(&self) -> Option<Arc<Identity>> {
+        self.0.who.get().and_then(|who| lock(who).identity().cloned())
     }
 
     /// Whether it is of the engine that has this registry.
@@ -228,12 +292,46 @@ impl Session {
 
     /// What its token allows; `None` where none is asked for.
     #[must_use]
-    pub fn rights(&self) -> Option<&Rights> {
-        self.0.about.user.as_ref().map(|user| &user.rights)
+    pub fn rights(&self) -> Option<Rights> {
+        self.0.who.get().and_then(|who| lock(who).by_token().cloned())
     }
 
     pub(crate) fn expires(&self) -> Option<Instant> {
-        self.0.about.user.as_ref()?.expires
+        lock(self.0.who.get()?).expires()
+    }
+
+    pub(crate) fn home(&self) -> &Arc<Home> {
+        &self.0.home
+    }
+
+    pub(crate) fn opened(&self) -> Instant {
+        self.0.opened
+    }
+
+    /// For the worker: it is over.
+    pub(crate) fn set_figures(&self, figures: SessionFigures) {
+        let _ = self.0.figures.set(Box::new(figures)); // it is over once
+    }
+
+    /// What was counted of it: as its worker says, which is asked, and waited for until the deadline. Of one that is
+    /// over, what was counted at its end.
+    ///
+    /// # Errors
+    /// Not by then; or the engine stops at this moment.
+    pub fn figures(&self, deadline: Instant) -> Result<SessionFigures, Refused> {
+        let known = || self.0.figures.get().map(|figures| **figures);
+        if let Some(figures) = known() {
+            return Ok(figures);
+        }
+        let (asker, answer) = mpsc::sync_channel(1);
+        if self.0.home.mailbox.put(Command::Figures(self.0.key, asker), 0).is_ok() {
+            match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(figures) => return Ok(figures),
+                Err(mpsc::RecvTimeoutError::Timeout) => return Err(Refused::Full),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {} // it has ended meanwhile
+            }
+        }
+        known().ok_or(Refused::Closed)
     }
 
     /// Whether messages are accepted for it.

@@ -17,7 +17,7 @@ use wirespeed_engine::logs::Level;
 use wirespeed_engine::metrics::{Figures, WorkerFigures, to_text};
 use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Admission, Config, Engine, Origins, Reason, Role, Routes};
+use wirespeed_engine::{Admission, Config, Engine, Reason, Role, Route, Routes};
 
 fn eventually(engine: &Engine, what: &str, is: impl Fn(&WorkerFigures) -> bool) -> WorkerFigures {
     let deadline = Instant::now() + PATIENCE;
@@ -66,12 +66,11 @@ fn messages_and_bytes_both_ways() {
 
 #[test]
 fn who_gets_no_session_is_counted_by_the_reason() {
-    let mut routes = Routes::new(Origins::Same, Vec::new());
-    routes.add("/room", Role::Events).unwrap();
-    let admit = move |request: &_, remote| routes.admit(request, remote);
+    let mut routes = Routes::new();
+    routes.add("/room", Route::new(Role::Events, &config())).unwrap();
     let open_timeout = Duration::from_millis(300);
     let engine = Engine::start(Config {
-        admit: Arc::new(admit),
+        routes: Some(Arc::new(routes)),
         open_timeout,
         admission: Limits { max_connections: 3, ..Limits::default() },
         workers: 1,

@@ -18,6 +18,7 @@ from .._native import JWT, Batch, Connected, Disconnected, Invalid, Message, Sen
 from ._broker import BrokerEvent, BrokerStatus, Published, Publisher
 from ._engine import Engine, Event
 from ._operations import Drained
+from ._routes import RouteSettings
 
 __all__ = [
     "JWT",
@@ -33,6 +34,7 @@ __all__ = [
     "Message",
     "Published",
     "Publisher",
+    "RouteSettings",
     "Sent",
     "Session",
 ]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from .._connection.codec import JSON, MSGPACK
 
-__all__ = ["Decoders", "decoders"]
+__all__ = ["Decode", "Decoders", "decoders"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
 

@@ -18,6 +18,7 @@ from ._handlers import Handlers, Lanes, Pool, is_coroutine_function
 from ._iteration import Notices, iterate
 from ._operations import Operations
 from ._rooms import wait_for_engine
+from ._routes import Policy, RatePolicy, Routing
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,10 +39,8 @@ MAX_THREADS = 4096
 MAX_WORKERS = 256
 """Threads that an engine may have."""
 
-Policy: TypeAlias = Literal["disconnect", "drop_oldest", "drop_newest", "conflate"]
 
-
-class Engine(Operations):
+class Engine(Operations, Routing):
     """A WebSocket server of many threads.
 
     It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. ``with`` and
@@ -170,7 +169,7 @@ class Engine(Operations):
         message_burst: float | None = None,
         max_bytes_per_second: float | None = None,
         byte_burst: float | None = None,
-        rate_policy: Literal["delay", "drop", "disconnect"] = "delay",
+        rate_policy: RatePolicy = "delay",
         topics_by_default: Literal["all", "none"] = "all",
         broker: str | None = None,
         broker_prefix: str = "",
@@ -270,33 +269,8 @@ class Engine(Operations):
         self._notices = None if broker is None else Notices(self, self._logger)
         if broker is not None:
             self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
-        self._routed = False
+        self._set_up_routes()
         self._handlers = Handlers()
-
-    def echo(self, path: str) -> None:
-        """Answer the messages at a path with themselves, without Python.
-
-        Args:
-            path: ``"/echo"``; ``{name}`` stands for any segment, ``{*name}`` for all that follow.
-
-        Raises:
-            ValueError: The path is none, or another one stands in its way.
-            RuntimeError: The engine has started.
-        """
-        self._route(path, "echo")
-
-    def route(self, path: str) -> None:
-        """Make the clients of a path sessions, whose events come in batches. Without any, all paths are such.
-
-        Args:
-            path: As for :meth:`echo`.
-
-        Raises:
-            ValueError: The path is none, or another one stands in its way.
-            RuntimeError: The engine has started.
-        """
-        self._route(path, "events")
-        self._routed = True
 
     def start(self) -> None:
         """Begin to serve.
@@ -305,12 +279,7 @@ class Engine(Operations):
             OSError: An address cannot be listened at.
             RuntimeError: It has started before.
         """
-        if not self._routed:
-            for path in ("/", "/{*rest}"):
-                # Not where there is an echo.
-                with contextlib.suppress(ValueError):
-                    self._route(path, "events")
-            self._routed = True
+        self._route_the_rest()
         super().start()
         try:
             self._begin_logging()

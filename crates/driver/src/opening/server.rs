@@ -2,6 +2,7 @@
 
 use std::io;
 
+use wirespeed_protocol::deflate::negotiate;
 use wirespeed_protocol::handshake::{
     HandshakeError, Limits as HeadLimits, Progress, Response, ServerConfig, ServerHandshake,
 };
@@ -53,6 +54,11 @@ impl Server {
     #[must_use]
     pub fn handshake(&self) -> &ServerHandshake {
         &self.handshake
+    }
+
+    /// See [`ServerHandshake::set_deflate`].
+    pub fn set_deflate(&mut self, deflate: Option<negotiate::Config>) {
+        self.handshake.set_deflate(deflate);
     }
 
     /// Why what came is no request, if the client can be told so, and has not been: what the answer is made

@@ -106,6 +106,11 @@ impl Jwt {
             .any(|source| matches!(source, Source::Subprotocol(prefix) if entry.starts_with(prefix.as_str())))
     }
 
+    /// Whether tokens may be there at all.
+    pub fn looks_at_subprotocols(&self) -> bool {
+        self.options.sources.iter().any(|source| matches!(source, Source::Subprotocol(_)))
+    }
+
     fn identify(&self, token: &[u8], now: u64) -> Result<Identity, Denied> {
         if token.is_empty() {
             return Err(Denied::Missing);

@@ -10,6 +10,7 @@ use wirespeed_driver::write_queue::Flushed;
 use wirespeed_driver::{Drive, Peer};
 
 use super::Turn;
+use super::relaying::Relaying;
 use crate::admission::Permit;
 use crate::config::{Config, Role};
 use crate::congestion::Patience;
@@ -17,8 +18,10 @@ use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
 use crate::outbox::{Outbox, Pending, Pushed};
-use crate::session::Session;
-use crate::topics::Pattern;
+use crate::relay::Relay;
+use crate::session::{Session, SessionFigures};
+use crate::topics::{Pattern, Topic};
+use crate::worker::Common;
 
 /// Reads of one connection in one turn: then others have theirs.
 const READS: u32 = 4;
@@ -44,7 +47,8 @@ struct Closing {
 /// What is done with its messages, and where they go.
 pub(crate) struct Live {
     pub(crate) session: Session,
-    role: Role,
+    /// Of a relay's.
+    relaying: Option<Box<Relaying>>,
     drive: Drive<Vec<u8>>,
     outbox: Outbox,
     /// To be closed once what was sent before has left.
@@ -59,8 +63,10 @@ pub(crate) struct Live {
     shown: usize,
     /// With it, of those who publish: there only once they have waited.
     patience: Option<Box<Patience>>,
-    /// Messages dropped, because the client reads too slowly.
-    pub(crate) dropped: u64,
+    /// Messages dropped, because the client reads too slowly, of which the sheet does not know.
+    pub(crate) dropped: u32,
+    /// All of them.
+    dropped_in_all: u32,
     /// Topics, and patterns of topics, that it gets.
     pub(crate) subscriptions: Vec<Pattern>,
     /// The last message published that it got, as the worker counts them.
@@ -83,14 +89,16 @@ pub(crate) struct Live {
     _permit: Permit,
     /// What it has sent of late, if that is limited.
     meter: Option<Box<Meter>>,
-    /// Messages dropped, because it sends too many.
-    pub(crate) limited: u64,
+    /// Messages dropped, because it sends too many, of which the sheet does not know.
+    limited: u32,
+    /// All of them.
+    limited_in_all: u32,
 }
 
 impl Live {
     pub(crate) fn new(
         session: Session,
-        role: Role,
+        topic: Option<Topic>,
         peer: Peer<Vec<u8>>,
         socket: Socket,
         close_timeout: Duration,
@@ -99,7 +107,7 @@ impl Live {
     ) -> Self {
         Self {
             session,
-            role,
+            relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
             drive: Drive::new(peer, Some(socket), Some(close_timeout)),
             outbox: Outbox::default(),
             closing: None,
@@ -109,6 +117,7 @@ impl Live {
             shown: 0,
             patience: None,
             dropped: 0,
+            dropped_in_all: 0,
             subscriptions: Vec::new(),
             published: 0,
             dirty: false,
@@ -121,12 +130,17 @@ impl Live {
             _permit: permit,
             meter,
             limited: 0,
+            limited_in_all: 0,
         }
+    }
+
+    fn role(&self) -> &Role {
+        &self.session.route().role
     }
 
     /// Whether what happens to it is told.
     pub(crate) fn is_told(&self) -> bool {
-        self.role == Role::Events
+        *self.role() == Role::Events
     }
 
     /// It will not be read for a while: a buffer of the process's is given back for one of its own.
@@ -144,18 +158,46 @@ impl Live {
     }
 
     /// Has what moved since the last call counted, and what waits now.
-    pub(crate) fn account(&mut self, sheet: &Sheet, config: &Config) {
+    pub(crate) fn account(&mut self, sheet: &Sheet) {
         let now = self.drive.link().stats();
         sheet.move_messages(&std::mem::replace(&mut self.moved, now), &now);
-        sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
-        sheet.limited.add(std::mem::take(&mut self.limited));
+        self.account_dropped(sheet);
+        self.limited_in_all = self.limited_in_all.saturating_add(self.limited);
+        sheet.limited.add(std::mem::take(&mut self.limited).into());
+        if let Some(relaying) = &mut self.relaying {
+            sheet.denied.add(relaying.take_denied());
+        }
         self.account_queued(self.queued(), sheet);
     }
 
     /// Nothing of it waits any more.
-    pub(crate) fn forget_account(&mut self, sheet: &Sheet, config: &Config) {
-        sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
+    pub(crate) fn forget_account(&mut self, sheet: &Sheet) {
+        self.account_dropped(sheet);
         self.account_queued(0, sheet);
+    }
+
+    fn account_dropped(&mut self, sheet: &Sheet) {
+        if self.dropped > 0 {
+            self.dropped_in_all = self.dropped_in_all.saturating_add(self.dropped);
+            sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped).into());
+        }
+    }
+
+    /// What was counted of it.
+    pub(crate) fn figures(&self) -> SessionFigures {
+        let Stats { messages_received, bytes_received, messages_sent, bytes_sent } = self.drive.link().stats();
+        SessionFigures {
+            messages_received,
+            bytes_received,
+            messages_sent,
+            bytes_sent,
+            messages_dropped: self.dropped_in_all.saturating_add(self.dropped).into(),
+            messages_limited: self.limited_in_all.saturating_add(self.limited).into(),
+            messages_denied: self.relaying.as_ref().map_or(0, |relaying| relaying.denied()),
+            queued_bytes: self.session.queued(),
+            subscriptions: self.subscriptions.len(),
+            open: self.session.opened().elapsed(),
+        }
     }
 
     /// That messages were dropped, for the log.
@@ -176,29 +218,38 @@ impl Live {
     }
 
     /// Reads what is there, as far as this is its turn. `roomy`: events have room.
-    pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, config: &Config) -> Turn {
+    pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, common: &Common) -> Turn {
         if self.is_told() && !roomy {
             return Turn::Held;
         }
-        self.read_on(batch, config)
+        self.read_on(batch, common)
     }
 
     /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
     /// same, and then the answer. So much, and no more: else whoever is closed could fill the memory.
-    pub(crate) fn read_late(&mut self, batch: &mut Batch, config: &Config) -> Turn {
+    pub(crate) fn read_late(&mut self, batch: &mut Batch, common: &Common) -> Turn {
         let before = self.drive.link().stats().bytes_received;
         if !self.is_ending() || self.late >= LATE {
             return Turn::Held;
         }
-        let turn = self.read_on(batch, config);
+        let turn = self.read_on(batch, common);
         self.late += self.drive.link().stats().bytes_received.saturating_sub(before);
         turn
     }
 
-    fn read_on(&mut self, batch: &mut Batch, config: &Config) -> Turn {
-        let events = self.is_told();
+    fn read_on(&mut self, batch: &mut Batch, common: &Common) -> Turn {
+        let (events, echoes) = (self.is_told(), *self.role() == Role::Echo);
         if self.is_limited() {
             return Turn::Limited;
+        }
+        // One that only listens is read whoever is behind.
+        if let (Role::Relay(Relay { send: true, .. }), Some(relaying)) =
+            (&self.session.route().role, &mut self.relaying)
+        {
+            relaying.look(common);
+        }
+        if let Some(roomless) = self.roomless() {
+            return roomless;
         }
         if self.paused && !self.is_ending() {
             return Turn::Stopped;
@@ -208,17 +259,20 @@ impl Live {
             if !self.drive.peer.has_input() {
                 drained = self.drive.read_edge(self.read_closed);
             }
-            self.take_events(batch, config);
+            self.take_events(batch, common);
             if self.write(Instant::now) == Progress::Over {
                 return Turn::Over;
             }
             if self.is_limited() {
                 return Turn::Limited;
             }
+            if let Some(roomless) = self.roomless() {
+                return roomless;
+            }
             if events && batch.is_full() {
                 return Turn::Again;
             }
-            if !events && self.drive.link().queued() >= AT_ONCE {
+            if echoes && self.drive.link().queued() >= AT_ONCE {
                 return Turn::Idle; // it reads on when the client has: see `write_ready`
             }
             if drained && !self.drive.peer.has_input() {
@@ -228,12 +282,24 @@ impl Live {
         Turn::Again
     }
 
-    fn take_events(&mut self, batch: &mut Batch, config: &Config) {
-        let mut flooded = false;
+    /// Of a relay's that is to be read once there is room: what its turn has come to.
+    fn roomless(&self) -> Option<Turn> {
+        let relaying = self.relaying.as_ref().filter(|relaying| relaying.waits() && !self.is_ending())?;
+        Some(Turn::Roomless { moved: relaying.has_moved() })
+    }
+
+    /// Whether it was not read for want of room.
+    pub(crate) fn take_roomless(&mut self) -> bool {
+        self.relaying.as_mut().is_some_and(|relaying| relaying.take_waits())
+    }
+
+    fn take_events(&mut self, batch: &mut Batch, common: &Common) {
+        let (mut flooded, mut intrudes) = (false, false);
         loop {
-            let full = match self.role {
+            let full = match self.role() {
                 Role::Echo => self.drive.link().queued() >= AT_ONCE,
                 Role::Events => batch.is_full(),
+                Role::Relay(_) => intrudes || self.roomless().is_some(),
             };
             if full || self.is_limited() {
                 break;
@@ -252,7 +318,14 @@ impl Live {
                     continue;
                 }
             }
-            match (&self.role, payload) {
+            match (&self.session.route().role, payload) {
+                (Role::Relay(relay), payload) => {
+                    if let Some(relaying) = &mut self.relaying
+                        && self.session.is_open()
+                    {
+                        intrudes |= !relaying.pass(&self.session, relay, kind, payload.as_slice(), common);
+                    }
+                }
                 (Role::Echo, payload) => {
                     let _ = sender.send_message(kind, payload.as_slice(), None); // refused only while closing
                 }
@@ -262,7 +335,10 @@ impl Live {
         }
         if flooded {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
-            self.close(CloseCode::POLICY_VIOLATION, "too many messages".into(), config);
+            self.close(CloseCode::POLICY_VIOLATION, "too many messages".into(), &common.config);
+        }
+        if intrudes {
+            self.close(CloseCode::POLICY_VIOLATION, "nothing may be sent here".into(), &common.config);
         }
     }
 
@@ -285,7 +361,7 @@ impl Live {
 
     /// Whether reading stopped because the client does not read what it is answered.
     pub(crate) fn waits_to_answer(&self) -> bool {
-        self.role == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
+        *self.role() == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
     }
 
     /// Adds a message: what the session is to send is to be written before the turn is over.
@@ -303,11 +379,12 @@ impl Live {
                 return;
             }
         }
-        match self.outbox.push(message.clone(), self.drive.link().queued(), config.outbox_limit, config.policy) {
-            Pushed::Kept { dropped } => self.dropped += dropped as u64,
-            Pushed::Dropped => self.dropped += 1,
+        let route = self.session.route();
+        match self.outbox.push(message.clone(), self.drive.link().queued(), route.outbox_limit, route.policy) {
+            Pushed::Kept { dropped } => self.dropped = self.dropped.saturating_add(count(dropped)),
+            Pushed::Dropped => self.dropped = self.dropped.saturating_add(1),
             Pushed::Overflow => {
-                self.dropped += 1 + self.outbox.clear() as u64;
+                self.dropped = self.dropped.saturating_add(count(1 + self.outbox.clear()));
                 self.session.set_closed();
                 // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
                 let by = Instant::now().checked_add(config.close_timeout);
@@ -418,7 +495,8 @@ impl Live {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
             self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
         }
-        let reading = if held || self.stopped || self.is_limited() { Reading::Paused } else { Reading::Going };
+        let waits = self.stopped || self.is_limited() || self.roomless().is_some();
+        let reading = if held || waits { Reading::Paused } else { Reading::Going };
         let _ = self.drive.handle_deadline(now, reading);
     }
 
@@ -435,4 +513,9 @@ impl Live {
         };
         Ended { code, reason, failure: link.failure().map(ToString::to_string) }
     }
+}
+
+/// So many as are counted of one session.
+fn count(messages: usize) -> u32 {
+    u32::try_from(messages).unwrap_or(u32::MAX)
 }

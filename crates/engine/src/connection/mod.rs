@@ -3,9 +3,10 @@
 
 mod live;
 mod opening;
+mod relaying;
 
 pub(crate) use self::live::Live;
-pub(crate) use self::opening::{Opened, Opening};
+pub(crate) use self::opening::{Accepted, Opened, Opening};
 
 /// What a turn of a session has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,11 @@ pub(crate) enum Turn {
     Limited,
     /// The same, once whoever handles its messages wants more.
     Stopped,
+    /// The same, once those who get what it publishes have room. `moved`: some of it has gone on before.
+    Roomless {
+        /// Whether it had a turn.
+        moved: bool,
+    },
     /// It is over.
     Over,
 }

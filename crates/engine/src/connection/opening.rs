@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use wirespeed_driver::opening::pending::Origin;
 use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
-use wirespeed_driver::protocol::handshake::{self, Response, ServerConfig};
+use wirespeed_driver::protocol::handshake::{self, HeaderList, Request, Response, ServerConfig, ServerHandshake};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{Keepalive, Peer, buffers};
@@ -17,7 +18,11 @@ use crate::config::{Admission, Config, Role};
 use crate::http;
 use crate::identify::{identify, refusal};
 use crate::reasons::Reason;
-use crate::session::{About, User};
+use crate::relay::Relay;
+use crate::routes::Route;
+use crate::session::About;
+use crate::topics::Topic;
+use crate::who::User;
 use crate::worker::Common;
 
 /// What an opening has come to.
@@ -27,7 +32,18 @@ pub(crate) enum Opened {
     /// There will be no session.
     Over,
     /// There is one.
-    Session(Box<Peer<Vec<u8>>>, Box<About>, Role, Permit),
+    Session(Box<Accepted>),
+}
+
+/// What a session begins with.
+pub(crate) struct Accepted {
+    pub(crate) peer: Peer<Vec<u8>>,
+    pub(crate) route: Arc<Route>,
+    pub(crate) about: About,
+    pub(crate) user: Option<User>,
+    /// Of a relay.
+    pub(crate) topic: Option<Topic>,
+    pub(crate) permit: Permit,
 }
 
 /// A client that has no session yet.
@@ -232,16 +248,20 @@ impl Opening {
             self.remote = config.proxies.client(self.remote, &request.headers);
             self.turned = common.admission.count(admission::origin(self.remote)).err();
         }
-        let (reason, refusal) = match Self::judge(server, self.remote, self.turned, common) {
-            Ok(Judged { response, role, subprotocol, user, permit }) => {
+        let found = server.handshake().request().map_or(Found::Nothing, |request| find(request, common));
+        if let Found::Route(route) = &found {
+            server.set_deflate(route.compression);
+        }
+        let (reason, refusal) = match Self::judge(server, found, self.remote, self.turned, common) {
+            Ok(Judged { response, route, subprotocol, user, topic, permit }) => {
                 let now = Instant::now();
                 let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
-                let (mut peer, handshake) = self.server.take()?.finish(config.limits, keepalive)?;
+                let (mut peer, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
                 peer.link.send_head(&response.to_bytes());
                 let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
                 let subprotocol = subprotocol.map(String::into_boxed_str);
-                let about = About { remote: self.remote, request, subprotocol, user };
-                return Some(Opened::Session(Box::new(peer), Box::new(about), role, permit));
+                let about = About { remote: self.remote, request, subprotocol };
+                return Some(Opened::Session(Box::new(Accepted { peer, route, about, user, topic, permit })));
             }
             Err(refused) => refused,
         };
@@ -252,6 +272,7 @@ impl Opening {
 
     fn judge(
         server: &Server,
+        found: Found,
         remote: Option<SocketAddr>,
         turned: Option<Turned>,
         common: &Common,
@@ -271,7 +292,21 @@ impl Opening {
         }
         // Before its token is verified, which costs more than to count.
         let mut permit = common.admission.admit(admission::origin(remote)).map_err(refused)?;
-        let user = match &config.auth {
+        let text = |status, text: &str| {
+            let response = reject(handshake, status, text);
+            (Reason::of_status(status), response)
+        };
+        let auth = match &found {
+            Found::Nothing => return Err(text(404, "There is no WebSocket at this path.\n")),
+            Found::Ask => &config.auth,
+            Found::Route(route) => {
+                if !route.origins.admit(&request.headers) {
+                    return Err(text(403, "Pages of this origin may not connect.\n"));
+                }
+                &route.auth
+            }
+        };
+        let user = match auth {
             None => None,
             Some(auth) => {
                 let denied = |denied: Denied| (Reason::of_status(denied.status()), refusal(handshake, &denied));
@@ -280,10 +315,25 @@ impl Opening {
                 Some(user)
             }
         };
+        if let Found::Route(route) = found {
+            let topic = match &route.role {
+                Role::Relay(relay) => Some(judge_relay(relay, &route, request, user.as_ref(), config).map_err(
+                    |refused| match refused {
+                        Unfit::NoTopic => text(404, "There is no such topic.\n"),
+                        Unfit::Denied => text(403, "This topic may not be subscribed to.\n"),
+                    },
+                )?),
+                _ => None,
+            };
+            let subprotocol = route.subprotocol(&request.headers).map(ToOwned::to_owned);
+            let accepted = handshake.accept(subprotocol.as_deref(), &HeaderList::new()).map_err(failed)?;
+            return Ok(Judged { response: accepted.response, route, subprotocol, user, topic, permit });
+        }
         match (config.admit)(request, remote) {
             Admission::Accept { role, subprotocol, headers } => {
                 let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
-                Ok(Judged { response: accepted.response, role, subprotocol, user, permit })
+                let route = common.plain(role);
+                Ok(Judged { response: accepted.response, route, subprotocol, user, topic: None, permit })
             }
             Admission::Refuse { status, headers, body } => {
                 let response = handshake.reject(status, &headers, &body);
@@ -297,8 +347,54 @@ impl Opening {
 /// What a request becomes that is accepted.
 struct Judged {
     response: Response,
-    role: Role,
+    route: Arc<Route>,
     subprotocol: Option<String>,
     user: Option<User>,
+    /// Of a relay.
+    topic: Option<Topic>,
     permit: Permit,
+}
+
+/// Where a request goes.
+enum Found {
+    Route(Arc<Route>),
+    /// The application says.
+    Ask,
+    Nothing,
+}
+
+fn find(request: &Request, common: &Common) -> Found {
+    match &common.config.routes {
+        None => Found::Ask,
+        Some(routes) => routes.find(request).map_or(Found::Nothing, Found::Route),
+    }
+}
+
+/// The topic of a relay's client, if it may have what it would get.
+fn judge_relay(
+    relay: &Relay,
+    route: &Route,
+    request: &Request,
+    user: Option<&User>,
+    config: &Config,
+) -> Result<Topic, Unfit> {
+    let topic = relay.topic(route, request).ok_or(Unfit::NoTopic)?;
+    let may = match user {
+        Some(user) => user.rights.subscribe.may(topic.as_str()),
+        None => config.acl.unsaid.may(topic.as_str()),
+    };
+    if relay.receive && !may { Err(Unfit::Denied) } else { Ok(topic) }
+}
+
+/// Why somebody is no client of a relay.
+enum Unfit {
+    NoTopic,
+    Denied,
+}
+
+/// An answer in words.
+fn reject(handshake: &ServerHandshake, status: u16, text: &str) -> Response {
+    let mut headers = HeaderList::new();
+    let _ = headers.push("Content-Type", "text/plain; charset=utf-8"); // valid
+    handshake.reject(status, &headers, text.as_bytes()).unwrap_or_else(|error| handshake.reject_error(&error))
 }

@@ -35,6 +35,8 @@ pub struct WorkerFigures {
     pub panics: u64,
     /// Messages dropped, because a client sends too many.
     pub limited: u64,
+    /// Messages dropped, because a client of a relay may not publish.
+    pub denied: u64,
     /// Times that a client was not read from for a while, because it sends too much.
     pub delayed: u64,
     /// How long turns take: so long whoever comes in meanwhile waits at most.
@@ -68,6 +70,7 @@ impl WorkerFigures {
             (&mut self.mailbox_bytes, other.mailbox_bytes),
             (&mut self.panics, other.panics),
             (&mut self.limited, other.limited),
+            (&mut self.denied, other.denied),
             (&mut self.delayed, other.delayed),
         ];
         for (sum, more) in pairs {

@@ -32,6 +32,8 @@ pub(crate) struct Sheet {
     pub(crate) panics: Count,
     /// Messages dropped, because a client sends too many.
     pub(crate) limited: Count,
+    /// Messages dropped, because a client of a relay may not publish.
+    pub(crate) denied: Count,
     /// Times that a client was not read from for a while, because it sends too much.
     pub(crate) delayed: Count,
     /// How long its turns take: so long whoever comes in meanwhile waits at most.
@@ -92,6 +94,7 @@ impl Sheet {
             failures: Default::default(),
             panics: Count::default(),
             limited: Count::default(),
+            denied: Count::default(),
             delayed: Count::default(),
             lag: Histogram::default(),
             latency: Histogram::default(),
@@ -179,6 +182,7 @@ impl Sheet {
             failures: std::array::from_fn(|reason| self.failures[reason].value()),
             panics: self.panics.value(),
             limited: self.limited.value(),
+            denied: self.denied.value(),
             delayed: self.delayed.value(),
             lag: self.lag.read(),
             latency: self.latency.read(),

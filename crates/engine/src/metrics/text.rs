@@ -60,6 +60,12 @@ impl Collector for Page {
         })?;
         self.counter(
             encoder,
+            "messages_denied",
+            "Messages of relays dropped because their clients may not publish",
+            |w| w.denied,
+        )?;
+        self.counter(
+            encoder,
             "reads_delayed",
             "Times that a client was not read from because it sends too much",
             |w| w.delayed,

@@ -4,8 +4,6 @@
 //! Neither the token nor a query, header field or message of a client is shown or logged. Called by
 //! [`crate::http`].
 
-mod roster;
-
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -13,7 +11,6 @@ use serde_json::{Value, json};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::protocol::handshake::Request;
 
-pub(crate) use self::roster::Roster;
 use crate::http::{Answer, bearer};
 use crate::locks::lock;
 use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
@@ -167,8 +164,8 @@ fn topics(common: &Common, now: Instant) -> Value {
     value
 }
 
-fn user(session: &Session) -> Option<&str> {
-    session.identity().map(|identity| identity.user.as_str())
+fn user(session: &Session) -> Option<String> {
+    session.identity().map(|identity| identity.user.clone())
 }
 
 fn brief(session: &Session) -> Value {
@@ -193,12 +190,11 @@ fn sessions(request: &Request, common: &Common) -> Value {
             || user(session).is_some_and(|user| user.contains(&*wanted))
             || session.remote_address().is_some_and(|remote| remote.to_string().contains(&*wanted))
     };
-    let found = common.roster.as_ref().map(|roster| roster.find(SESSIONS, fits)).unwrap_or_default();
-    found.iter().map(brief).collect()
+    common.roster.find(SESSIONS, fits).iter().map(brief).collect()
 }
 
 fn found(id: &str, common: &Common, then: impl FnOnce(&Session) -> Answer) -> Answer {
-    let session = id.parse().ok().and_then(|id| common.roster.as_ref()?.session(id));
+    let session = id.parse().ok().and_then(|id| common.roster.session(id));
     session.as_ref().map_or_else(|| Answer::text(404, "There is no such session.\n"), then)
 }
 

@@ -1,5 +1,6 @@
 //! What others want: taken out of the mailbox, and done.
 
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::CloseCode;
@@ -7,6 +8,7 @@ use wirespeed_driver::protocol::CloseCode;
 use super::{CONGESTION_PAUSE, Key, Worker};
 use crate::connection::{Client, Live};
 use crate::outbox::Pending;
+use crate::session::SessionFigures;
 use crate::topics::{Pattern, Topic};
 
 /// Messages that are given to sessions before they are written: so many that a write has many, and few enough
@@ -32,6 +34,10 @@ pub(crate) enum Command {
     Unsubscribe(Key, Pattern),
     /// It is read no more, or again.
     Reading(Key, bool),
+    /// It has another token.
+    Refreshed(Key),
+    /// What was counted of it.
+    Figures(Key, SyncSender<SessionFigures>),
     /// The closing handshake, after what was sent before.
     Close(Key, CloseCode, Box<str>),
     /// Nobody is accepted any more; `look`: but those who wait.
@@ -112,6 +118,12 @@ impl Worker {
                 }
             }
             Command::Reading(key, reads) => self.set_reading(key, reads),
+            Command::Figures(key, asker) => {
+                if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+                    let _ = asker.send(live.figures()); // who has waited for long has gone
+                }
+            }
+            Command::Refreshed(key) => self.set_time(key, Instant::now()),
             Command::Close(key, code, reason) => self.close(key, code, reason),
             Command::CloseDoors { look } => self.close_doors(look),
             Command::Shed(count, code, reason) => self.shed(count, code, &reason),

@@ -9,17 +9,19 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
+use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use super::{Key, LISTENERS, Worker};
 use crate::certificate::Certificate;
 use crate::config::Role;
-use crate::connection::{Client, Live, Opened, Opening};
+use crate::connection::{Accepted, Client, Live, Opened, Opening};
 use crate::inbound::Meter;
 use crate::logs::{Cause, Level, Logs};
 use crate::reasons::Reason;
 use crate::session::Session;
+use crate::topics::Topic;
 
 /// Clients accepted in one turn, of one listener: then the others have theirs.
 const ACCEPTS: usize = 64;
@@ -36,6 +38,14 @@ fn renew(certificate: &Certificate, logs: &Logs) {
         Some(Err(error)) => logs.note_as(Cause::Certificate, Level::Error, now, || {
             format!("the certificate has changed, and cannot be used: {error}; the one before stays")
         }),
+    }
+}
+
+/// Has a client of a relay get what is published on its topic. False: it may not subscribe to so much.
+fn subscribe(session: &Session, topic: Option<&Topic>) -> bool {
+    match (&session.route().role, topic) {
+        (Role::Relay(relay), Some(topic)) if relay.receive => session.subscribe(&topic.clone().into()).is_ok(),
+        _ => true,
     }
 }
 
@@ -205,22 +215,26 @@ impl Worker {
                 }
             }
             Opened::Over => self.remove(key),
-            Opened::Session(peer, about, role, permit) => {
+            Opened::Session(accepted) => {
+                let Accepted { peer, route, about, user, topic, permit } = *accepted;
                 let read_closed = opening.is_read_closed();
                 let Some(socket) = opening.take_socket() else { return self.remove(key) };
                 self.pending.remove(key);
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-                let session = Session::new(id, key, Arc::clone(&self.home), *about, common.config.outbox_limit);
-                if role == Role::Events {
+                let session = Session::new(id, key, Arc::clone(&self.home), Arc::clone(&route), about, user);
+                if route.role == Role::Events {
                     self.batch.connected(&session);
                 }
                 self.sheet.opened.add(1);
                 self.sheet.sessions.add(1);
-                if let Some(roster) = &common.roster {
-                    roster.add(self.home.worker.index(), &session);
+                common.roster.add(self.home.worker.index(), &session);
+                let meter = Meter::new(&route.inbound, Instant::now());
+                let subscribed = subscribe(&session, topic.as_ref());
+                let mut live = Live::new(session, topic, peer, socket, common.config.close_timeout, permit, meter);
+                if !subscribed {
+                    // RFC 6455 7.4.1, 1008: "a message that violates its policy".
+                    live.close(CloseCode::POLICY_VIOLATION, "too many subscriptions".into(), &common.config);
                 }
-                let meter = Meter::new(&common.config.inbound, Instant::now());
-                let mut live = Live::new(session, role, *peer, socket, common.config.close_timeout, permit, meter);
                 if read_closed {
                     live.note_read_closed();
                 }

@@ -4,6 +4,7 @@ mod commands;
 mod crowd;
 mod doors;
 mod moving;
+mod roomless;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -21,7 +22,7 @@ use wirespeed_driver::opening::pending::Pending;
 use crate::admission::Admission;
 use crate::broker::Slot;
 use crate::certificate::Certificate;
-use crate::config::{Config, Place};
+use crate::config::{Config, Place, Role};
 use crate::congestion::Congestion;
 use crate::connection::Client;
 use crate::events::{Batch, Events};
@@ -30,15 +31,18 @@ use crate::locks::lock;
 use crate::logs::{Cause, Logs};
 use crate::mailbox::{Mailbox, Wake};
 use crate::metrics::{Figures, Sheet, WorkerFigures};
-use crate::page::{self, Roster};
+use crate::page;
 use crate::reasons::Reason;
 use crate::room::Room;
+use crate::roster::Roster;
+use crate::routes::Route;
 use crate::session::Home;
 use crate::slab::Slab;
 use crate::topics::{Index, Registry, Topic, WorkerId};
 use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
+use self::roomless::Roomless;
 pub(crate) use crate::slab::Key;
 
 /// Tokens of listeners; those of clients follow.
@@ -75,17 +79,28 @@ pub(crate) struct Common {
     pub(crate) logs: Arc<Logs>,
     /// Messages that the application did not understand.
     pub(crate) invalid: AtomicU64,
-    /// For the page: who is there, if there is one, and what it has asked for.
-    pub(crate) roster: Option<Roster>,
+    /// Who is there.
+    pub(crate) roster: Roster,
+    /// For the page: what it has asked for.
     pub(crate) page: page::Kept,
     pub(crate) start: Instant,
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
     /// What connects it with other engines.
     pub(crate) broker: Slot,
+    /// Of sessions that [`Config::admit`] has let in.
+    pub(crate) plain: [Arc<Route>; 2],
 }
 
 impl Common {
+    /// The settings of the engine, for a session with this role.
+    pub(crate) fn plain(&self, role: Role) -> Arc<Route> {
+        match self.plain.iter().find(|route| route.role == role) {
+            Some(route) => Arc::clone(route),
+            None => Arc::new(Route::new(role, &self.config)),
+        }
+    }
+
     /// What has been counted, of each worker.
     pub(crate) fn figures(&self) -> Figures {
         let (events_waiting, event_bytes_waiting) = self.events.waiting();
@@ -99,6 +114,11 @@ impl Common {
             event_bytes_waiting,
             messages_invalid: self.invalid.load(Ordering::Relaxed),
         }
+    }
+
+    fn least_outbox(&self) -> usize {
+        let config = &self.config;
+        config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
     }
 
     pub(crate) fn take_listeners(&self) {
@@ -148,6 +168,8 @@ pub(crate) struct Worker {
     held: Vec<Key>,
     /// Those of them that are being ended, and are read all the same.
     late: Vec<Key>,
+    /// Those whose topics have no room.
+    roomless: Roomless,
     /// Those that have something to write.
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
@@ -191,12 +213,12 @@ pub(crate) fn prepare(
     });
     let mailbox = Arc::new(Mailbox::new(
         // What is under way when a session is found to be behind must find room in its outbox.
-        common.config.mailbox_limit.min(common.config.outbox_limit / 8).max(1),
+        common.config.mailbox_limit.min(common.least_outbox() / 8).max(1),
         common.config.mailbox_limit,
         Arc::clone(&wake),
         Arc::clone(&room),
     ));
-    let (pending, unsaid) = (common.pending, common.config.acl.unsaid);
+    let (pending, acl) = (common.pending, common.config.acl.clone());
     for (index, door) in doors.iter().enumerate() {
         if let Some(listener) = &door.listener {
             poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE)?;
@@ -210,7 +232,7 @@ pub(crate) fn prepare(
             process: entropy::forks(),
             room,
             congestion: Congestion::default(),
-            unsaid,
+            acl,
         }),
         common,
         sheet,
@@ -227,6 +249,7 @@ pub(crate) fn prepare(
         again: VecDeque::new(),
         held: Vec::new(),
         late: Vec::new(),
+        roomless: Roomless::default(),
         dirty: Vec::new(),
         delivered: 0,
         congested: HashSet::new(),
@@ -288,6 +311,7 @@ impl Worker {
         self.again.clear();
         self.held.clear();
         self.late.clear();
+        self.roomless = Roomless::default();
         self.dirty.clear();
         let now = Instant::now();
         for key in self.clients.keys() {
@@ -321,6 +345,7 @@ impl Worker {
             let accepts = self.has_guests();
             let idle = self.again.is_empty()
                 && self.late.is_empty()
+                && !self.roomless.is_told()
                 && !accepts
                 && self.dirty.is_empty()
                 && self.commands.is_empty();
@@ -334,6 +359,7 @@ impl Worker {
             let began = Instant::now();
             self.sheet.begin_turn(began);
             self.look_for_room();
+            self.roomless.take_told(&mut self.again);
             for event in &ready {
                 match event.token() {
                     WAKER => {}
@@ -446,7 +472,8 @@ impl Worker {
 
     /// It is over: all who are left are ended, and told of.
     fn end(&mut self) {
-        drop(self.mailbox.close());
+        // Whoever has asked something there is answered, in the end, by what is known of a session that is over.
+        let left = self.mailbox.close();
         for key in self.clients.keys() {
             match self.clients.get_mut(key) {
                 Some(Client::Live(live)) => live.abort(),
@@ -455,6 +482,7 @@ impl Worker {
             }
             self.remove(key);
         }
+        drop(left);
         self.hand_on();
         self.sheet.ended.store(true, Ordering::Release);
         if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -49,7 +49,7 @@ impl Worker {
     pub(super) fn read_late(&mut self, key: Key) {
         self.current = Some(key);
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
-        let turn = live.read_late(&mut self.batch, &self.common.config);
+        let turn = live.read_late(&mut self.batch, &self.common);
         self.settle(key);
         match turn {
             Turn::Over => self.remove(key),
@@ -65,7 +65,7 @@ impl Worker {
     /// that is ending, whoever began that, gets nothing more that is published, and is not counted for it.
     fn settle(&mut self, key: Key) {
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
-        live.account(&self.sheet, &self.common.config);
+        live.account(&self.sheet);
         if live.recount() {
             self.home.room.tell();
         }
@@ -83,8 +83,8 @@ impl Worker {
             Some(Client::Live(live)) => live,
         };
         live.unread = false;
-        let turn = live.read(&mut self.batch, self.roomy, &self.common.config);
-        if matches!(turn, Turn::Idle | Turn::Held | Turn::Limited | Turn::Stopped) {
+        let turn = live.read(&mut self.batch, self.roomy, &self.common);
+        if matches!(turn, Turn::Idle | Turn::Held | Turn::Limited | Turn::Stopped | Turn::Roomless { .. }) {
             live.release_input();
         }
         self.settle(key);
@@ -110,6 +110,10 @@ impl Worker {
             }
             // Until somebody says so, or it ends.
             Turn::Stopped => (live.unread, live.stopped) = (true, true),
+            Turn::Roomless { moved } => {
+                live.unread = true;
+                self.roomless.add(key, moved, &self.home.room, &self.wake);
+            }
             Turn::Over => self.remove(key),
         }
         if self.batch.is_full() {
@@ -141,7 +145,7 @@ impl Worker {
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return false };
         // Whatever began to end it has marked it to be written.
         if live.is_ending() {
-            if std::mem::take(&mut live.stopped) {
+            if live.take_roomless() || std::mem::take(&mut live.stopped) {
                 self.again.push_back(key); // for the client's close frame
             }
             self.set_time(key, Instant::now());
@@ -171,12 +175,11 @@ impl Worker {
                 }
             }
             Some(Client::Live(mut live)) => {
-                live.forget_account(&self.sheet, &self.common.config);
                 live.session.set_closed();
+                live.session.set_figures(live.figures());
+                live.forget_account(&self.sheet);
                 self.forget_topics(key, live.session.id(), &live.subscriptions);
-                if let Some(roster) = &self.common.roster {
-                    roster.remove(self.home.worker.index(), live.session.id());
-                }
+                self.common.roster.remove(self.home.worker.index(), live.session.id());
                 self.sheet.sessions.subtract(1);
                 if live.is_told() {
                     self.batch.disconnected(&live.session, live.ended());

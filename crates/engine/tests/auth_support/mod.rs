@@ -136,6 +136,10 @@ pub fn hs256(claims: &Value) -> String {
     signed(Algorithm::HS256, &EncodingKey::from_secret(SECRET), claims)
 }
 
+pub fn hs256_with(secret: &[u8], claims: &Value) -> String {
+    signed(Algorithm::HS256, &EncodingKey::from_secret(secret), claims)
+}
+
 pub fn claims() -> Value {
     json!({"sub": "alice", "exp": NOW + 60})
 }

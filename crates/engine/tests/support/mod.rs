@@ -62,10 +62,18 @@ impl Client {
         let head = String::from_utf8(head).unwrap();
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
         let deflate = Self::negotiated(&head);
+        Self { stream, peer: Self::peer_with(deflate), status, head }
+    }
+
+    /// A client's end, with nothing sent or received.
+    pub fn peer() -> Peer {
+        Self::peer_with(None)
+    }
+
+    fn peer_with(deflate: Option<Params>) -> Peer {
         let limits = Limits { message_size: None, ..Limits::default() };
         let connection = Connection::new(Wire { limits, deflate, ..Wire::new(Side::Client) });
-        let peer = Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()));
-        Self { stream, peer, status, head }
+        Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
     }
 
     fn negotiated(head: &str) -> Option<Params> {

@@ -188,6 +188,12 @@ impl ServerHandshake {
         supported.find(|name| self.offered_subprotocols().any(|offered| offered == *name)).map(String::as_str)
     }
 
+    /// Chooses how permessage-deflate is accepted, instead of what the configuration says: once the request is known,
+    /// and before it is granted.
+    pub fn set_deflate(&mut self, deflate: Option<negotiate::Config>) {
+        self.config.deflate = deflate;
+    }
+
     /// How messages will be compressed if the request is granted; `None`: they will not, or the request
     /// offers what breaks the rules.
     #[must_use]

@@ -13,8 +13,6 @@ use super::arguments::count;
 #[pyclass(frozen, name = "JWT", module = "wirespeed.engine")]
 pub(crate) struct PyJwt {
     pub(crate) jwt: Arc<Jwt>,
-    /// It looks for tokens among the subprotocols.
-    pub(crate) subprotocol: bool,
 }
 
 /// A secret, or a public key as PEM.
@@ -90,7 +88,6 @@ impl PyJwt {
         if let Some(required) = required {
             options.required = required;
         }
-        let has_subprotocol = subprotocol.is_some();
         options.sources = [
             cookie.map(Source::Cookie),
             header.then_some(Source::Bearer),
@@ -106,7 +103,7 @@ impl PyJwt {
             ));
         }
         let jwt = Jwt::new(options).map_err(|failed| error(&failed))?;
-        Ok(Self { jwt: Arc::new(jwt), subprotocol: has_subprotocol })
+        Ok(Self { jwt: Arc::new(jwt) })
     }
 
     // Neither keys nor where they are.

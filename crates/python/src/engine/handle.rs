@@ -14,8 +14,7 @@ use wirespeed_driver::protocol::{CloseCode, Limits};
 use wirespeed_engine::auth::acl::AclOptions;
 use wirespeed_engine::broker::Took;
 use wirespeed_engine::events::Batch;
-use wirespeed_engine::outbox::Policy;
-use wirespeed_engine::{Config, Engine, Listen, Origins, Place, Role, Routes, Session};
+use wirespeed_engine::{Config, Engine, Listen, Place, Role, Route, Routes, Session};
 
 use super::arguments::{deadline, seconds};
 use super::auth::PyJwt;
@@ -23,8 +22,10 @@ use super::batch::{Codec, Codecs, Part, PyBatch};
 use super::bell::{EventsBell, RoomBell};
 use super::broker;
 use super::limits::PyLimits;
+use super::many;
 use super::operations::{self, NativeDraining, NativeLogs};
 use super::room;
+use super::routes;
 use super::session::{PySession, forked, refused, with_message};
 use crate::errors;
 use crate::tls::ServerTLS;
@@ -109,29 +110,15 @@ impl NativeEngine {
         if let Some((name, _)) = least.iter().find(|(_, limit)| *limit == 0) {
             return Err(PyValueError::new_err(format!("{name} must be 1 or more: nothing would ever have room")));
         }
-        let policy = match policy {
-            "disconnect" => Policy::Disconnect,
-            "drop_oldest" => Policy::DropOldest,
-            "drop_newest" => Policy::DropNewest,
-            "conflate" => Policy::Conflate,
-            other => {
-                return Err(PyValueError::new_err(format!(
-                    "policy must be \"disconnect\", \"drop_oldest\", \"drop_newest\" or \"conflate\", not {other:?}"
-                )));
-            }
-        };
-        if subprotocols.is_empty() && auth.as_ref().is_some_and(|auth| auth.subprotocol) {
-            // RFC 6455 4.1 lets a client go on without one; the WebSockets standard of browsers does not.
-            return Err(PyValueError::new_err(
-                "subprotocols: browsers that send a token as a subprotocol fail the connection if none is chosen; \
-                 offer one beside it",
-            ));
-        }
+        let policy = routes::policy(policy)?;
+        routes::check_subprotocols(&subprotocols, auth.as_ref().is_some_and(|auth| auth.jwt.looks_at_subprotocols()))?;
         let config = Config {
             listen,
             auth: auth.map(|auth| Arc::clone(&auth.jwt)),
             workers,
             limits: Limits { message_size: max_size, fragments: max_fragments, ..Limits::default() },
+            origins: routes::origins(origins),
+            subprotocols,
             compression: compression.then(negotiate::Config::server),
             open_timeout: seconds("open_timeout", Some(open_timeout))?.unwrap_or_default(),
             ping_interval: seconds("ping_interval", ping_interval)?,
@@ -149,13 +136,8 @@ impl NativeEngine {
             acl: AclOptions { unsaid: limits.unsaid, ..AclOptions::default() },
             ..Config::default()
         };
-        let origins = match origins {
-            None => Origins::Same,
-            Some(listed) if listed.iter().any(|origin| origin == "*") => Origins::Any,
-            Some(listed) => Origins::Listed(listed),
-        };
         *locked(&self.config) = config;
-        *locked(&self.routes) = Routes::new(origins, subprotocols);
+        *locked(&self.routes) = Routes::new();
         Ok(())
     }
 
@@ -183,13 +165,22 @@ impl NativeEngine {
             .collect())
     }
 
-    /// Adds a path: `role` is `"events"` or `"echo"`.
-    fn _route(&self, path: &str, role: &str) -> PyResult<()> {
+    /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's. Without
+    /// any, sessions do not know it as theirs.
+    #[pyo3(signature = (path, role, settings, tag))]
+    fn _route(&self, path: &str, role: &str, settings: Option<&Bound<'_, PyDict>>, tag: u32) -> PyResult<()> {
         if locked(&self.engine).is_some() {
             return Err(PyRuntimeError::new_err("the engine has started: add its paths before"));
         }
-        let role = if role == "echo" { Role::Echo } else { Role::Events };
-        locked(&self.routes).add(path, role).map_err(PyValueError::new_err)
+        let config = locked(&self.config).clone();
+        let added = match settings {
+            None => locked(&self.routes).add_unnamed(path, Route::new(Role::Events, &config)),
+            Some(settings) => {
+                let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
+                locked(&self.routes).add(path, route)
+            }
+        };
+        added.map_err(PyValueError::new_err)
     }
 
     /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
@@ -204,7 +195,7 @@ impl NativeEngine {
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         let routes = locked(&self.routes).clone();
         let mut config = locked(&self.config).clone();
-        config.admit = Arc::new(move |request, remote| routes.admit(request, remote));
+        config.routes = Some(Arc::new(routes));
         // Who asks meanwhile waits with the interpreter, which must not be wanted here before the lock is free.
         let started = py.detach(|| {
             let mut engine = locked(&self.engine);
@@ -298,6 +289,26 @@ impl NativeEngine {
         })?
         .map_err(|refusal| refused(message.py(), refusal))?;
         broker::published(message.py(), published.count, published.took == Took::Yes)
+    }
+
+    /// Publishes what an iterable yields.
+    #[pyo3(signature = (items, *, text = None))]
+    fn publish_many(&self, items: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<Py<PyAny>> {
+        many::publish(&*self.running()?, items, text)
+    }
+
+    /// The sessions that are open.
+    #[getter]
+    fn sessions(&self, py: Python<'_>) -> PyResult<Vec<Py<PySession>>> {
+        let engine = self.running()?;
+        let sessions = py.detach(|| engine.sessions());
+        sessions.iter().map(|session| self.known(py, &engine, session)).collect()
+    }
+
+    /// The one with this number; `None`: it is not open.
+    fn session(&self, py: Python<'_>, number: u64) -> PyResult<Option<Py<PySession>>> {
+        let engine = self.running()?;
+        engine.session(number).map(|session| self.known(py, &engine, &session)).transpose()
     }
 
     /// How many sessions subscribe to a topic.
@@ -449,6 +460,15 @@ impl NativeEngine {
         }
         let codecs = Arc::clone(&*locked(&self.codecs));
         Ok(PyBatch::new(parts, codecs, engine))
+    }
+
+    /// The object of a session that somebody has looked for.
+    fn known(&self, py: Python<'_>, engine: &Arc<Engine>, session: &Session) -> PyResult<Py<PySession>> {
+        if session.route().role == Role::Events {
+            return self.object(py, engine, session);
+        }
+        // Its end is not told: nothing is to be kept of it.
+        Py::new(py, PySession { session: session.clone(), engine: Arc::downgrade(engine) })
     }
 
     /// The object of a session: the same for as long as the session is open.

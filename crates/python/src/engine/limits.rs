@@ -25,7 +25,12 @@ fn count(name: &str, value: Option<usize>) -> PyResult<usize> {
     }
 }
 
-fn rate(name: &str, per_second: Option<f64>, burst_name: &str, burst: Option<f64>) -> PyResult<Option<Rate>> {
+pub(super) fn rate(
+    name: &str,
+    per_second: Option<f64>,
+    burst_name: &str,
+    burst: Option<f64>,
+) -> PyResult<Option<Rate>> {
     let Some(per_second) = per_second else {
         return match burst {
             None => Ok(None),
@@ -38,6 +43,17 @@ fn rate(name: &str, per_second: Option<f64>, burst_name: &str, burst: Option<f64
     match Rate::new(per_second, burst) {
         Some(rate) => Ok(Some(rate)),
         None => Err(PyValueError::new_err(format!("{name} must be a number above 0"))),
+    }
+}
+
+pub(super) fn rate_policy(name: &str) -> PyResult<RatePolicy> {
+    match name {
+        "delay" => Ok(RatePolicy::Delay),
+        "drop" => Ok(RatePolicy::Drop),
+        "disconnect" => Ok(RatePolicy::Disconnect),
+        other => Err(PyValueError::new_err(format!(
+            "rate_policy must be \"delay\", \"drop\" or \"disconnect\", not {other:?}"
+        ))),
     }
 }
 
@@ -96,16 +112,7 @@ impl PyLimits {
         let inbound = Inbound {
             messages: rate("max_messages_per_second", max_messages_per_second, "message_burst", message_burst)?,
             bytes: rate("max_bytes_per_second", max_bytes_per_second, "byte_burst", byte_burst)?,
-            policy: match rate_policy {
-                "delay" => RatePolicy::Delay,
-                "drop" => RatePolicy::Drop,
-                "disconnect" => RatePolicy::Disconnect,
-                other => {
-                    return Err(PyValueError::new_err(format!(
-                        "rate_policy must be \"delay\", \"drop\" or \"disconnect\", not {other:?}"
-                    )));
-                }
-            },
+            policy: self::rate_policy(rate_policy)?,
         };
         let unsaid = match topics_by_default {
             "all" => Unsaid::All,

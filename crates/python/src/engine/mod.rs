@@ -8,6 +8,8 @@ pub(crate) mod broker;
 pub(crate) mod event;
 pub(crate) mod handle;
 pub(crate) mod limits;
+mod many;
 pub(crate) mod operations;
 pub(crate) mod room;
+mod routes;
 pub(crate) mod session;

@@ -147,6 +147,7 @@ fn set_figures(dict: &Bound<'_, PyDict>, of: &WorkerFigures) -> PyResult<()> {
         ("mailbox_bytes", of.mailbox_bytes),
         ("events", of.events),
         ("messages_limited", of.limited),
+        ("messages_denied", of.denied),
         ("reads_delayed", of.delayed),
         ("panics", of.panics),
     ] {

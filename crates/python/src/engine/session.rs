@@ -1,21 +1,30 @@
 //! One client of the engine, for Python: a handle that may be used from any thread, also after its end.
 
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyBlockingIOError, PyPermissionError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyBlockingIOError, PyPermissionError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{IntoPyDict, PyDict};
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::CloseCode;
+use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Deed, Engine, Refusal, Session};
+use wirespeed_engine::{Deed, Engine, NotRefreshed, Refusal, Session};
 
 use super::bell::RoomBell;
+use super::handle::SIGNALS;
 use super::room::{self, Sent};
 use crate::{errors, headers, source};
 
 /// "Resource temporarily unavailable", of Linux and, as `errno` has it, most others.
-const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
+pub(super) const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
+
+/// How long a session's thread may take to say what it has counted: it is stuck then.
+const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[pyclass(frozen, weakref, name = "Session", module = "wirespeed.engine")]
@@ -131,9 +140,21 @@ impl PySession {
         self.session.subprotocol()
     }
 
+    /// Its path as it was given to the engine; `None`: none was.
     #[getter]
-    fn user(&self) -> Option<&str> {
-        self.session.identity().map(|identity| identity.user.as_str())
+    fn route(&self) -> Option<&str> {
+        self.session.route().pattern()
+    }
+
+    /// The segments that it names, decoded.
+    #[getter]
+    fn params<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.session.params().into_py_dict(py)
+    }
+
+    #[getter]
+    fn user(&self) -> Option<String> {
+        self.session.identity().map(|identity| identity.user.clone())
     }
 
     #[getter]
@@ -152,6 +173,51 @@ impl PySession {
     #[getter]
     fn queued(&self) -> usize {
         self.session.queued()
+    }
+
+    /// Goes on with another token of the same user.
+    fn refresh(&self, py: Python<'_>, token: &str) -> PyResult<()> {
+        let session = self.here()?;
+        // It may read a file of keys.
+        py.detach(|| session.refresh(token)).map_err(|error| match error {
+            NotRefreshed::Closed => errors::session_closed(py),
+            NotRefreshed::NoAuth => PyRuntimeError::new_err("nobody is asked for a token where the session is"),
+            NotRefreshed::Denied(denied) => PyPermissionError::new_err(denied.to_string()),
+            NotRefreshed::OtherUser => PyPermissionError::new_err("the token is of another user than the session"),
+        })
+    }
+
+    /// What was counted of it.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.here()?;
+        let deadline = Instant::now() + STATS_TIMEOUT;
+        let figures = loop {
+            let slice = deadline.min(Instant::now() + SIGNALS);
+            match py.detach(|| session.figures(slice)) {
+                Ok(figures) => break figures,
+                Err(Refused::Closed) => return Err(errors::session_closed(py)),
+                Err(Refused::Full) if Instant::now() >= deadline => {
+                    return Err(PyTimeoutError::new_err("the thread of the session does not answer"));
+                }
+                Err(Refused::Full) => py.check_signals()?,
+            }
+        };
+        let stats = PyDict::new(py);
+        for (name, value) in [
+            ("messages_received", figures.messages_received),
+            ("bytes_received", figures.bytes_received),
+            ("messages_sent", figures.messages_sent),
+            ("bytes_sent", figures.bytes_sent),
+            ("messages_dropped", figures.messages_dropped),
+            ("messages_limited", figures.messages_limited),
+            ("messages_denied", figures.messages_denied),
+            ("queued_bytes", figures.queued_bytes as u64),
+            ("subscriptions", figures.subscriptions as u64),
+        ] {
+            stats.set_item(name, value)?;
+        }
+        stats.set_item("open_seconds", figures.open.as_secs_f64())?;
+        Ok(stats)
     }
 
     /// Sends a message, after everything that was sent to the session before.

@@ -1,4 +1,4 @@
-//! All sessions by their numbers, for whoever looks for one. Kept only where there is a page.
+//! All sessions by their numbers, for whoever looks for one.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

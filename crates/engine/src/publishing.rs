@@ -1,0 +1,125 @@
+//! From a message to the mailboxes of the workers whose sessions get it, and to the broker: for the application and
+//! for relays.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use wirespeed_driver::encoded::Encoded;
+
+use crate::broker::{self, Message, Published};
+use crate::mailbox::Refused;
+use crate::outbox::Pending;
+use crate::session::Home;
+use crate::topics::{Registry, Topic};
+use crate::worker::{Command, Common};
+
+/// How commands are put into mailboxes.
+pub(crate) struct Posting<'a> {
+    common: &'a Common,
+    homes: &'a [Arc<Home>],
+    /// Whoever puts it in has waited for room, and cannot be refused for want of it.
+    waited: bool,
+    /// Workers are woken at the end, all of them once.
+    late: bool,
+    /// Those that are to be.
+    asleep: Vec<&'a Home>,
+}
+
+impl<'a> Posting<'a> {
+    pub(crate) fn new(common: &'a Common, homes: &'a [Arc<Home>]) -> Self {
+        Self { common, homes, waited: false, late: false, asleep: Vec::new() }
+    }
+
+    /// For whoever has waited for room.
+    pub(crate) fn after_waiting(mut self) -> Self {
+        self.waited = true;
+        self
+    }
+
+    /// For several messages, soon one after the other: until this is dropped, or there is no room, nobody is woken for
+    /// what anybody puts in.
+    pub(crate) fn waking_late(mut self) -> Self {
+        self.late = true;
+        self
+    }
+
+    /// Puts a command into the mailboxes of several workers: of all, or of none, because whoever is refused comes
+    /// again. Whether there is room for more, and the audience keeps up.
+    pub(crate) fn put<H: Iterator<Item = &'a Arc<Home>>>(
+        &mut self,
+        homes: impl Fn() -> H,
+        audience: Option<&Topic>,
+        bytes: usize,
+        command: impl Fn() -> Command,
+    ) -> Result<bool, Refused> {
+        if !self.waited {
+            homes().try_for_each(|home| home.mailbox.check())?;
+        }
+        homes().try_fold(true, |room, home| {
+            self.time(home);
+            Ok(room & self.put_one(home, command(), bytes)? & !home.congestion.has(audience))
+        })
+    }
+
+    fn put_one(&mut self, home: &'a Home, command: Command, bytes: usize) -> Result<bool, Refused> {
+        if !self.late {
+            return home.mailbox.put_checked(command, bytes);
+        }
+        let (room, asleep) = home.mailbox.put_quietly(command, bytes)?;
+        if asleep {
+            self.asleep.push(home);
+        }
+        if !room {
+            self.wake();
+        }
+        Ok(room)
+    }
+
+    fn wake(&mut self) {
+        self.asleep.drain(..).for_each(|home| home.mailbox.wake());
+    }
+
+    /// Has what is put in next timed, if nothing of that worker is at present.
+    fn time(&mut self, home: &'a Home) {
+        if self.common.sheets.get(home.worker.index()).is_some_and(|sheet| sheet.begin_timing()) {
+            let _ = self.put_one(home, Command::Published(Instant::now()), 0); // its worker has ended: nothing is timed
+        }
+    }
+
+    /// Publishes a message to the sessions that subscribe to the topic, but `except`, and to other engines.
+    pub(crate) fn publish(
+        &mut self,
+        registry: &Registry,
+        topic: &Topic,
+        message: Arc<Encoded>,
+        except: Option<u64>,
+        key: Option<Arc<str>>,
+    ) -> Result<Published, Refused> {
+        let pending = Pending { message: Arc::clone(&message), key: key.clone() };
+        let all = self.homes;
+        let (count, put) = registry.publish(topic, except, |workers| {
+            let homes = || workers.iter().map(|worker| &all[worker.index()]);
+            self.put(homes, Some(topic), pending.cost(), || Command::Publish(topic.clone(), pending.clone(), except))
+        });
+        let room = put?;
+        if count == 0 && self.common.stop.load(Ordering::Acquire) {
+            return Err(Refused::Closed);
+        }
+        let (kind, payload) = (message.kind(), message.payload());
+        let took = broker::forward(&self.common.broker, topic, Message { kind, payload, key: key.as_deref() });
+        Ok(Published { count, room, took })
+    }
+}
+
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+/// Whether every worker takes more, and most of the topic's subscribers keep up, as far as they take anything at all;
+/// without a topic, most of all sessions.
+pub(crate) fn has_room(homes: &[Arc<Home>], topic: Option<&Topic>) -> Result<bool, Refused> {
+    homes.iter().try_fold(true, |room, home| Ok(home.mailbox.has_room()? && room && !home.congestion.has(topic)))
+}

@@ -1,0 +1,304 @@
+//! Topics without an application: who may be there, who gets what, and that a fast sender costs no honest reader
+//! anything.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod auth_support;
+mod support;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use auth_support::{SECRET, hs256};
+use serde_json::json;
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::driver::protocol::MessageKind;
+use wirespeed_engine::metrics::WorkerFigures;
+use wirespeed_engine::topics::Topic;
+use wirespeed_engine::{Config, Engine, Reason, Relay, Role, Route, Routes};
+
+fn engine(config: Config, paths: &[(&str, Relay)]) -> Engine {
+    let mut routes = Routes::new();
+    for (path, relay) in paths {
+        routes.add(path, Route::new(Role::Relay(relay.clone()), &config)).unwrap();
+    }
+    Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap()
+}
+
+fn feed() -> Engine {
+    engine(config(), &[("/feed/{topic}", Relay::default())])
+}
+
+fn eventually(engine: &Engine, what: &str, holds: impl Fn(&WorkerFigures) -> bool) -> WorkerFigures {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let total = engine.figures().total();
+        if holds(&total) {
+            return total;
+        }
+        assert!(Instant::now() < deadline, "{what}: {total:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn topic(name: &str) -> Topic {
+    Topic::new(name).unwrap()
+}
+
+#[test]
+fn each_gets_what_the_others_send() {
+    let engine = feed();
+    let mut clients: Vec<_> = (0..6).map(|_| Client::open(&engine, "/feed/room.1")).collect();
+    let mut elsewhere = Client::open(&engine, "/feed/room.2");
+    clients[0].send_text("hello");
+    clients[0].send(MessageKind::Binary, b"\xff\xfe");
+    clients[1].send_text("from another");
+    elsewhere.send_text("elsewhere");
+    for (number, client) in clients.iter_mut().enumerate() {
+        let mut got = Vec::new();
+        let expected = 3 - [2, 1, 0, 0, 0, 0][number];
+        for _ in 0..expected {
+            got.push(client.receive().unwrap());
+        }
+        let mut wanted = vec![
+            (MessageKind::Text, b"hello".to_vec()),
+            (MessageKind::Binary, b"\xff\xfe".to_vec()),
+            (MessageKind::Text, b"from another".to_vec()),
+        ];
+        match number {
+            0 => drop(wanted.drain(..2)),
+            1 => drop(wanted.pop()),
+            _ => {}
+        }
+        got.sort_by(|(_, one), (_, other)| one.cmp(other));
+        wanted.sort_by(|(_, one), (_, other)| one.cmp(other));
+        assert_eq!(got, wanted, "{number}");
+    }
+    // What the application publishes comes as well, and nothing of it becomes an event.
+    assert_eq!(engine.publish(&topic("room.1"), MessageKind::Text, b"news", None, None).unwrap().0, 6);
+    assert!(clients.iter_mut().all(|client| client.receive_text() == "news"));
+    assert_eq!(engine.publish(&topic("room.2"), MessageKind::Text, b"news", None, None).unwrap().0, 1);
+    assert_eq!(elsewhere.receive_text(), "news", "its own message does not come back");
+    clients[0].close(1000, "bye");
+    assert_eq!(clients[0].end(), Some((1000, "bye".to_owned())));
+    eventually(&engine, "it is gone", |total| total.sessions == 6);
+    assert_eq!(engine.subscribers(&topic("room.1")), 5);
+    assert_eq!(engine.events().waiting(), (0, 0));
+}
+
+#[test]
+fn what_clients_may_do_is_said_by_the_path() {
+    let relays = [
+        ("/echo/{topic}", Relay { echo: true, ..Relay::default() }),
+        ("/watch/{topic}", Relay { send: false, ..Relay::default() }),
+        ("/tell/{topic}", Relay { receive: false, ..Relay::default() }),
+    ];
+    let engine = engine(config(), &relays);
+    let mut echo = Client::open(&engine, "/echo/a");
+    let mut watch = Client::open(&engine, "/watch/a");
+    let mut tell = Client::open(&engine, "/tell/a");
+    assert_eq!(engine.subscribers(&topic("a")), 2);
+    tell.send_text("told");
+    assert_eq!([echo.receive_text(), watch.receive_text()], ["told", "told"]);
+    echo.send_text("own");
+    assert_eq!([echo.receive_text(), watch.receive_text()], ["own", "own"]);
+    watch.send_text("who said that I may?");
+    assert_eq!(watch.end(), Some((1008, "nothing may be sent here".to_owned())));
+    echo.send_text("still here");
+    assert_eq!(echo.receive_text(), "still here");
+}
+
+#[test]
+fn the_path_names_the_topic() {
+    let relays = [
+        ("/one/{topic}", Relay::default()),
+        ("/all/{*topic}", Relay::default()),
+        ("/rooms/{topic}", Relay { prefix: Some(topic("chat.rooms")), ..Relay::default() }),
+    ];
+    let engine = engine(config(), &relays);
+    for (target, name) in [
+        ("/one/a.b", "a.b"),
+        ("/one/J%C3%BCrgen?x=y", "J\u{fc}rgen"),
+        ("/one/a%2Fb", "a/b"),
+        ("/all/a/b/c", "a.b.c"),
+        ("/all/a%2Fb/c", "a/b.c"),
+        ("/rooms/1", "chat.rooms.1"),
+    ] {
+        let client = Client::open(&engine, target);
+        assert_eq!(engine.subscribers(&topic(name)), 1, "{target}");
+        drop(client);
+        eventually(&engine, "it is gone", |total| total.sessions == 0);
+    }
+    let no_topics = [
+        "/one/*",
+        "/one/%3E",
+        "/one/a..b",
+        "/one/.",
+        "/one/a%20b",
+        "/one/%FF",
+        "/one/%00",
+        "/all/a//b",
+        "/all/a/",
+        "/one/_wirespeed.x",
+        "/all/_wirespeed/x",
+        "/rooms/",
+        "/rooms/>",
+    ];
+    for target in no_topics {
+        assert_eq!(Client::request(&engine, target, "").status, 404, "{target}");
+    }
+    let long = format!("/one/{}", "x".repeat(256));
+    assert_eq!(Client::request(&engine, &long, "").status, 404);
+    let failures = eventually(&engine, "all are counted", |total| {
+        total.failures[Reason::NotFound.index()] == 1 + no_topics.len() as u64
+    });
+    assert_eq!(failures.sessions, 0);
+    let refused = Routes::new().add("/feed/{name}", Route::new(Role::Relay(Relay::default()), &config()));
+    assert!(refused.unwrap_err().contains("{topic}"));
+}
+
+#[test]
+fn tokens_say_who_may_be_there() {
+    let auth = Some(Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec()))).unwrap()));
+    let tell = Relay { receive: false, ..Relay::default() };
+    let engine = engine(Config { auth, ..config() }, &[("/feed/{topic}", Relay::default()), ("/tell/{topic}", tell)]);
+    let token = |claim| {
+        let token = hs256(&json!({"sub": "ann", "exp": 4e9 as u64, "topics": claim}));
+        format!("Authorization: Bearer {token}\r\n")
+    };
+    let reads = token(json!({"subscribe": {"allow": ["news.*"]}, "publish": {"deny": [">"]}}));
+    let writes = token(json!({"subscribe": {"allow": []}, "publish": {"allow": ["news.a"]}}));
+    assert_eq!(Client::request(&engine, "/feed/news.a", "").status, 401);
+    assert_eq!(Client::request(&engine, "/feed/other", &reads).status, 403);
+    assert_eq!(Client::request(&engine, "/feed/news.a", &writes).status, 403);
+    let mut reader = Client::request(&engine, "/feed/news.a", &reads);
+    let mut other = Client::request(&engine, "/feed/news.a", &reads);
+    let mut writer = Client::request(&engine, "/tell/news.a", &writes);
+    assert_eq!([reader.status, other.status, writer.status], [101; 3]);
+    reader.send_text("not mine to say");
+    reader.send_text("nor this");
+    eventually(&engine, "it is counted", |total| total.denied == 2);
+    writer.send_text("news");
+    assert_eq!([reader.receive_text(), other.receive_text()], ["news", "news"]);
+}
+
+const SIZE: usize = 1000;
+
+/// Sends so many messages as fast as it is let, each with its number.
+fn flood(client: &Client, count: u32) -> std::thread::JoinHandle<()> {
+    let mut sender = support::Client {
+        stream: client.stream.try_clone().unwrap(),
+        peer: Client::peer(),
+        status: 101,
+        head: String::new(),
+    };
+    std::thread::spawn(move || {
+        for first in (0..count).step_by(500) {
+            for number in first..count.min(first + 500) {
+                let mut payload = vec![b'x'; SIZE];
+                payload[..4].copy_from_slice(&number.to_be_bytes());
+                sender.queue(MessageKind::Binary, &payload);
+            }
+            let bytes = sender.peer.link.take_output();
+            sender.stream.write_all(&bytes).unwrap();
+        }
+    })
+}
+
+#[test]
+fn a_fast_sender_goes_at_the_pace_of_those_who_read() {
+    for workers in [1, 3] {
+        let limits = Config { outbox_limit: 256 * 1024, workers, ..config() };
+        let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
+        let sender = Client::open(&engine, "/feed/a");
+        let count = 40_000_u32;
+        let most = Arc::new(AtomicUsize::new(0));
+        let readers: Vec<_> = (0..4)
+            .map(|number| {
+                let mut client = Client::open(&engine, "/feed/a");
+                std::thread::spawn(move || {
+                    for expected in 0..count {
+                        let (_, payload) = client.receive().expect("an honest reader was cut");
+                        assert_eq!(payload[..4], expected.to_be_bytes());
+                        if expected % 1000 == 0 {
+                            std::thread::sleep(Duration::from_millis(number));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let sending = flood(&sender, count);
+        while !readers.iter().all(std::thread::JoinHandle::is_finished) {
+            let total = engine.figures().total();
+            most.fetch_max((total.outbox_bytes + total.mailbox_bytes) as usize, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        sending.join().unwrap();
+        let total = engine.figures().total();
+        assert_eq!(total.dropped.iter().sum::<u64>(), 0);
+        // Its own 256 KiB for each reader, and what is under way to the workers.
+        let most = most.load(Ordering::Relaxed);
+        assert!(most < 8 << 20, "{most} bytes waited");
+    }
+}
+
+#[test]
+fn many_fast_senders_all_have_their_turns() {
+    let engine = engine(
+        Config { outbox_limit: 256 * 1024, workers: 2, ..config() },
+        &[("/feed/{topic}", Relay::default()), ("/tell/{topic}", Relay { receive: false, ..Relay::default() })],
+    );
+    let count = 5_000;
+    let mut reader = Client::open(&engine, "/feed/a");
+    let senders: Vec<_> = (0..8).map(|_| Client::open(&engine, "/tell/a")).collect();
+    let sending: Vec<_> = senders.iter().map(|sender| flood(sender, count)).collect();
+    let mut seen = vec![0; count as usize];
+    for _ in 0..8 * count {
+        let (_, payload) = reader.receive().expect("the reader was cut");
+        seen[u32::from_be_bytes(payload[..4].try_into().unwrap()) as usize] += 1;
+    }
+    assert!(seen.iter().all(|times| *times == 8));
+    sending.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn who_reads_nothing_holds_nobody_up() {
+    let limits = Config { outbox_limit: 256 * 1024, workers: 2, close_timeout: Duration::from_millis(300), ..config() };
+    let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
+    let sender = Client::open(&engine, "/feed/a");
+    let _deaf = Client::open(&engine, "/feed/a");
+    let mut reader = Client::open(&engine, "/feed/a");
+    let count = 30_000;
+    let sending = flood(&sender, count);
+    for expected in 0..count {
+        let (_, payload) = reader.receive().expect("the reader was cut");
+        assert_eq!(payload[..4], expected.to_be_bytes());
+    }
+    sending.join().unwrap();
+    eventually(&engine, "the deaf one is gone", |total| total.sessions == 2);
+}
+
+#[test]
+fn a_sender_that_waits_for_room_can_be_closed() {
+    let limits = Config { outbox_limit: 64 * 1024, workers: 1, ..config() };
+    let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
+    let mut sender = Client::open(&engine, "/feed/a");
+    let mut reader = Client::open(&engine, "/feed/a");
+    for number in 0..2000_u32 {
+        let mut payload = vec![b'x'; SIZE];
+        payload[..4].copy_from_slice(&number.to_be_bytes());
+        sender.queue(MessageKind::Binary, &payload);
+    }
+    sender.flush();
+    sender.close(1000, "that was all");
+    for expected in 0..2000_u32 {
+        assert_eq!(reader.receive().unwrap().1[..4], expected.to_be_bytes());
+    }
+    assert_eq!(sender.end(), Some((1000, "that was all".to_owned())));
+    eventually(&engine, "it is gone", |total| total.sessions == 1);
+    engine.stop().unwrap();
+}

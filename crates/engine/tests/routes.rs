@@ -1,0 +1,193 @@
+//! What holds for the clients of one path, and not for those of another.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod auth_support;
+mod support;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use auth_support::{SECRET, hs256};
+use serde_json::json;
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::admission::Rate;
+use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::driver::protocol::deflate::negotiate;
+use wirespeed_engine::driver::protocol::{Limits, MessageKind};
+use wirespeed_engine::events::Event;
+use wirespeed_engine::inbound::{Inbound, RatePolicy};
+use wirespeed_engine::outbox::Policy;
+use wirespeed_engine::{Config, Engine, Origins, Reason, Role, Route, Routes, Session};
+
+fn jwt(secret: &[u8]) -> Arc<Jwt> {
+    Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(secret.to_vec()))).unwrap())
+}
+
+fn token() -> String {
+    format!("Authorization: Bearer {}\r\n", hs256(&json!({"sub": "ann", "exp": 4e9 as u64})))
+}
+
+/// An engine with these paths beside "/plain", which has the engine's settings.
+fn engine(config: Config, paths: Vec<(&str, Route)>) -> Engine {
+    let mut routes = Routes::new();
+    routes.add("/plain", Route::new(Role::Events, &config)).unwrap();
+    for (path, route) in paths {
+        routes.add(path, route).unwrap();
+    }
+    Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap()
+}
+
+/// The next session that is told of.
+fn session(engine: &Engine) -> Session {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let batches = engine.events().take(1, Some(deadline)).unwrap();
+        assert!(!batches.is_empty(), "nobody came");
+        for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
+            if matches!(event, Event::Connected) {
+                return session.clone();
+            }
+        }
+    }
+}
+
+#[test]
+fn each_path_asks_for_its_own_tokens() {
+    let config = Config { auth: Some(jwt(SECRET)), ..config() };
+    let open = Route { auth: None, ..Route::new(Role::Events, &config) };
+    let other = Route { auth: Some(jwt(auth_support::OTHER_SECRET)), ..Route::new(Role::Events, &config) };
+    let engine = engine(config, vec![("/open", open), ("/other", other)]);
+    let answers = ["/plain", "/open", "/other", "/none"]
+        .map(|path| [Client::request(&engine, path, "").status, Client::request(&engine, path, &token()).status]);
+    assert_eq!(answers, [[401, 101], [101, 101], [401, 401], [404, 404]]);
+    for _ in 0..3 {
+        let session = session(&engine);
+        assert_eq!(session.identity().is_some(), session.path() == "/plain");
+    }
+}
+
+#[test]
+fn each_path_has_its_own_pages_and_subprotocols() {
+    let config = Config {
+        origins: Origins::Listed(vec!["https://shop.example".to_owned()]),
+        subprotocols: vec!["one".to_owned()],
+        ..config()
+    };
+    let any = Route {
+        origins: Origins::Any,
+        subprotocols: vec!["three".to_owned(), "two".to_owned()],
+        ..Route::new(Role::Events, &config)
+    };
+    let engine = engine(config, vec![("/any", any)]);
+    let foreign = "Origin: https://elsewhere.example\r\n";
+    assert_eq!(Client::request(&engine, "/plain", foreign).status, 403);
+    assert_eq!(Client::request(&engine, "/plain", "Origin: https://shop.example\r\n").status, 101);
+    assert_eq!(Client::request(&engine, "/any", foreign).status, 101);
+    assert_eq!(engine.figures().total().failures[Reason::Forbidden.index()], 1);
+    let offered = "Sec-WebSocket-Protocol: one, two, three\r\n";
+    for (path, chosen) in [("/plain", "one"), ("/any", "three")] {
+        let client = Client::request(&engine, path, offered);
+        assert!(client.head.contains(&format!("Sec-WebSocket-Protocol: {chosen}\r\n")), "{}", client.head);
+    }
+}
+
+#[test]
+fn each_path_compresses_or_not() {
+    let config = Config { compression: Some(negotiate::Config::server()), ..config() };
+    let bare = Route { compression: None, ..Route::new(Role::Echo, &config) };
+    let dense = Route::new(Role::Echo, &config);
+    let engine = engine(config, vec![("/bare", bare), ("/dense", dense)]);
+    for (path, compressed) in [("/bare", false), ("/dense", true)] {
+        let mut client = Client::request(&engine, path, "Sec-WebSocket-Extensions: permessage-deflate\r\n");
+        assert_eq!(client.head.contains("permessage-deflate"), compressed, "{}", client.head);
+        let text = "again and again ".repeat(1000);
+        client.send_text(&text);
+        assert_eq!(client.receive_text(), text);
+    }
+}
+
+#[test]
+fn each_path_has_its_own_limits() {
+    let config = config();
+    let small = Route {
+        limits: Limits { message_size: Some(10), ..config.limits },
+        inbound: Inbound { messages: Rate::new(1.0, Some(2.0)), policy: RatePolicy::Disconnect, ..Inbound::default() },
+        ..Route::new(Role::Echo, &config)
+    };
+    let large = Route::new(Role::Echo, &config);
+    let engine = engine(config, vec![("/small", small), ("/large", large)]);
+    let mut client = Client::open(&engine, "/small");
+    client.send(MessageKind::Binary, &[1; 11]);
+    assert_eq!(client.end().unwrap().0, 1009);
+    let mut client = Client::open(&engine, "/large");
+    client.send(MessageKind::Binary, &[1; 11]);
+    for _ in 0..10 {
+        client.send_text("often");
+    }
+    assert_eq!(client.receive().unwrap().1.len(), 11);
+    assert!((0..10).all(|_| client.receive_text() == "often"));
+    let mut client = Client::open(&engine, "/small");
+    for _ in 0..3 {
+        client.send_text("often");
+    }
+    assert_eq!(client.end(), Some((1008, "too many messages".to_owned())));
+}
+
+#[test]
+fn each_path_has_its_own_outboxes() {
+    let config = Config { workers: 1, ..config() };
+    let lossy = Route { outbox_limit: 200_000, policy: Policy::DropNewest, ..Route::new(Role::Events, &config) };
+    let engine = engine(config, vec![("/lossy", lossy)]);
+    let _deaf = Client::open(&engine, "/lossy");
+    let session = session(&engine);
+    let payload = vec![0; 50_000];
+    let deadline = Instant::now() + PATIENCE;
+    while engine.figures().total().dropped_by_policy().all(|(_, count)| count == 0) {
+        assert!(Instant::now() < deadline, "nothing was dropped");
+        session.send(MessageKind::Binary, &payload).unwrap();
+        let _ = engine.wait_for_room(None, Some(deadline));
+    }
+    let dropped: Vec<_> = engine.figures().total().dropped_by_policy().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(dropped[0].0, "drop_newest");
+    assert_eq!(dropped.len(), 1);
+    assert!(session.is_open());
+    assert!(session.queued() < 4 << 20, "{} bytes wait", session.queued());
+}
+
+#[test]
+fn a_session_knows_its_route() {
+    let config = config();
+    let tagged = Route { tag: 7, ..Route::new(Role::Events, &config) };
+    let plain = Route::new(Role::Events, &config);
+    let unnamed = Route::new(Role::Events, &config);
+    let mut routes = Routes::new();
+    routes.add("/feed/{symbol}", tagged).unwrap();
+    routes.add("/files/{user}/{*rest}", plain).unwrap();
+    routes.add_unnamed("/{*rest}", unnamed).unwrap();
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), workers: 1, ..config }).unwrap();
+    for (target, pattern, tag, params) in [
+        ("/feed/EUR%2fUSD?a=b", Some("/feed/{symbol}"), 7, vec![("symbol", "EUR/USD")]),
+        ("/feed/J%C3%BCrgen", Some("/feed/{symbol}"), 7, vec![("symbol", "J\u{fc}rgen")]),
+        ("/feed/%FF", Some("/feed/{symbol}"), 7, vec![("symbol", "%FF")]),
+        ("/files/ann/a%20b/c", Some("/files/{user}/{*rest}"), 0, vec![("user", "ann"), ("rest", "a b/c")]),
+        ("/elsewhere", None, 0, vec![]),
+    ] {
+        let _client = Client::open(&engine, target);
+        let session = session(&engine);
+        assert_eq!((session.route().pattern(), session.tag()), (pattern, tag), "{target}");
+        let known = session.params();
+        let known: Vec<_> = known.iter().map(|(name, text)| (*name, text.as_ref())).collect();
+        assert_eq!(known, params, "{target}");
+    }
+}
+
+#[test]
+fn what_is_no_path_is_refused() {
+    let route = || Route::new(Role::Events, &config());
+    let mut routes = Routes::new();
+    routes.add("/a/{name}", route()).unwrap();
+    assert!(routes.add("a", route()).unwrap_err().contains("slash"));
+    assert!(routes.add("/a/{other}", route()).is_err(), "another one stands in its way");
+    assert!(routes.add("/b/{", route()).is_err());
+}

@@ -1,0 +1,127 @@
+//! What holds for the clients of one path, from arguments: what is not among them is the engine's.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_engine::outbox::Policy;
+use wirespeed_engine::{Config, Origins, Relay, Role, Route};
+
+use super::auth::PyJwt;
+use super::limits::{rate, rate_policy};
+use super::session::topic;
+
+/// Whose pages may connect.
+pub(super) fn origins(listed: Option<Vec<String>>) -> Origins {
+    match listed {
+        None => Origins::Same,
+        Some(listed) if listed.iter().any(|origin| origin == "*") => Origins::Any,
+        Some(listed) => Origins::Listed(listed),
+    }
+}
+
+/// What becomes of what a client does not read.
+pub(super) fn policy(name: &str) -> PyResult<Policy> {
+    match name {
+        "disconnect" => Ok(Policy::Disconnect),
+        "drop_oldest" => Ok(Policy::DropOldest),
+        "drop_newest" => Ok(Policy::DropNewest),
+        "conflate" => Ok(Policy::Conflate),
+        other => Err(PyValueError::new_err(format!(
+            "policy must be \"disconnect\", \"drop_oldest\", \"drop_newest\" or \"conflate\", not {other:?}"
+        ))),
+    }
+}
+
+/// Refuses what browsers would.
+pub(super) fn check_subprotocols(offered: &[String], auth: bool) -> PyResult<()> {
+    if offered.is_empty() && auth {
+        // RFC 6455 4.1 lets a client go on without one; the WebSockets standard of browsers does not.
+        return Err(PyValueError::new_err(
+            "subprotocols: browsers that send a token as a subprotocol fail the connection if none is chosen; \
+             offer one beside it",
+        ));
+    }
+    Ok(())
+}
+
+/// What is done with the clients of a path.
+pub(super) fn role(name: &str, settings: &Bound<'_, PyDict>) -> PyResult<Role> {
+    Ok(match name {
+        "echo" => Role::Echo,
+        "relay" => {
+            let mut relay = Relay::default();
+            for (name, wanted) in
+                [("send", &mut relay.send), ("receive", &mut relay.receive), ("echo", &mut relay.echo)]
+            {
+                if let Some(given) = setting(settings, name)? {
+                    *wanted = given;
+                }
+            }
+            let prefix: Option<String> = setting(settings, "prefix")?.flatten();
+            relay.prefix = prefix.filter(|prefix| !prefix.is_empty()).map(|prefix| topic(&prefix)).transpose()?;
+            Role::Relay(relay)
+        }
+        _ => Role::Events,
+    })
+}
+
+/// One of them, if it is given; of another type, which is named.
+fn setting<'py, T: FromPyObjectOwned<'py>>(settings: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
+    let Some(given) = settings.get_item(name)? else { return Ok(None) };
+    match given.extract::<T>() {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => {
+            let error: PyErr = error.into();
+            Err(PyTypeError::new_err(format!("{name}: {}", error.value(settings.py()))))
+        }
+    }
+}
+
+/// A route with these settings.
+pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, PyDict>) -> PyResult<Route> {
+    let mut route = Route { tag, ..Route::new(role, config) };
+    if let Some(given) = settings.get_item("auth")? {
+        route.auth = if given.is_none() {
+            None
+        } else {
+            let jwt = given.cast::<PyJwt>().map_err(|_| PyTypeError::new_err("auth must be a JWT or None"))?;
+            Some(jwt.get().jwt.clone())
+        };
+    }
+    if let Some(listed) = setting(settings, "origins")? {
+        route.origins = origins(listed);
+    }
+    if let Some(offered) = setting(settings, "subprotocols")? {
+        route.subprotocols = offered;
+    }
+    check_subprotocols(&route.subprotocols, route.auth.as_ref().is_some_and(|auth| auth.looks_at_subprotocols()))?;
+    if let Some(compresses) = setting::<bool>(settings, "compression")? {
+        route.compression = compresses.then(negotiate::Config::server);
+    }
+    if let Some(size) = setting(settings, "max_size")? {
+        route.limits.message_size = size;
+    }
+    if let Some(fragments) = setting(settings, "max_fragments")? {
+        route.limits.fragments = fragments;
+    }
+    for (name, burst_name, limit) in [
+        ("max_messages_per_second", "message_burst", &mut route.inbound.messages),
+        ("max_bytes_per_second", "byte_burst", &mut route.inbound.bytes),
+    ] {
+        let (per_second, burst) = (setting::<Option<f64>>(settings, name)?, setting(settings, burst_name)?.flatten());
+        if per_second.is_some() || burst.is_some() {
+            *limit = rate(name, per_second.flatten(), burst_name, burst)?;
+        }
+    }
+    if let Some(name) = setting::<String>(settings, "rate_policy")? {
+        route.inbound.policy = rate_policy(&name)?;
+    }
+    if let Some(limit) = setting(settings, "outbox_limit")? {
+        route.outbox_limit = limit;
+    }
+    if let Some(name) = setting::<String>(settings, "policy")? {
+        route.policy = policy(&name)?;
+    }
+    Ok(route)
+}

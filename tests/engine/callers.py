@@ -1,0 +1,58 @@
+"""Who asks an engine for a session, with a token or without."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from typing import Any
+
+import wirespeed
+from wirespeed.engine import Connected, Engine, Session
+from wirespeed.sync import ClientConnection, connect
+
+__all__ = ["OTHER_SECRET", "SECRET", "bearer", "dial", "next_session", "status", "token"]
+
+SECRET = "a secret of at least thirty-two bytes"
+OTHER_SECRET = "another secret of thirty-two bytes or so"
+
+
+def dial(engine: Engine, path: str, **options: Any) -> ClientConnection:
+    host, port = engine.addresses[0]
+    return connect(f"ws://{host}:{port}{path}", proxy=None, **{"compression": None, **options})
+
+
+def status(engine: Engine, path: str, **options: Any) -> int:
+    """How a request is answered."""
+    try:
+        with dial(engine, path, **options):
+            return 101
+    except wirespeed.InvalidStatus as error:
+        return error.response.status_code
+
+
+def token(secret: str = SECRET, **claims: Any) -> str:
+    """A token that is good for ten minutes, if the claims say nothing else."""
+
+    def encode(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    claims = {"exp": int(time.time()) + 600, **claims}
+    head = encode(b'{"alg":"HS256"}') + "." + encode(json.dumps(claims).encode())
+    return head + "." + encode(hmac.digest(secret.encode(), head.encode(), "sha256"))
+
+
+def bearer(secret: str = SECRET, **claims: Any) -> dict[str, str]:
+    """The header field with it."""
+    return {"Authorization": "Bearer " + token(secret, **claims)}
+
+
+def next_session(engine: Engine) -> Session:
+    """The next one that is told of; what is told before is left out."""
+    for batch in engine.batches(timeout=20):
+        assert batch, "nobody came"
+        for event in batch:
+            if isinstance(event, Connected):
+                return event.session
+    raise AssertionError("the engine has ended")

@@ -1,0 +1,334 @@
+"""Batches as sequences, and messages that are decoded in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import time
+import weakref
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.tools import dial, running, uri
+from wirespeed.engine import Batch, Connected, Disconnected, Engine, Event, Invalid, Message
+from wirespeed.exceptions import ConnectionClosed
+from wirespeed.sync import connect
+
+PATIENCE = 15.0
+
+
+class Order(msgspec.Struct):
+    symbol: str
+    size: int
+
+
+@dataclasses.dataclass
+class Level:
+    price: float
+
+
+def one_batch(engine: Engine, count: int) -> Batch:
+    """Returns what has happened when so much has."""
+    deadline = time.monotonic() + PATIENCE
+    while engine.stats()["events_waiting"] < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    batch = engine._take(count, PATIENCE)
+    assert batch is not None
+    assert len(batch) == count
+    return batch
+
+
+def filled(engine: Engine, messages: int = 5) -> Batch:
+    with connect(uri(engine)) as client:
+        for number in range(messages):
+            client.send(str(number))
+    return one_batch(engine, messages + 2)
+
+
+def kind(event: Event) -> str:
+    return f"{type(event).__name__} {event.data}" if isinstance(event, Message) else type(event).__name__
+
+
+def test_a_batch_is_a_sequence() -> None:
+    with Engine("127.0.0.1", workers=1) as engine:
+        batch = filled(engine)
+        kinds = ["Connected", *(f"Message {number}" for number in range(5)), "Disconnected"]
+        assert batch
+        assert [kind(event) for event in batch] == kinds
+        assert [kind(event) for event in batch] == kinds, "again"
+        assert [kind(batch[index]) for index in range(7)] == kinds
+        assert [kind(batch[index]) for index in range(-7, 0)] == kinds
+        for part in slice(2), slice(1, -1), slice(None, None, -1), slice(5, 1, -2), slice(9, 12):
+            assert [kind(event) for event in batch[part]] == kinds[part]
+        assert [kind(event) for event in reversed(batch)] == kinds[::-1]
+        for index in -8, 7, 2**40, -(2**40):
+            with pytest.raises(IndexError):
+                batch[index]
+        with pytest.raises(TypeError):
+            batch["0"]  # type: ignore[call-overload]
+        events = iter(batch)
+        assert events.__length_hint__() == 7
+        next(events)
+        assert events.__length_hint__() == 6
+        assert len(list(events)) == 6
+        assert events.__length_hint__() == 0
+        assert list(events) == []
+        assert repr(batch) == "<Batch of 7>"
+
+
+def test_sessions_of_a_batch_are_the_same_objects_in_all_of_it() -> None:
+    with Engine("127.0.0.1", workers=1) as engine:
+        sessions = {id(event.session) for event in filled(engine)}
+        assert len(sessions) == 1
+
+
+def test_what_is_not_reached_is_forgotten_all_the_same() -> None:
+    """The session's object goes with the batch, though nobody has looked at its end."""
+    with Engine("127.0.0.1", workers=1) as engine:
+        batch = filled(engine)
+        session = weakref.ref(batch[0].session)
+        assert session() is not None
+        del batch
+        gc.collect()
+        assert session() is None
+
+
+def test_a_message_outlives_its_batch_and_its_engine() -> None:
+    with Engine("127.0.0.1", workers=1) as engine:
+        event = filled(engine)[3]
+    assert isinstance(event, Message)
+    assert event.data == "2"
+    assert not event.session.is_open
+
+
+def ask(codec: Any, *messages: str | bytes, **how: Any) -> tuple[list[Any], Any, dict[str, Any]]:
+    """Returns what a client's messages become, with which code it is closed, and figures."""
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/orders", codec=codec, **how)
+    got: list[Any] = []
+    with engine, dial(engine, "/orders") as client:
+        for message in messages:
+            client.send(message)
+        while len(got) < len(messages):
+            for event in next(engine.batches(timeout=PATIENCE)):
+                session = event.session
+                if isinstance(event, Message):
+                    got.append(event.data)
+                elif isinstance(event, Invalid):
+                    got.append((event.data, event.error))
+        if how.get("close_invalid") is False:
+            client.close()
+        else:
+            session.close()  # again, of one that was refused: nothing
+            with pytest.raises(ConnectionClosed):
+                client.recv(timeout=PATIENCE)
+        return got, client.close_code, engine.stats()
+
+
+@pytest.mark.parametrize(
+    ("codec", "message", "expected"),
+    [
+        ("json", '{"a": [1, null]}', {"a": [1, None]}),
+        ("json", b'"binary"', "binary"),
+        ("json", '"\\u00e9\u00e9"', "\u00e9\u00e9"),
+        ("msgpack", msgspec.msgpack.encode({"a": 1}), {"a": 1}),
+        (Order, '{"symbol": "EURUSD", "size": 3}', Order("EURUSD", 3)),
+        (Order, msgspec.msgpack.encode(Order("EURUSD", 3)), Order("EURUSD", 3)),
+        (Level, '{"price": 1.5}', Level(1.5)),
+        (list[int], "[1, 2]", [1, 2]),
+        (int | str, '"x"', "x"),
+        (msgspec.json.Decoder(Order), b'{"symbol": "EURUSD", "size": 3}', Order("EURUSD", 3)),
+        (json.loads, "[1]", [1]),
+        (lambda data: data.upper(), "abc", b"ABC"),
+    ],
+)
+def test_messages_are_decoded(codec: Any, message: str | bytes, expected: Any) -> None:
+    got, code, stats = ask(codec, message)
+    assert got == [expected]
+    assert type(got[0]) is type(expected)
+    assert code == 1000
+    assert stats["messages_invalid"] == 0
+
+
+@pytest.mark.parametrize(
+    ("codec", "message", "text"),
+    [
+        ("json", "{", "truncated"),
+        ("json", "", "truncated"),
+        ("json", "1\n2", "malformed"),
+        ("msgpack", b"\xc1", "malformed"),
+        ("msgpack", "1", "text message"),
+        (Order, '{"symbol": "EURUSD", "size": "3"}', "Expected `int`, got `str` - at `$.size`"),
+        (Order, '{"size": 3}', "missing required field `symbol`"),
+    ],
+)
+def test_what_is_not_understood_closes(codec: Any, message: str | bytes, text: str) -> None:
+    got, code, stats = ask(codec, message)
+    ((data, error),) = got
+    assert data == message
+    assert text in error
+    assert code == 1007
+    assert stats["messages_invalid"] == 1
+
+
+def test_what_is_not_understood_may_be_kept() -> None:
+    got, code, stats = ask("json", "1", "?", "2", close_invalid=False)
+    assert [got[0], got[2]] == [1, 2]
+    assert got[1][0] == "?"
+    assert code == 1000
+    assert stats["messages_invalid"] == 1
+
+
+def test_the_reason_of_a_codec_is_cut_where_a_character_ends() -> None:
+    def refuse(_: bytes) -> None:
+        raise ValueError("\u20ac" * 100)
+
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=refuse)
+    with engine, dial(engine) as client:
+        client.send("x")
+        events: list[Event] = []
+        while len(events) < 2:
+            events += next(engine.batches(timeout=PATIENCE))
+        assert isinstance(events[1], Invalid)
+        assert events[1].error == "\u20ac" * 100
+        with pytest.raises(ConnectionClosed):
+            client.recv(timeout=PATIENCE)
+        assert client.close_code == 1007
+        assert client.close_reason == "\u20ac" * 41
+
+
+def test_what_ends_the_program_is_no_message_that_is_not_understood() -> None:
+    def leave(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=leave)
+    with engine, dial(engine) as client:
+        client.send("x")
+        batch = one_batch(engine, 2)
+        events = iter(batch)
+        assert isinstance(next(events), Connected)
+        for _ in range(2):  # it is not skipped
+            with pytest.raises(KeyboardInterrupt):
+                next(events)
+        assert engine.stats()["messages_invalid"] == 0
+
+
+def test_a_codec_that_uses_the_iterator_it_is_called_by() -> None:
+    events: list[Any] = []
+
+    def greedy(_: bytes) -> Any:
+        return next(events[0])
+
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=greedy)
+    with engine, dial(engine) as client:
+        client.send("x")
+        events.append(iter(one_batch(engine, 2)))
+        next(events[0])
+        refused = next(events[0])
+        assert isinstance(refused, Invalid)
+        assert "borrowed" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("codec", "error", "text"),
+    [
+        ("xml", ValueError, "codec must be"),
+        (3, TypeError, "3"),
+        (Ellipsis, TypeError, "Ellipsis"),
+    ],
+)
+def test_what_is_no_codec(codec: Any, error: type[Exception], text: str) -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    with pytest.raises(error, match=text):
+        engine.route("/", codec=codec)
+    engine.route("/", codec="json")  # nothing is left of it
+
+
+def test_each_route_has_its_own() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/plain")
+    engine.route("/json", codec="json")
+    engine.route("/orders", codec=Order)
+    got: dict[str, Any] = {}
+    with engine, dial(engine, "/plain") as plain, dial(engine, "/json") as any_json, dial(engine, "/orders") as orders:
+        for client in plain, any_json, orders:
+            client.send('{"symbol": "A", "size": 1}')
+        while len(got) < 3:
+            for event in next(engine.batches(timeout=PATIENCE)):
+                if isinstance(event, Message):
+                    got[event.session.path] = event.data
+    assert got == {
+        "/plain": '{"symbol": "A", "size": 1}',
+        "/json": {"symbol": "A", "size": 1},
+        "/orders": Order("A", 1),
+    }
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_handlers_get_what_was_decoded_and_what_could_not_be(threads: int) -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=Order)
+    seen: list[Any] = []
+
+    @engine.on_message
+    def took(session: Any, order: Order) -> None:
+        seen.append(order)
+
+    @engine.on_invalid
+    def refused(session: Any, data: str | bytes, error: str) -> None:
+        seen.append((data, error))
+
+    @engine.on_disconnect
+    def left(session: Any, code: int, reason: str) -> None:
+        seen.append(code)
+
+    with running(engine, threads=threads), dial(engine) as client:
+        client.send('{"symbol": "A", "size": 1}')
+        client.send("[]")
+        with pytest.raises(ConnectionClosed):
+            client.recv(timeout=PATIENCE)
+        engine.drain(timeout=PATIENCE)
+    assert seen == [Order("A", 1), ("[]", "Expected `object`, got `array`"), 1007]
+
+
+def test_objects_without_length_are_described() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=Order)
+    with engine, dial(engine) as client:
+        client.send('{"symbol": "secret", "size": 1}')
+        client.send("secret")
+        batch = one_batch(engine, 3)
+        texts = [repr(event) for event in batch]
+    assert texts[1].startswith("Message(<Session ")
+    assert texts[1].endswith(", Order)")
+    assert ", str of 6, " in texts[2]
+    assert "secret" not in texts[1] + texts[2]
+
+
+def test_match_statements() -> None:
+    def name(event: Event) -> Any:
+        match event:
+            case Connected(session):
+                return "in", session.id
+            case Message(_, data):
+                return data
+            case Invalid(_, data, _):
+                return "invalid", data
+            case Disconnected(_, code, _):
+                return code
+
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec="json")
+    with engine:
+        with dial(engine) as client:
+            client.send("1")
+            client.send("x")
+        batch = one_batch(engine, 4)
+        assert [name(event) for event in batch] == [("in", batch[0].session.id), 1, ("invalid", "x"), 1000]
