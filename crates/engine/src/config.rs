@@ -79,6 +79,9 @@ pub type Admit = dyn Fn(&Request, Option<SocketAddr>) -> Admission + Send + Sync
 pub struct Config {
     /// Where clients connect to; each worker has a listener of its own at each.
     pub listen: Vec<Listen>,
+    /// Other processes of this user may listen at the same TCP addresses, and get a part of the clients. False: to
+    /// start fails where anybody listens already.
+    pub reuse_port: bool,
     /// Threads that serve; 0: one for each core.
     pub workers: usize,
     /// Who the clients are, by their tokens: asked before [`Self::admit`]. `None`: nobody is asked.
@@ -134,6 +137,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            reuse_port: false,
             workers: 0,
             auth: None,
             acl: AclOptions { unsaid: Unsaid::All, ..AclOptions::default() },

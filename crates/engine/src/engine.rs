@@ -43,6 +43,8 @@ pub struct Engine {
     inside: Option<Place>,
     /// Whoever waits for an engine that takes over.
     keeper: Mutex<Option<Keeper>>,
+    /// All workers were told to end their sessions.
+    drained: AtomicBool,
     /// Its threads are those of this process.
     process: u32,
 }
@@ -69,22 +71,22 @@ impl Engine {
             }
             count => count,
         };
-        let mut doors: Vec<Vec<Door>> = (0..count).map(|_| Vec::new()).collect();
         let start = Instant::now();
         let mut certificates = Vec::new();
         let mut places = Vec::new();
-        let mut offers = Vec::new();
+        let mut opened = Opened::new(count, config.reuse_port);
         let mut inherited = config.handover.as_deref().map(handover::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =
                 listen.tls.clone().map(|tls| Arc::new(Certificate::new(tls, config.renewal.clone(), start)));
-            places.push(open(&mut doors, &listen.at, certificate.as_ref(), false, inherited.as_mut(), &mut offers)?);
+            places.push(opened.open(&listen.at, certificate.as_ref(), false, inherited.as_mut())?);
             certificates.extend(certificate);
         }
         let inside = match &config.http.at {
             None => None,
-            Some(at) => Some(open(&mut doors, at, None, true, inherited.as_mut(), &mut offers)?),
+            Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
+        let Opened { doors, mut offers, .. } = opened;
         if config.handover.is_none() {
             offers.clear();
         }
@@ -98,6 +100,8 @@ impl Engine {
             leaving: AtomicBool::new(false),
             homes: OnceLock::new(),
             listeners: Mutex::new(offers),
+            // Until they are ours alone, to give up changes nothing for whoever has them.
+            lent: AtomicBool::new(inherited.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             roster: config.http.page.is_some().then(|| Roster::new(count)),
             page: page::Kept::default(),
@@ -117,6 +121,7 @@ impl Engine {
             certificates,
             inside,
             keeper: Mutex::new(None),
+            drained: AtomicBool::new(false),
             process: std::process::id(),
         };
         let mut workers = Vec::new();
@@ -154,6 +159,7 @@ impl Engine {
         // They accept: whoever had the listeners may let go.
         if let Some(inherited) = inherited {
             inherited.confirm()?;
+            common.lent.store(false, Ordering::Release);
         }
         if let Some(path) = &common.config.handover {
             let keeper = handover::keep(path, engine.reins(), common.config.drain.clone())?;
@@ -388,6 +394,9 @@ impl Engine {
     /// Accepts nobody any more, and closes all sessions, after what was sent to them. The workers end when the
     /// last one is over.
     pub fn drain(&self, code: CloseCode, reason: &str) {
+        if self.drained.swap(true, Ordering::AcqRel) {
+            return; // they have been told, and nobody has come since
+        }
         for home in &self.homes {
             let _ = home.mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
         }
@@ -431,37 +440,52 @@ impl Engine {
     }
 }
 
-/// Gives each worker its listeners at a place: those that were handed over, or new ones.
-fn open(
-    doors: &mut [Vec<Door>],
-    at: &Place,
-    tls: Option<&Arc<Certificate>>,
-    inside: bool,
-    inherited: Option<&mut Inherited>,
-    offers: &mut Vec<Offer>,
-) -> io::Result<Place> {
-    let (shares, place) = match inherited.and_then(|inherited| inherited.take(at)) {
-        Some(offer) => listen::share(offer, doors.len())?,
-        None => {
-            let (listeners, place) = listen::bind(at, doors.len())?;
-            (listeners.into_iter().map(|listener| vec![listener]).collect(), place)
-        }
-    };
-    let unix = matches!(place, Place::Unix(_));
-    let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
-    for (doors, listeners) in doors.iter_mut().zip(shares) {
-        for listener in listeners {
-            if !unix || offer.listeners.is_empty() {
-                offer.listeners.push(listener.try_clone()?);
-            }
-            doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
-        }
-        if doors.len() > worker::DOORS {
-            return Err(io::Error::other("a worker has too many listeners"));
-        }
+/// The listeners of an engine that begins.
+struct Opened {
+    /// Of each worker.
+    doors: Vec<Vec<Door>>,
+    /// Copies, to be handed over.
+    offers: Vec<Offer>,
+    reuse_port: bool,
+}
+
+impl Opened {
+    fn new(workers: usize, reuse_port: bool) -> Self {
+        Self { doors: (0..workers).map(|_| Vec::new()).collect(), offers: Vec::new(), reuse_port }
     }
-    offers.push(offer);
-    Ok(place)
+
+    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
+    fn open(
+        &mut self,
+        at: &Place,
+        tls: Option<&Arc<Certificate>>,
+        inside: bool,
+        inherited: Option<&mut Inherited>,
+    ) -> io::Result<Place> {
+        let count = self.doors.len();
+        let (shares, place) = match inherited.and_then(|inherited| inherited.take(at)) {
+            Some(offer) => listen::share(offer, count)?,
+            None => {
+                let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
+                (listeners.into_iter().map(|listener| vec![listener]).collect(), place)
+            }
+        };
+        let unix = matches!(place, Place::Unix(_));
+        let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
+        for (doors, listeners) in self.doors.iter_mut().zip(shares) {
+            for listener in listeners {
+                if !unix || offer.listeners.is_empty() {
+                    offer.listeners.push(listener.try_clone()?);
+                }
+                doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
+            }
+            if doors.len() > worker::DOORS {
+                return Err(io::Error::other("a worker has too many listeners"));
+            }
+        }
+        self.offers.push(offer);
+        Ok(place)
+    }
 }
 
 impl Drop for Engine {

@@ -95,6 +95,9 @@ pub(crate) struct Shared {
     queued: AtomicUsize,
     /// From so many of them on there is no room.
     high: usize,
+    /// Whoever handles its messages wants more of them; and whether its worker is yet to be told of a change.
+    reads: AtomicBool,
+    reads_changed: AtomicBool,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
     /// What it may do, once that is no longer what its token says.
     granted: OnceLock<Box<Mutex<Rights>>>,
@@ -135,6 +138,8 @@ impl Session {
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
             high: limit.div_ceil(2).max(1),
+            reads: AtomicBool::new(true),
+            reads_changed: AtomicBool::new(false),
             attachment: OnceLock::new(),
             granted: OnceLock::new(),
         }))
@@ -349,7 +354,8 @@ impl Session {
     /// does already.
     ///
     /// # Errors
-    /// It is over, subscribes to as much as one session may, or its token does not allow it.
+    /// It is over, subscribes to as much as one session may, its token does not allow it; or its worker is far
+    /// behind with what it was told before: [`Refusal::Full`], and nothing has changed.
     pub fn subscribe(&self, pattern: &Pattern) -> Result<bool, Refusal> {
         if !self.is_open() {
             return Err(Refusal::Closed);
@@ -358,20 +364,23 @@ impl Session {
             return Err(Refusal::Denied);
         }
         let Home { worker, mailbox, registry, .. } = &*self.0.home;
+        mailbox.check_errands()?;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
+        let size = command.errand();
         // Put in while the account is held, so that it stands before or after what others publish.
         let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
-            let _ = mailbox.put(command, 0); // its worker has ended: so has it
+            let _ = mailbox.put_errand(command, size); // its worker has ended: so has it
         });
         subscribed.map_err(|error| Refusal::TooManySubscriptions(error.limit))
     }
 
-    /// Ends that; false: it does not subscribe to it.
+    /// Ends that; false: it does not subscribe to it. Never refused: as often as it subscribes.
     pub fn unsubscribe(&self, pattern: &Pattern) -> bool {
         let Home { mailbox, registry, .. } = &*self.0.home;
         let command = Command::Unsubscribe(self.0.key, pattern.clone());
+        let size = command.errand();
         registry.unsubscribe(pattern, self.0.id, || {
-            let _ = mailbox.put(command, 0); // as above
+            let _ = mailbox.put_errand(command, size); // as above
         })
     }
 
@@ -384,7 +393,17 @@ impl Session {
     /// Reads what the client sends no more, or again: for whoever handles its messages more slowly than they come.
     /// What was read before comes all the same. Pings are not answered meanwhile, and pongs not missed.
     pub fn set_reading(&self, reads: bool) {
-        let _ = self.0.home.mailbox.put(Command::Reading(self.0.key, reads), 0); // its worker has ended: so has it
+        self.0.reads.store(reads, Ordering::SeqCst);
+        // One command at a time, however often it changes.
+        if !self.0.reads_changed.swap(true, Ordering::SeqCst) {
+            let _ = self.0.home.mailbox.put(Command::Reading(self.0.key), 0); // its worker has ended: so has it
+        }
+    }
+
+    /// For the worker: whether it is to be read.
+    pub(crate) fn take_reading(&self) -> bool {
+        self.0.reads_changed.store(false, Ordering::SeqCst);
+        self.0.reads.load(Ordering::SeqCst)
     }
 
     /// Closes it, with the closing handshake, after what was sent before. Again, or after its end: nothing.

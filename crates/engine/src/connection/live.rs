@@ -61,6 +61,8 @@ pub(crate) struct Live {
     patience: Option<Box<Patience>>,
     /// Messages dropped, because the client reads too slowly.
     pub(crate) dropped: u64,
+    /// Messages that came to nothing, because it is ending or has ended.
+    undelivered: u64,
     /// Topics, and patterns of topics, that it gets.
     pub(crate) subscriptions: Vec<Pattern>,
     /// The last message published that it got, as the worker counts them.
@@ -109,6 +111,7 @@ impl Live {
             shown: 0,
             patience: None,
             dropped: 0,
+            undelivered: 0,
             subscriptions: Vec::new(),
             published: 0,
             dirty: false,
@@ -148,12 +151,15 @@ impl Live {
         let now = self.drive.link().stats();
         sheet.move_messages(&std::mem::replace(&mut self.moved, now), &now);
         sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
+        sheet.drop_undelivered(std::mem::take(&mut self.undelivered));
         sheet.limited.add(std::mem::take(&mut self.limited));
         self.account_queued(self.queued(), sheet);
     }
 
     /// Nothing of it waits any more.
     pub(crate) fn forget_account(&mut self, sheet: &Sheet, config: &Config) {
+        self.undelivered += self.outbox.clear() as u64;
+        sheet.drop_undelivered(std::mem::take(&mut self.undelivered));
         sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
         self.account_queued(0, sheet);
     }
@@ -291,6 +297,7 @@ impl Live {
     /// Adds a message: what the session is to send is to be written before the turn is over.
     pub(crate) fn push(&mut self, message: &Pending, config: &Config) {
         if self.is_ending() {
+            self.undelivered += 1;
             return;
         }
         if self.blocked.is_none() {
@@ -299,7 +306,8 @@ impl Live {
                 let _ = self.write(Instant::now); // that it is over is found when it is written again
             }
             if self.blocked.is_none() && !self.is_ending() {
-                let _ = message.message.send(self.drive.link_mut()); // refused only while closing
+                // Refused only while closing.
+                self.undelivered += u64::from(message.message.send(self.drive.link_mut()).is_err());
                 return;
             }
         }
@@ -366,10 +374,13 @@ impl Live {
     pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
         loop {
             let before = self.drive.link().written();
+            if self.drive.is_closing() {
+                self.undelivered += self.outbox.clear() as u64; // nothing can follow the close frame, or an error
+            }
             while self.drive.link().queued() < AT_ONCE
                 && let Some(pending) = self.outbox.pop()
             {
-                let _ = pending.message.send(self.drive.link_mut()); // refused only while closing
+                self.undelivered += u64::from(pending.message.send(self.drive.link_mut()).is_err());
             }
             if self.outbox.is_empty()
                 && let Some(closing) = self.closing.take()
@@ -390,7 +401,7 @@ impl Live {
                 self.blocked = None;
             }
             if progress == Progress::Over {
-                self.outbox.clear();
+                self.undelivered += self.outbox.clear() as u64;
             }
             if progress == Progress::Over || self.blocked.is_some() || self.outbox.is_empty() && self.closing.is_none()
             {

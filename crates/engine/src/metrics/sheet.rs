@@ -53,8 +53,10 @@ pub(crate) struct Sheet {
 pub(crate) struct Policies;
 
 impl Policies {
-    pub(crate) const COUNT: usize = 4;
-    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate"];
+    pub(crate) const COUNT: usize = 5;
+    /// The last is no policy: messages for sessions that have ended before these left.
+    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate", "closing"];
+    const CLOSING: usize = 4;
 
     const fn index(policy: Policy) -> usize {
         match policy {
@@ -112,6 +114,13 @@ impl Sheet {
     pub(crate) fn drop_messages(&self, policy: Policy, count: u64) {
         if count > 0 {
             self.dropped[Policies::index(policy)].add(count);
+        }
+    }
+
+    /// Messages that were taken for sessions that have ended since.
+    pub(crate) fn drop_undelivered(&self, count: u64) {
+        if count > 0 {
+            self.dropped[Policies::CLOSING].add(count);
         }
     }
 

@@ -52,7 +52,13 @@ impl Collector for Page {
         self.gauge(encoder, "mailbox_bytes", help, Of::Each, |w| w.mailbox_bytes)?;
         let total = self.0.total();
         let of = total.dropped_by_policy();
-        family(encoder, "messages_dropped", "Messages dropped, because a client reads too slowly", "policy", of)?;
+        family(
+            encoder,
+            "messages_dropped",
+            "Messages dropped: the client reads too slowly, or has left",
+            "policy",
+            of,
+        )?;
         let of = total.failures_by_reason().map(|(reason, count)| (reason.name(), count));
         family(encoder, "handshakes_failed", "Clients that got no session", "reason", of)?;
         self.counter(encoder, "messages_limited", "Messages dropped because their clients send too many", |w| {

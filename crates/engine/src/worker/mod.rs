@@ -72,6 +72,8 @@ pub(crate) struct Common {
     pub(crate) homes: OnceLock<Vec<Arc<Home>>>,
     /// Copies of the listeners, to be handed over.
     pub(crate) listeners: Mutex<Vec<Offer>>,
+    /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
+    pub(crate) lent: AtomicBool,
     pub(crate) logs: Arc<Logs>,
     /// For the page: who is there, if there is one, and what it has asked for.
     pub(crate) roster: Option<Roster>,
@@ -98,12 +100,25 @@ impl Common {
         lock(&self.listeners).clear();
     }
 
+    /// For another engine.
     pub(crate) fn copy_listeners(&self) -> io::Result<Vec<(Place, Vec<OwnedFd>)>> {
         let copy = |offer: &Offer| {
             let listeners = offer.listeners.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
             Ok((offer.place.clone(), listeners))
         };
-        lock(&self.listeners).iter().map(copy).collect()
+        let listeners = lock(&self.listeners);
+        self.lent.store(true, Ordering::Release);
+        listeners.iter().map(copy).collect()
+    }
+
+    /// Whether the listeners may be ended for all who have copies: none has, or will have, but children of ours.
+    pub(crate) fn may_shut(&self) -> bool {
+        let mut listeners = lock(&self.listeners);
+        let may = !self.lent.load(Ordering::Acquire);
+        if may {
+            listeners.clear();
+        }
+        may
     }
 }
 
@@ -151,6 +166,8 @@ pub(crate) struct Worker {
     looked: Instant,
     /// What others want, taken out of the mailbox.
     commands: VecDeque<Command>,
+    /// Bytes of those that were done, as messages and as errands, and of which the mailbox is yet to be told.
+    done: (usize, usize),
     /// Whose turn it is: if we fail, it ends, and nobody else.
     current: Option<Key>,
     batch: Batch,
@@ -226,6 +243,7 @@ pub(crate) fn prepare(
         look_after: Instant::now(),
         looked: Instant::now(),
         commands: VecDeque::new(),
+        done: (0, 0),
         current: None,
         batch: Batch::default(),
         roomy: true,
@@ -273,6 +291,7 @@ impl Worker {
             }
             self.remove(key);
         }
+        self.note_done();
         // Of what was under way some may be lost: everybody has a turn.
         self.accepting = (0..self.doors.len()).collect();
         self.congested.clear();
@@ -439,7 +458,11 @@ impl Worker {
 
     /// It is over: all who are left are ended, and told of.
     fn end(&mut self) {
-        drop(self.mailbox.close());
+        for index in 0..self.doors.len() {
+            self.close_door(index);
+        }
+        let left = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close());
+        self.forget(left);
         for key in self.clients.keys() {
             match self.clients.get_mut(key) {
                 Some(Client::Live(live)) => live.abort(),
