@@ -104,6 +104,10 @@ pub struct Config {
     pub close_timeout: Duration,
     /// Bytes that may wait for one session.
     pub outbox_limit: usize,
+    /// Bytes of memory that may wait for all of them together, where a message that waits for many counts once. From
+    /// half of it on a session whose client takes nothing may have less than `outbox_limit`; beyond it those who hold
+    /// most of it meet the policy, and are cut off if that is not enough.
+    pub total_outbox_limit: usize,
     /// What becomes of what is more.
     pub policy: Policy,
     /// Sent messages, in bytes, that may wait for one worker: whoever sends more is refused. Long before that,
@@ -153,6 +157,7 @@ impl Default for Config {
             ping_timeout: Some(Duration::from_secs(20)),
             close_timeout: Duration::from_secs(10),
             outbox_limit: 1 << 20,
+            total_outbox_limit: 1 << 30,
             policy: Policy::default(),
             mailbox_limit: 16 << 20,
             max_events: 64 * 1024,

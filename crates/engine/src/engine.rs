@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
@@ -103,6 +102,7 @@ impl Engine {
             // Until they are ours alone, to give up changes nothing for whoever has them.
             lent: AtomicBool::new(inherited.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
+            ledger: Arc::default(),
             roster: config.http.page.is_some().then(|| Roster::new(count)),
             page: page::Kept::default(),
             start,
@@ -241,7 +241,7 @@ impl Engine {
         self.check_broker(payload.len())?;
         let except = self.number(except);
         let homes = || self.homes.iter();
-        let pending = Pending { message: Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), key: None };
+        let pending = Pending { message: self.common.encode(kind, payload).map_err(Refusal::Invalid)?, key: None };
         let room = self.put_into(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
         if let Some(broker) = self.common.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
@@ -277,7 +277,7 @@ impl Engine {
         except: Option<&Session>,
         key: Option<Arc<str>>,
     ) -> Result<Published, Refusal> {
-        let message = Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?);
+        let message = self.common.encode(kind, payload).map_err(Refusal::Invalid)?;
         let pending = Pending { message, key: key.clone() };
         self.check_broker(payload.len())?;
         let except = self.number(except);

@@ -147,6 +147,13 @@ impl<C> Mailbox<C> {
         Ok(room)
     }
 
+    /// Has the worker look around, if it sleeps.
+    pub fn nudge(&self) {
+        if std::mem::take(&mut lock(&self.inner).sleeping) {
+            self.waker.wake();
+        }
+    }
+
     /// Whether there is room for more.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
+use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
@@ -16,6 +17,7 @@ use crate::auth::Error;
 use crate::auth::Identity;
 use crate::auth::acl::{Acl, Rights, Unsaid};
 use crate::congestion::Congestion;
+use crate::ledger::Ledger;
 use crate::locks::lock;
 use crate::mailbox::{Mailbox, Refused, Wake};
 use crate::outbox::Pending;
@@ -63,6 +65,8 @@ pub(crate) struct Home {
     /// Of all workers.
     pub(crate) room: Arc<Room>,
     pub(crate) congestion: Congestion,
+    /// Of all workers: counts what is sent.
+    pub(crate) ledger: Arc<Ledger>,
     /// What sessions without a token may do.
     pub(crate) unsaid: Unsaid,
 }
@@ -325,10 +329,19 @@ impl Session {
     /// # Errors
     /// [`Refusal`].
     pub fn send(&self, kind: MessageKind, payload: &[u8]) -> Result<bool, Refusal> {
-        self.send_encoded(Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), None)
+        self.send_encoded(self.encode(kind, payload)?, None)
     }
 
-    /// The same, of a message that was encoded before. `key`: what it is about, see
+    /// Encodes a message for any sessions of this engine: what it holds counts for their total.
+    ///
+    /// # Errors
+    /// There is no such message.
+    pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
+        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.0.home.ledger);
+        Encoded::counted(kind, payload, Some(account)).map(Arc::new).map_err(Refusal::Invalid)
+    }
+
+    /// The same as [`Self::send`], of a message that was encoded before. `key`: what it is about, see
     /// [`crate::outbox::Policy::Conflate`].
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::congestion::Patience;
 use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
-use crate::outbox::{Outbox, Pending, Pushed};
+use crate::outbox::{Outbox, Pending, Policy, Pushed};
 use crate::session::Session;
 use crate::topics::Pattern;
 
@@ -41,6 +41,13 @@ struct Closing {
     by: Option<Instant>,
 }
 
+/// What a session has given back.
+pub(crate) struct Gone {
+    pub(crate) bytes: usize,
+    /// It has no more, and was cut off.
+    pub(crate) cut: bool,
+}
+
 /// What is done with its messages, and where they go.
 pub(crate) struct Live {
     pub(crate) session: Session,
@@ -57,6 +64,8 @@ pub(crate) struct Live {
     moved: Stats,
     /// What waits, of which it does.
     shown: usize,
+    /// Memory that it holds, of which it does.
+    held: usize,
     /// With it, of those who publish: there only once they have waited.
     patience: Option<Box<Patience>>,
     /// Messages dropped, because the client reads too slowly.
@@ -109,6 +118,7 @@ impl Live {
             counted: 0,
             moved: Stats::default(),
             shown: 0,
+            held: 0,
             patience: None,
             dropped: 0,
             undelivered: 0,
@@ -153,7 +163,8 @@ impl Live {
         sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
         sheet.drop_undelivered(std::mem::take(&mut self.undelivered));
         sheet.limited.add(std::mem::take(&mut self.limited));
-        self.account_queued(self.queued(), sheet);
+        let held = self.outbox.overhead() + self.drive.link().own_queued();
+        self.account_queued(self.queued(), held, sheet);
     }
 
     /// Nothing of it waits any more.
@@ -161,7 +172,7 @@ impl Live {
         self.undelivered += self.outbox.clear() as u64;
         sheet.drop_undelivered(std::mem::take(&mut self.undelivered));
         sheet.drop_messages(config.policy, std::mem::take(&mut self.dropped));
-        self.account_queued(0, sheet);
+        self.account_queued(0, 0, sheet);
     }
 
     /// That messages were dropped, for the log.
@@ -173,7 +184,18 @@ impl Live {
         format!("session {id} of {from} does not read as fast as it is sent: {dropped} messages were dropped{then}")
     }
 
-    fn account_queued(&mut self, queued: usize, sheet: &Sheet) {
+    /// That it was cut off, for the log.
+    pub(crate) fn describe_cut(&self) -> String {
+        let id = self.session.id();
+        format!("session {id} was cut off: it takes nothing, and more waits for all sessions than may")
+    }
+
+    fn account_queued(&mut self, queued: usize, held: usize, sheet: &Sheet) {
+        let held_before = std::mem::replace(&mut self.held, held);
+        if held != held_before {
+            sheet.held.add(held as u64);
+            sheet.held.subtract(held_before as u64);
+        }
         let before = std::mem::replace(&mut self.shown, queued);
         if queued != before {
             sheet.outbox_bytes.add(queued as u64);
@@ -294,8 +316,9 @@ impl Live {
         self.role == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
     }
 
-    /// Adds a message: what the session is to send is to be written before the turn is over.
-    pub(crate) fn push(&mut self, message: &Pending, config: &Config) {
+    /// Adds a message: what the session is to send is to be written before the turn is over. `stalled`: its limit if
+    /// its client takes nothing.
+    pub(crate) fn push(&mut self, message: &Pending, stalled: usize, config: &Config) {
         if self.is_ending() {
             self.undelivered += 1;
             return;
@@ -311,18 +334,48 @@ impl Live {
                 return;
             }
         }
-        match self.outbox.push(message.clone(), self.drive.link().queued(), config.outbox_limit, config.policy) {
+        let spared = stalled >= config.outbox_limit || !self.is_stalled(Instant::now());
+        let limit = if spared { config.outbox_limit } else { stalled };
+        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, config.policy) {
             Pushed::Kept { dropped } => self.dropped += dropped as u64,
             Pushed::Dropped => self.dropped += 1,
             Pushed::Overflow => {
-                self.dropped += 1 + self.outbox.clear() as u64;
-                self.session.set_closed();
-                // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
-                let by = Instant::now().checked_add(config.close_timeout);
-                self.closing =
-                    Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
+                self.dropped += 1;
+                self.overflow(config);
             }
         }
+    }
+
+    /// It is too slow, and is ended.
+    fn overflow(&mut self, config: &Config) {
+        self.dropped += self.outbox.clear() as u64;
+        self.session.set_closed();
+        // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
+        let by = Instant::now().checked_add(config.close_timeout);
+        self.closing = Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
+    }
+
+    /// Whether its client has taken nothing for so long that nobody waits for it.
+    pub(crate) fn is_stalled(&self, now: Instant) -> bool {
+        self.blocked.is_some_and(|since| now.saturating_duration_since(since) >= STALL)
+    }
+
+    /// Gives so many bytes back, as its policy has it, because others need them: it is to be written then. Where that
+    /// was done before, and what is on its way to the kernel is all that it has, it is cut off.
+    pub(crate) fn give_way(&mut self, wanted: usize, config: &Config) -> Gone {
+        let before = self.queued();
+        let cut = self.outbox.is_empty();
+        if cut {
+            self.abort();
+        } else if config.policy == Policy::Disconnect && !self.is_ending() {
+            self.overflow(config);
+        } else {
+            while before - self.queued() < wanted && self.outbox.pop().is_some() {
+                self.dropped += 1;
+            }
+        }
+        // What is on its way is freed when it is removed, in this turn.
+        Gone { bytes: if cut { before } else { before - self.queued() }, cut }
     }
 
     /// Of what was sent to it so many bytes have come here, for [`Self::recount`].

@@ -94,6 +94,8 @@ pub struct Figures {
     pub events_waiting: usize,
     /// Bytes of their messages.
     pub event_bytes_waiting: usize,
+    /// Bytes of memory of all that waits for sessions, where a message that waits for many counts once.
+    pub total_outbox_bytes: usize,
 }
 
 impl Figures {

@@ -26,6 +26,8 @@ pub(crate) struct Sheet {
     pub(crate) events: Count,
     /// Bytes that wait for all its sessions.
     pub(crate) outbox_bytes: Count,
+    /// Memory that they hold beside what the messages do.
+    pub(crate) held: Count,
     /// By policy.
     dropped: [Count; Policies::COUNT],
     failures: [Count; Reason::COUNT],
@@ -90,6 +92,7 @@ impl Sheet {
             bytes_sent: Count::default(),
             events: Count::default(),
             outbox_bytes: Count::default(),
+            held: Count::default(),
             dropped: Default::default(),
             failures: Default::default(),
             panics: Count::default(),

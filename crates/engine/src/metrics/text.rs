@@ -74,6 +74,7 @@ impl Collector for Page {
         let waiting = [
             ("events_waiting", "Events that wait to be taken", self.0.events_waiting),
             ("event_bytes_waiting", "Bytes of their messages", self.0.event_bytes_waiting),
+            ("total_outbox_bytes", "Memory of what waits for all sessions", self.0.total_outbox_bytes),
         ];
         for (name, help, value) in waiting {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(value as u64))?;

@@ -99,6 +99,7 @@ impl Worker {
     /// Whoever waits for room learns of what was done.
     pub(super) fn note_done(&mut self) {
         let (bytes, errands) = std::mem::take(&mut self.done);
+        self.taken_in = self.taken_in.saturating_add(bytes);
         self.mailbox.done(bytes);
         self.mailbox.done_errands(errands);
     }
@@ -200,7 +201,7 @@ impl Worker {
             {
                 continue;
             }
-            live.push(message, &self.common.config);
+            live.push(message, self.stalled_limit, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
             if !std::mem::replace(&mut live.dirty, true) {
@@ -218,7 +219,7 @@ impl Worker {
             if !live.is_told() || live.is_ending() || except == Some(live.session.id()) {
                 continue;
             }
-            live.push(message, &self.common.config);
+            live.push(message, self.stalled_limit, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
             self.mark(key);
@@ -298,7 +299,7 @@ impl Worker {
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {
         if let Some(Client::Live(live)) = self.clients.get_mut(key) {
-            live.push(message, &self.common.config);
+            live.push(message, self.stalled_limit, &self.common.config);
             self.mark(key);
         }
     }

@@ -4,6 +4,7 @@ mod commands;
 mod crowd;
 mod doors;
 mod moving;
+mod total;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -15,8 +16,11 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events as Ready, Interest, Poll, Token};
+use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
+use wirespeed_driver::frames::Account;
 use wirespeed_driver::opening::pending::Pending;
+use wirespeed_driver::protocol::{MessageKind, SendError};
 
 use crate::admission::Admission;
 use crate::broker::Slot;
@@ -26,6 +30,7 @@ use crate::congestion::Congestion;
 use crate::connection::Client;
 use crate::events::{Batch, Events};
 use crate::handover::Offer;
+use crate::ledger::Ledger;
 use crate::locks::lock;
 use crate::logs::{Cause, Logs};
 use crate::mailbox::{Mailbox, Wake};
@@ -78,6 +83,8 @@ pub(crate) struct Common {
     /// For the page: who is there, if there is one, and what it has asked for.
     pub(crate) roster: Option<Roster>,
     pub(crate) page: page::Kept,
+    /// What all messages hold that wait.
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) start: Instant,
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
@@ -93,7 +100,24 @@ impl Common {
             let home = self.homes.get().and_then(|homes| homes.get(number));
             WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
         };
-        Figures { workers: self.sheets.iter().enumerate().map(of).collect(), events_waiting, event_bytes_waiting }
+        Figures {
+            workers: self.sheets.iter().enumerate().map(of).collect(),
+            events_waiting,
+            event_bytes_waiting,
+            total_outbox_bytes: self.total_waiting(),
+        }
+    }
+
+    /// Bytes of memory that wait for sessions.
+    pub(crate) fn total_waiting(&self) -> usize {
+        let held: u64 = self.sheets.iter().map(|sheet| sheet.held.value()).sum();
+        self.ledger.sum() + held as usize
+    }
+
+    /// A message that is counted.
+    pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
+        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
+        Encoded::counted(kind, payload, Some(account)).map(Arc::new)
     }
 
     pub(crate) fn take_listeners(&self) {
@@ -180,6 +204,11 @@ pub(crate) struct Worker {
     draining: bool,
     /// Those that are to be closed, a few at a time.
     leaving: Vec<Key>,
+    /// When to look at the total again; and what may wait for a session that takes nothing.
+    total_after: Instant,
+    stalled_limit: usize,
+    /// Bytes of messages that have come in since the last look.
+    taken_in: usize,
     /// When the message was published that is timed.
     published_at: Option<Instant>,
 }
@@ -220,8 +249,12 @@ pub(crate) fn prepare(
             process: entropy::forks(),
             room,
             congestion: Congestion::default(),
+            ledger: Arc::clone(&common.ledger),
             unsaid,
         }),
+        total_after: Instant::now(),
+        stalled_limit: common.config.outbox_limit,
+        taken_in: 0,
         common,
         sheet,
         poll,
@@ -360,6 +393,7 @@ impl Worker {
                 self.read(key);
             }
             self.current = None;
+            self.look_at_total(began);
             self.obey_some();
             self.write_dirty();
             for key in std::mem::take(&mut self.late) {
@@ -388,7 +422,7 @@ impl Worker {
         let now = Instant::now();
         let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
         let congested = (!self.congested.is_empty()).then_some(CONGESTION_PAUSE);
-        [self.wheel.sleep(now), accept, congested, self.trim_in(now)].into_iter().flatten().min()
+        [self.wheel.sleep(now), accept, congested, self.trim_in(now), self.look_in(now)].into_iter().flatten().min()
     }
 
     /// Events may have room again: those that wait for it go on.
