@@ -93,7 +93,8 @@ def test_several_share_it_if_they_say_so() -> None:
 
 
 def ready(engine: Engine) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(*engine.addresses[0], timeout=PATIENCE)
+    host, port = engine.addresses[0]
+    connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
     try:
         connection.request("GET", "/ready")
         response = connection.getresponse()

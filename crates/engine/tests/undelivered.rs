@@ -21,6 +21,15 @@ struct Held {
     looked: Arc<AtomicBool>,
 }
 
+/// Lets the worker go on when it is dropped, also by a test that fails.
+struct Release<'a>(&'a AtomicBool);
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl Held {
     fn new(config: Config) -> Self {
         let (release, looked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -45,8 +54,9 @@ impl Held {
         std::thread::scope(|scope| {
             let blocking = scope.spawn(|| Client::open(&self.engine, "/block"));
             until(|| self.looked.load(Ordering::Acquire));
+            let release = Release(&self.release);
             let result = action();
-            self.release.store(true, Ordering::Release);
+            drop(release);
             blocking.join().unwrap();
             result
         })
@@ -150,7 +160,7 @@ fn subscribing_in_a_loop_is_refused_in_the_end() {
             session.set_reading(false);
             session.set_reading(true);
             done += 1;
-            assert!(done < 1_000_000, "it was never refused");
+            assert!(done < 200_000, "it was never refused");
         };
         assert_eq!(refusal, Refusal::Full);
         assert_eq!(session.topics(), []);
