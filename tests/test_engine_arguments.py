@@ -41,6 +41,8 @@ def dial(engine: Engine) -> ClientConnection:
         ("outbox_limit", 0, ValueError),
         ("outbox_limit", -1, ValueError),
         ("outbox_limit", None, TypeError),
+        ("total_outbox_limit", 0, ValueError),
+        ("total_outbox_limit", 1.5, TypeError),
         ("max_connections", 0, ValueError),
         ("max_connections", "many", TypeError),
         ("max_subscriptions", -1, ValueError),

@@ -15,10 +15,13 @@ import wirespeed
 from wirespeed.engine import Connected, Engine
 from wirespeed.sync import ClientConnection, connect
 
-pytest.importorskip("selenium", reason="there is no selenium")
+if os.environ.get("WIRESPEED_BROWSERS") != "all":
+    pytest.importorskip("selenium", reason="there is no selenium")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 if CHROMIUM is None or DRIVER is None:
+    if os.environ.get("WIRESPEED_BROWSERS") == "all":
+        pytest.fail("there is no chromium, or no chromedriver: apt-get install chromium chromium-driver", pytrace=False)
     pytest.skip("there is no chromium", allow_module_level=True)
 
 from selenium import webdriver  # noqa: E402

@@ -1277,6 +1277,8 @@ class NativeEngine:
         ping_timeout: float | None,
         close_timeout: float,
         outbox_limit: int,
+        total_outbox_limit: int,
+        reuse_port: bool,
         policy: str,
         mailbox_limit: int,
         max_subscriptions: int,

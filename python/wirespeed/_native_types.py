@@ -54,6 +54,7 @@ class EngineSettings(TypedDict):
     metrics_path: str | None
     metrics_token: str | None
     page: str | None
+    ready_without_broker: bool
     stuck_after: float
     handover: str | None
     drain_timeout: float

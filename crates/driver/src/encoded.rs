@@ -7,6 +7,7 @@ use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::{Config, Connection, MessageKind, PayloadBuffer, SendError, Side};
 
 use crate::entropy;
+use crate::frames::{Account, Frames};
 use crate::peer::Link;
 
 /// Bytes of the longest header of a frame without a mask (RFC 6455 5.2).
@@ -16,9 +17,11 @@ const HEADER_MAX: usize = 10;
 pub struct Encoded {
     kind: MessageKind,
     /// Its frame as it is, without a mask; the payload is the end of it.
-    plain: Arc<[u8]>,
+    plain: Arc<Frames>,
     len: usize,
-    compressed: Mutex<Vec<(Params, Arc<[u8]>)>>,
+    compressed: Mutex<Vec<(Params, Arc<Frames>)>>,
+    /// Counts its frames.
+    account: Option<Arc<dyn Account>>,
 }
 
 impl std::fmt::Debug for Encoded {
@@ -33,8 +36,16 @@ impl Encoded {
     /// # Errors
     /// There is no such message: of a kind that is none, or text that is no UTF-8.
     pub fn new(kind: MessageKind, payload: &[u8]) -> Result<Self, SendError> {
-        let plain = encode(kind, payload, None)?;
-        Ok(Self { kind, plain, len: payload.len(), compressed: Mutex::new(Vec::new()) })
+        Self::counted(kind, payload, None)
+    }
+
+    /// The same, and its frames are counted for as long as they are there, here or in queues.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn counted(kind: MessageKind, payload: &[u8], account: Option<Arc<dyn Account>>) -> Result<Self, SendError> {
+        let plain = encode(kind, payload, None, account.as_ref())?;
+        Ok(Self { kind, plain, len: payload.len(), compressed: Mutex::new(Vec::new()), account })
     }
 
     /// Of the message.
@@ -69,7 +80,7 @@ impl Encoded {
         }
     }
 
-    fn compressed(&self, params: &Params) -> Result<Arc<[u8]>, SendError> {
+    fn compressed(&self, params: &Params) -> Result<Arc<Frames>, SendError> {
         // What the peer may send, and whether our window goes on, do not show in one message.
         let key = Params {
             local_no_context_takeover: true,
@@ -82,15 +93,23 @@ impl Encoded {
         if let Some((_, frames)) = known.iter().find(|(other, _)| *other == key) {
             return Ok(Arc::clone(frames));
         }
-        let frames = encode(self.kind, self.payload(), Some(key))?;
+        let frames = encode(self.kind, self.payload(), Some(key), self.account.as_ref())?;
         known.push((key, Arc::clone(&frames)));
         Ok(frames)
     }
 }
 
-fn encode(kind: MessageKind, payload: &[u8], deflate: Option<Params>) -> Result<Arc<[u8]>, SendError> {
+fn encode(
+    kind: MessageKind,
+    payload: &[u8],
+    deflate: Option<Params>,
+    account: Option<&Arc<dyn Account>>,
+) -> Result<Arc<Frames>, SendError> {
     let mut connection: Connection<Vec<u8>> = Connection::new(Config { deflate, ..Config::new(Side::Server) });
     let mut out = Vec::with_capacity(payload.len() + HEADER_MAX);
     connection.send_message(kind, payload, None, entropy::draw_key, &mut out)?;
-    Ok(out.into())
+    if deflate.is_some() {
+        out.shrink_to_fit(); // it may wait for long
+    }
+    Ok(Arc::new(Frames::counted(out, account)))
 }

@@ -19,6 +19,7 @@ pub mod dial;
 pub mod drive;
 pub mod encoded;
 pub mod entropy;
+pub mod frames;
 pub mod keepalive;
 pub mod opening;
 pub mod peer;

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use crate::buffers;
+use crate::frames::Frames;
 use crate::socket::{Mode, Socket};
 
 /// Segments handed to the kernel in one call at most.
@@ -26,7 +27,7 @@ pub enum Flushed {
 /// A part of a queue that nothing is appended to any more.
 enum Segment {
     Owned(Vec<u8>),
-    Shared(Arc<[u8]>),
+    Shared(Arc<Frames>),
 }
 
 impl Segment {
@@ -81,6 +82,16 @@ impl WriteQueue {
         self.len() == 0
     }
 
+    /// Of those that wait, how many are its own, and not shared with others.
+    #[must_use]
+    pub fn own_len(&self) -> usize {
+        let owned = |segment: &Segment| match segment {
+            Segment::Owned(bytes) => bytes.len(),
+            Segment::Shared(_) => 0,
+        };
+        self.bytes.len() + self.segments().map(owned).sum::<usize>()
+    }
+
     /// Bytes of the buffers that are its own.
     #[must_use]
     pub fn capacity(&self) -> usize {
@@ -107,7 +118,7 @@ impl WriteQueue {
     }
 
     /// Appends bytes that are shared, without a copy.
-    pub fn push_shared(&mut self, bytes: Arc<[u8]>) {
+    pub fn push_shared(&mut self, bytes: Arc<Frames>) {
         if bytes.is_empty() {
             return;
         }
@@ -262,7 +273,7 @@ mod tests {
                 let bytes = vec![turn as u8; turn as usize % 7];
                 expected.extend_from_slice(&bytes);
                 if turn % 3 == 0 {
-                    queue.push_shared(Arc::from(bytes));
+                    queue.push_shared(Arc::new(bytes.into()));
                 } else {
                     queue.tail().extend_from_slice(&bytes);
                 }

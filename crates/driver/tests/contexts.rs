@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use wirespeed_driver::contexts::{self, BUDGET, Context};
+use wirespeed_driver::frames::Frames;
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{Config, Connection, MessageKind, Payload, Side};
@@ -134,8 +135,8 @@ fn what_is_forgotten_is_not_freed() {
     assert!(sizes[1] < sizes[0]);
 }
 
-fn frames_alone() -> Arc<[u8]> {
+fn frames_alone() -> Arc<Frames> {
     let mut alone = peer(Side::Server);
     alone.link.send_message(MessageKind::Text, TEXT, None).unwrap();
-    alone.link.take_output().into()
+    Arc::new(alone.link.take_output().into())
 }

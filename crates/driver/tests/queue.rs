@@ -7,6 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use support::{layers, peer, shake_hands, sockets};
+use wirespeed_driver::frames::Frames;
 use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::{MessageKind, Payload, Side};
 use wirespeed_driver::socket::Mode;
@@ -16,7 +17,7 @@ use wirespeed_driver::{Drive, Peer};
 #[test]
 fn parts_leave_in_their_order() {
     let (ours, theirs) = sockets(Some(8 * 1024));
-    let shared: Arc<[u8]> = (0..50_000u32).map(|at| at as u8).collect();
+    let shared = Arc::new(Frames::from((0..50_000u32).map(|at| at as u8).collect::<Vec<_>>()));
     let (mut queue, mut expected, mut read) = (WriteQueue::default(), Vec::new(), Vec::with_capacity(1 << 22));
     let mut blocked = 0;
     for turn in 0..60usize {
@@ -43,7 +44,7 @@ fn parts_leave_in_their_order() {
 /// One allocation for all, where nothing is encrypted.
 #[test]
 fn what_is_shared_is_not_copied() {
-    let frames: Arc<[u8]> = vec![0; 10_000].into();
+    let frames = Arc::new(Frames::from(vec![0; 10_000]));
     let mut peers: Vec<_> = (0..10).map(|_| peer(Side::Server, None)).collect();
     for peer in &mut peers {
         peer.link.send_shared(&frames, 9_996, false).unwrap();
@@ -60,7 +61,7 @@ fn what_is_shared_is_not_copied() {
     let mut secure = peer(Side::Server, Some(server.layer));
     secure.link.send_shared(&frames, 9_996, false).unwrap();
     let mut plain = peer(Side::Server, None);
-    let small: Arc<[u8]> = vec![0; 100].into();
+    let small = Arc::new(Frames::from(vec![0; 100]));
     plain.link.send_shared(&small, 98, false).unwrap();
     assert_eq!((Arc::strong_count(&frames), Arc::strong_count(&small)), (1, 1));
     let wire = secure.link.take_output();
@@ -117,7 +118,7 @@ fn a_large_message_is_written_from_where_it_lies() {
         for _ in 0..turn % 20 {
             let mut frame = vec![0x82, 126, 0x13, 0x88];
             frame.extend_from_slice(&shared);
-            conn.link_mut().send_shared(&frame.into(), 5_000, false).unwrap();
+            conn.link_mut().send_shared(&Arc::new(frame.into()), 5_000, false).unwrap();
             sent.push(shared.to_vec());
         }
         assert!(conn.link().is_large(message.len(), None));

@@ -10,7 +10,6 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::protocol::MessageKind;
 
 use crate::events::Events;
@@ -228,9 +227,9 @@ impl Inlet {
         Self { common, registry, homes }
     }
 
-    fn pending(message: Message<'_>) -> Result<Pending, Unsendable> {
-        let encoded = Encoded::new(message.kind, message.payload).map_err(|_| Unsendable)?;
-        Ok(Pending { message: Arc::new(encoded), key: message.key.map(Arc::from) })
+    fn pending(&self, message: Message<'_>) -> Result<Pending, Unsendable> {
+        let encoded = self.common.encode(message.kind, message.payload).map_err(|_| Unsendable)?;
+        Ok(Pending { message: encoded, key: message.key.map(Arc::from) })
     }
 
     fn events(&self) -> &Events {
@@ -242,7 +241,7 @@ impl Inlet {
 // have it and others not. The one thread that calls this waits after each message that finds no room.
 impl Sink for Inlet {
     fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
-        let pending = Self::pending(message)?;
+        let pending = self.pending(message)?;
         let size = pending.cost();
         let (_, room) = self.registry.publish(topic, None, |workers| {
             workers.iter().fold(true, |room, worker| {
@@ -254,7 +253,7 @@ impl Sink for Inlet {
     }
 
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
-        let pending = Self::pending(message)?;
+        let pending = self.pending(message)?;
         let size = pending.cost();
         Ok(self.homes.iter().fold(true, |room, home| {
             room & home.mailbox.put_checked(Command::Broadcast(pending.clone(), None), size).unwrap_or(true)

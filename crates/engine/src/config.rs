@@ -83,6 +83,9 @@ pub type Admit = dyn Fn(&Request, Option<SocketAddr>) -> Admission + Send + Sync
 pub struct Config {
     /// Where clients connect to; each worker has a listener of its own at each.
     pub listen: Vec<Listen>,
+    /// Other processes of this user may listen at the same TCP addresses, and get a part of the clients. False: to
+    /// start fails where anybody listens already.
+    pub reuse_port: bool,
     /// Threads that serve; 0: one for each core.
     pub workers: usize,
     /// Who the clients are, by their tokens: asked before [`Self::admit`]. `None`: nobody is asked.
@@ -112,6 +115,10 @@ pub struct Config {
     pub close_timeout: Duration,
     /// Bytes that may wait for one session.
     pub outbox_limit: usize,
+    /// Bytes of memory that may wait for all of them together, where a message that waits for many counts once. From
+    /// half of it on a session whose client takes nothing may have less than `outbox_limit`; beyond it those who hold
+    /// most of it meet the policy, and are cut off if that is not enough.
+    pub total_outbox_limit: usize,
     /// What becomes of what is more.
     pub policy: Policy,
     /// Sent messages, in bytes, that may wait for one worker: whoever sends more is refused. Long before that,
@@ -145,6 +152,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            reuse_port: false,
             workers: 0,
             auth: None,
             acl: AclOptions { unsaid: Unsaid::All, ..AclOptions::default() },
@@ -163,6 +171,7 @@ impl Default for Config {
             ping_timeout: Some(Duration::from_secs(20)),
             close_timeout: Duration::from_secs(10),
             outbox_limit: 1 << 20,
+            total_outbox_limit: 1 << 30,
             policy: Policy::default(),
             mailbox_limit: 16 << 20,
             max_events: 64 * 1024,

@@ -40,7 +40,7 @@ const REASON: usize = 123;
 pub struct Item {
     /// Where it is published.
     pub topic: Topic,
-    /// What.
+    /// What: see [`Engine::encode`].
     pub message: Arc<Encoded>,
     /// What it is about: see [`crate::outbox::Policy::Conflate`].
     pub key: Option<Arc<str>>,
@@ -60,6 +60,8 @@ pub struct Engine {
     inside: Option<Place>,
     /// Whoever waits for an engine that takes over.
     keeper: Mutex<Option<Keeper>>,
+    /// All workers were told to end their sessions.
+    drained: AtomicBool,
     /// Its threads are those of this process.
     process: u32,
 }
@@ -86,22 +88,22 @@ impl Engine {
             }
             count => count,
         };
-        let mut doors: Vec<Vec<Door>> = (0..count).map(|_| Vec::new()).collect();
         let start = Instant::now();
         let mut certificates = Vec::new();
         let mut places = Vec::new();
-        let mut offers = Vec::new();
+        let mut opened = Opened::new(count, config.reuse_port);
         let mut inherited = config.handover.as_deref().map(handover::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =
                 listen.tls.clone().map(|tls| Arc::new(Certificate::new(tls, config.renewal.clone(), start)));
-            places.push(open(&mut doors, &listen.at, certificate.as_ref(), false, inherited.as_mut(), &mut offers)?);
+            places.push(opened.open(&listen.at, certificate.as_ref(), false, inherited.as_mut())?);
             certificates.extend(certificate);
         }
         let inside = match &config.http.at {
             None => None,
-            Some(at) => Some(open(&mut doors, at, None, true, inherited.as_mut(), &mut offers)?),
+            Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
+        let Opened { doors, mut offers, .. } = opened;
         if config.handover.is_none() {
             offers.clear();
         }
@@ -115,8 +117,11 @@ impl Engine {
             leaving: AtomicBool::new(false),
             homes: OnceLock::new(),
             listeners: Mutex::new(offers),
+            // Until they are ours alone, to give up changes nothing for whoever has them.
+            lent: AtomicBool::new(inherited.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             invalid: AtomicU64::new(0),
+            ledger: Arc::default(),
             roster: Roster::new(count),
             page: page::Kept::default(),
             start,
@@ -136,6 +141,7 @@ impl Engine {
             certificates,
             inside,
             keeper: Mutex::new(None),
+            drained: AtomicBool::new(false),
             process: std::process::id(),
         };
         let mut workers = Vec::new();
@@ -173,6 +179,7 @@ impl Engine {
         // They accept: whoever had the listeners may let go.
         if let Some(inherited) = inherited {
             inherited.confirm()?;
+            common.lent.store(false, Ordering::Release);
         }
         if let Some(path) = &common.config.handover {
             let keeper = handover::keep(path, engine.reins(), common.config.drain.clone())?;
@@ -262,6 +269,15 @@ impl Engine {
         self.process != std::process::id()
     }
 
+    /// A message for [`Self::publish_many`] and [`Session::send_encoded`]; it counts among what waits for all sessions,
+    /// for as long as there is any of it.
+    ///
+    /// # Errors
+    /// There is no such message.
+    pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
+        self.common.encode(kind, payload).map_err(Refusal::Invalid)
+    }
+
     /// Sends a message to all sessions that are open, but `except`. True: there is room for more.
     ///
     /// # Errors
@@ -270,7 +286,7 @@ impl Engine {
         self.check_broker(payload.len())?;
         let except = self.number(except);
         let homes = || self.homes.iter();
-        let pending = Pending { message: Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), key: None };
+        let pending = Pending { message: self.encode(kind, payload)?, key: None };
         let mut posting = Posting::new(&self.common, &self.homes);
         let room = posting.put(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
         if let Some(broker) = self.common.broker.get() {
@@ -307,7 +323,7 @@ impl Engine {
         except: Option<&Session>,
         key: Option<Arc<str>>,
     ) -> Result<Published, Refusal> {
-        let message = Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?);
+        let message = self.encode(kind, payload)?;
         self.check_broker(payload.len())?;
         let mut posting = Posting::new(&self.common, &self.homes);
         posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
@@ -424,6 +440,9 @@ impl Engine {
     /// Accepts nobody any more, and closes all sessions, after what was sent to them. The workers end when the
     /// last one is over.
     pub fn drain(&self, code: CloseCode, reason: &str) {
+        if self.drained.swap(true, Ordering::AcqRel) {
+            return; // they have been told, and nobody has come since
+        }
         for home in &self.homes {
             let _ = home.mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
         }
@@ -467,37 +486,52 @@ impl Engine {
     }
 }
 
-/// Gives each worker its listeners at a place: those that were handed over, or new ones.
-fn open(
-    doors: &mut [Vec<Door>],
-    at: &Place,
-    tls: Option<&Arc<Certificate>>,
-    inside: bool,
-    inherited: Option<&mut Inherited>,
-    offers: &mut Vec<Offer>,
-) -> io::Result<Place> {
-    let (shares, place) = match inherited.and_then(|inherited| inherited.take(at)) {
-        Some(offer) => listen::share(offer, doors.len())?,
-        None => {
-            let (listeners, place) = listen::bind(at, doors.len())?;
-            (listeners.into_iter().map(|listener| vec![listener]).collect(), place)
-        }
-    };
-    let unix = matches!(place, Place::Unix(_));
-    let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
-    for (doors, listeners) in doors.iter_mut().zip(shares) {
-        for listener in listeners {
-            if !unix || offer.listeners.is_empty() {
-                offer.listeners.push(listener.try_clone()?);
-            }
-            doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
-        }
-        if doors.len() > worker::DOORS {
-            return Err(io::Error::other("a worker has too many listeners"));
-        }
+/// The listeners of an engine that begins.
+struct Opened {
+    /// Of each worker.
+    doors: Vec<Vec<Door>>,
+    /// Copies, to be handed over.
+    offers: Vec<Offer>,
+    reuse_port: bool,
+}
+
+impl Opened {
+    fn new(workers: usize, reuse_port: bool) -> Self {
+        Self { doors: (0..workers).map(|_| Vec::new()).collect(), offers: Vec::new(), reuse_port }
     }
-    offers.push(offer);
-    Ok(place)
+
+    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
+    fn open(
+        &mut self,
+        at: &Place,
+        tls: Option<&Arc<Certificate>>,
+        inside: bool,
+        inherited: Option<&mut Inherited>,
+    ) -> io::Result<Place> {
+        let count = self.doors.len();
+        let (shares, place) = match inherited.and_then(|inherited| inherited.take(at)) {
+            Some(offer) => listen::share(offer, count)?,
+            None => {
+                let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
+                (listeners.into_iter().map(|listener| vec![listener]).collect(), place)
+            }
+        };
+        let unix = matches!(place, Place::Unix(_));
+        let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
+        for (doors, listeners) in self.doors.iter_mut().zip(shares) {
+            for listener in listeners {
+                if !unix || offer.listeners.is_empty() {
+                    offer.listeners.push(listener.try_clone()?);
+                }
+                doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
+            }
+            if doors.len() > worker::DOORS {
+                return Err(io::Error::other("a worker has too many listeners"));
+            }
+        }
+        self.offers.push(offer);
+        Ok(place)
+    }
 }
 
 impl Drop for Engine {

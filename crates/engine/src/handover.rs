@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -199,8 +200,11 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, reins: &Reins) -> bool {
         }
         let Ok((stream, _)) = listener.accept() else { continue };
         // Whoever fails half-way has changed nothing.
-        if is_ours(&stream) && give(&stream, reins).is_ok() {
-            return true;
+        if is_ours(&stream) {
+            if give(&stream, reins).is_ok() {
+                return true;
+            }
+            reins.common.lent.store(false, Ordering::Release);
         }
     }
 }

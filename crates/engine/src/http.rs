@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, ServerHandshake};
 
+use crate::broker;
 use crate::config::Place;
 use crate::metrics::{self, State};
 use crate::page;
@@ -32,6 +33,8 @@ pub struct Http {
     pub at: Option<Place>,
     /// The token of the page at `/_wirespeed/`. `None`: there is none.
     pub page: Option<Arc<str>>,
+    /// Clients should come though the broker cannot be reached, or not yet: they get what is published here.
+    pub ready_without_broker: bool,
     /// How long a turn of a worker may take until it counts as stuck.
     pub stuck_after: Duration,
 }
@@ -45,6 +48,7 @@ impl Default for Http {
             metrics_token: None,
             at: None,
             page: None,
+            ready_without_broker: false,
             stuck_after: Duration::from_secs(5),
         }
     }
@@ -149,10 +153,18 @@ fn ready(common: &Common) -> Answer {
         "full\n"
     } else if common.sheets.iter().all(|sheet| sheet.closed.load(Ordering::Relaxed)) {
         "nobody is accepted\n"
+    } else if !common.config.http.ready_without_broker && !has_broker(common) {
+        "the broker is not connected\n"
     } else {
         return Answer::text(200, "ready\n");
     };
     Answer::text(503, why)
+}
+
+/// Whether what is published reaches other engines, if there is a broker.
+fn has_broker(common: &Common) -> bool {
+    common.config.broker.is_none()
+        || common.broker.get().is_some_and(|broker| broker.status().state == broker::State::Connected)
 }
 
 fn metrics(request: &Request, common: &Common) -> Answer {

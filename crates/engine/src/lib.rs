@@ -13,6 +13,50 @@
 //! Engines on other machines are reached over a [`broker`], which is given to it.
 //!
 //! It knows nothing of Python, and opens no runtime: only threads.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::time::{Duration, Instant};
+//!
+//! use wirespeed_engine::driver::protocol::MessageKind;
+//! use wirespeed_engine::events::Event;
+//! use wirespeed_engine::{Config, Engine, Listen, Place};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let at = Place::Tcp("127.0.0.1:0".parse()?);
+//! let engine = Engine::start(Config { listen: vec![Listen { at, tls: None }], workers: 2, ..Config::default() })?;
+//! let [Place::Tcp(address)] = engine.places() else { unreachable!() };
+//!
+//! // A client, by hand: its request, then "hello" in a frame with a mask of zeros (RFC 6455 5.2).
+//! let mut client = std::net::TcpStream::connect(address)?;
+//! client.write_all(
+//!     b"GET /greet HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+//!       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+//! )?;
+//! client.write_all(b"\x81\x85\0\0\0\0hello")?;
+//!
+//! let deadline = Instant::now() + Duration::from_secs(20);
+//! let mut answered = false;
+//! while !answered {
+//!     for batch in engine.events().take(100, Some(deadline)).map_err(|_| "the engine has ended")? {
+//!         for (session, event) in batch.iter() {
+//!             if let Event::Message { kind: MessageKind::Text, data } = event {
+//!                 assert_eq!((session.path(), data), ("/greet", &b"hello"[..]));
+//!                 session.send(MessageKind::Text, b"good bye").map_err(|refusal| format!("{refusal:?}"))?;
+//!                 answered = true;
+//!             }
+//!         }
+//!     }
+//!     assert!(Instant::now() < deadline);
+//! }
+//! let mut answer = Vec::new();
+//! client.write_all(b"\x88\x80\0\0\0\0")?; // a close frame, which the engine answers
+//! client.read_to_end(&mut answer)?;
+//! assert!(answer.starts_with(b"HTTP/1.1 101 ") && answer.ends_with(b"\x81\x08good bye\x88\x00"));
+//! engine.stop()?;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod admission;
 pub mod auth;
@@ -29,6 +73,7 @@ mod handover;
 mod http;
 mod identify;
 pub mod inbound;
+mod ledger;
 mod listen;
 mod locks;
 pub mod logs;

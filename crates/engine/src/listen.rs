@@ -1,11 +1,12 @@
 //! Listening sockets: one for each worker, at the same address.
 
 use std::io;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::config::Place;
 use crate::handover::Offer;
@@ -20,7 +21,11 @@ pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<(Vec<Vec<Owned
     let missing = count.saturating_sub(offer.listeners.len());
     if missing > 0 {
         let more = match (&offer.place, offer.listeners.first()) {
-            (Place::Tcp(_), _) => bind(&offer.place, missing)?.0,
+            (Place::Tcp(_), first) => {
+                // Whoever had it may have been alone there.
+                first.map_or(Ok(()), |first| SockRef::from(first).set_reuse_port(true))?;
+                bind(&offer.place, missing, true)?.0
+            }
             (Place::Unix(_), Some(first)) => (0..missing).map(|_| first.try_clone()).collect::<io::Result<_>>()?,
             (Place::Unix(_), None) => return Err(io::Error::other("handover: a place without listeners")),
         };
@@ -36,25 +41,30 @@ pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<(Vec<Vec<Owned
 }
 
 /// Binds `count` listeners to one place. Where they really are comes with them: port 0 is replaced by one that
-/// is free.
-pub(crate) fn bind(place: &Place, count: usize) -> io::Result<(Vec<OwnedFd>, Place)> {
+/// is free. `shared`: others of this user may listen there as well, and get a part of the clients.
+pub(crate) fn bind(place: &Place, count: usize, shared: bool) -> io::Result<(Vec<OwnedFd>, Place)> {
     match place {
         Place::Tcp(address) => {
             let mut address = *address;
             let mut listeners = Vec::with_capacity(count);
-            for _ in 0..count {
-                let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-                socket.set_reuse_address(true)?;
-                // The system spreads clients over all that listen so.
-                socket.set_reuse_port(true)?;
-                if address.is_ipv6() {
-                    socket.set_only_v6(true)?;
-                }
-                socket.bind(&address.into())?;
+            let alone = cfg!(target_os = "linux") && !shared;
+            if !alone && !shared && address.port() != 0 {
+                // Elsewhere all must have the option before they are bound: a look beforehand has to do.
+                drop(bind_tcp(address, false)?);
+            }
+            for number in 0..count {
+                // Listening without the option fails where anybody listens, with it or without; whoever comes at the
+                // same time fails too, as it is `listen` that decides.
+                let socket = bind_tcp(address, number > 0 || !alone)?;
                 if let Some(real) = socket.local_addr()?.as_socket() {
                     address = real;
                 }
-                listeners.push(listen(socket)?);
+                let listener = listen(socket)?;
+                if number == 0 && alone && count > 1 {
+                    // Linux lets those join a listener that has it now. The system spreads clients over all of them.
+                    SockRef::from(&listener).set_reuse_port(true)?;
+                }
+                listeners.push(listener);
             }
             Ok((listeners, Place::Tcp(address)))
         }
@@ -72,6 +82,23 @@ pub(crate) fn bind(place: &Place, count: usize) -> io::Result<(Vec<OwnedFd>, Pla
             Ok((listeners, place.clone()))
         }
     }
+}
+
+fn bind_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(reuse_port)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Ends a listener in all processes that have a copy of it: a child made by `fork` would else keep the port, and take
+/// clients that nobody accepts.
+pub(crate) fn shut(listener: &OwnedFd) {
+    let _ = SockRef::from(listener).shutdown(Shutdown::Both); // a copy of it was shut before
 }
 
 fn listen(socket: Socket) -> io::Result<OwnedFd> {
@@ -122,7 +149,7 @@ mod tests {
         let directory = Directory::new("file");
         let path = directory.0.join("data");
         std::fs::write(&path, "kept").unwrap();
-        let refused = bind(&Place::Unix(path.clone()), 1).unwrap_err();
+        let refused = bind(&Place::Unix(path.clone()), 1, false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
     }
@@ -133,7 +160,7 @@ mod tests {
         let (path, stale) = (directory.0.join("link"), directory.0.join("stale"));
         drop(UnixListener::bind(&stale).unwrap());
         std::os::unix::fs::symlink(&stale, &path).unwrap();
-        assert!(bind(&Place::Unix(path.clone()), 1).is_err());
+        assert!(bind(&Place::Unix(path.clone()), 1, false).is_err());
         assert!(path.is_symlink());
     }
 
@@ -142,9 +169,9 @@ mod tests {
         let directory = Directory::new("socket");
         let path = directory.0.join("socket");
         let other = UnixListener::bind(&path).unwrap();
-        assert_eq!(bind(&Place::Unix(path.clone()), 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(bind(&Place::Unix(path.clone()), 1, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(other);
-        let _listeners = bind(&Place::Unix(path.clone()), 1).unwrap();
+        let _listeners = bind(&Place::Unix(path.clone()), 1, false).unwrap();
         UnixStream::connect(&path).unwrap();
     }
 }

@@ -27,6 +27,8 @@ struct Inner<C> {
     commands: VecDeque<C>,
     /// What they hold, and those that were taken and are not done, in bytes.
     bytes: usize,
+    /// The same of those that are no messages.
+    errands: usize,
     /// The worker has found nothing, and sleeps or is about to.
     sleeping: bool,
     /// It takes nothing any more.
@@ -42,6 +44,8 @@ pub struct Mailbox<C> {
     full: usize,
     /// Bytes from which on whoever does not wait for room is refused.
     limit: usize,
+    /// The same of what is no message: a flood of these keeps nobody from subscribing.
+    errand_limit: usize,
     waker: Arc<dyn Wake>,
 }
 
@@ -54,16 +58,20 @@ pub enum Refused {
     Closed,
 }
 
+/// Bytes of what is no message that may wait at least, however few of messages may.
+const ERRANDS: usize = 1 << 20;
+
 impl<C> Mailbox<C> {
     /// An empty one, whose worker is awake. There is room below `full` bytes; who does not wait for it is refused
     /// from `limit` on.
     pub fn new(full: usize, limit: usize, waker: Arc<dyn Wake>, room: Arc<Room>) -> Self {
-        let inner = Inner { commands: VecDeque::new(), bytes: 0, sleeping: false, closed: false };
-        Self { inner: Mutex::new(inner), room, full, limit, waker }
+        let inner = Inner { commands: VecDeque::new(), bytes: 0, errands: 0, sleeping: false, closed: false };
+        Self { inner: Mutex::new(inner), room, full, limit, errand_limit: limit.max(ERRANDS), waker }
     }
 
     /// Puts something in. Whether there is room for more: whoever can wait should, if there is not. Who does not
-    /// is refused at the limit; what has no bytes, which clients and their ends bound, is not.
+    /// is refused at the limit. What has no bytes is not: whoever puts it in bounds how often, by an end that comes once
+    /// for each session, for example.
     ///
     /// # Errors
     /// There is far too much, or the worker has ended.
@@ -101,6 +109,28 @@ impl<C> Mailbox<C> {
         self.waker.wake();
     }
 
+    /// Whether there are not too many errands: what is no message, and has bytes all the same.
+    ///
+    /// # Errors
+    /// There are far too many, or the worker has ended.
+    pub fn check_errands(&self) -> Result<(), Refused> {
+        let inner = lock(&self.inner);
+        if inner.closed {
+            return Err(Refused::Closed);
+        }
+        if inner.errands >= self.errand_limit { Err(Refused::Full) } else { Ok(()) }
+    }
+
+    /// Puts one in after [`Self::check_errands`], whatever others have put in since.
+    ///
+    /// # Errors
+    /// The worker has ended.
+    pub fn put_errand(&self, command: C, bytes: usize) -> Result<(), Refused> {
+        let mut inner = lock(&self.inner);
+        inner.errands += bytes;
+        self.push(inner, command, 0).map(drop)
+    }
+
     fn look(&self, inner: &Inner<C>) -> Result<(), Refused> {
         if inner.closed {
             return Err(Refused::Closed);
@@ -127,6 +157,13 @@ impl<C> Mailbox<C> {
         inner.bytes += bytes;
         let room = inner.bytes < self.full;
         Ok((room, std::mem::take(&mut inner.sleeping)))
+    }
+
+    /// Has the worker look around, if it sleeps.
+    pub fn nudge(&self) {
+        if std::mem::take(&mut lock(&self.inner).sleeping) {
+            self.waker.wake();
+        }
     }
 
     /// Whether there is room for more.
@@ -162,7 +199,15 @@ impl<C> Mailbox<C> {
         some
     }
 
-    /// For the worker: of what it has taken it has done so many bytes. Only now is there room, so that whoever
+    /// For the worker: of what it has taken it has done errands of so many bytes.
+    pub fn done_errands(&self, bytes: usize) {
+        if bytes > 0 {
+            let mut inner = lock(&self.inner);
+            inner.errands = inner.errands.saturating_sub(bytes);
+        }
+    }
+
+    /// For the worker: of what it has taken it has done messages of so many bytes. Only now is there room, so that whoever
     /// waits for it knows all that came of what was sent before.
     pub fn done(&self, bytes: usize) {
         if bytes == 0 {
@@ -182,7 +227,7 @@ impl<C> Mailbox<C> {
     pub fn close(&self) -> VecDeque<C> {
         let mut inner = lock(&self.inner);
         inner.closed = true;
-        inner.bytes = 0;
+        (inner.bytes, inner.errands) = (0, 0);
         let left = std::mem::take(&mut inner.commands);
         drop(inner);
         self.room.tell();

@@ -87,6 +87,13 @@ impl Outbox {
         self.len
     }
 
+    /// Memory that they take beside what the messages hold.
+    #[must_use]
+    #[inline]
+    pub fn overhead(&self) -> usize {
+        self.len * OVERHEAD
+    }
+
     /// Whether none do.
     #[must_use]
     #[inline]

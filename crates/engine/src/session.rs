@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use percent_encoding::percent_decode_str;
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
+use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
@@ -18,6 +19,7 @@ use crate::auth::acl::{Acl, AclOptions, Rights};
 use crate::auth::{Denied, Error, Identity};
 use crate::congestion::Congestion;
 use crate::identify::identify_again;
+use crate::ledger::Ledger;
 use crate::locks::lock;
 use crate::mailbox::{Mailbox, Refused, Wake};
 use crate::outbox::Pending;
@@ -67,6 +69,8 @@ pub(crate) struct Home {
     /// Of all workers.
     pub(crate) room: Arc<Room>,
     pub(crate) congestion: Congestion,
+    /// Of all workers: counts what is sent.
+    pub(crate) ledger: Arc<Ledger>,
     /// Where the rights of tokens are, and what sessions without one may do.
     pub(crate) acl: AclOptions,
 }
@@ -92,6 +96,9 @@ pub(crate) struct Shared {
     queued: AtomicUsize,
     /// From so many of them on there is no room.
     high: usize,
+    /// Whoever handles its messages wants more of them; and whether its worker is yet to be told of a change.
+    reads: AtomicBool,
+    reads_changed: AtomicBool,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Who it is and what it may do, if it has a token or was allowed anything.
     who: OnceLock<Box<Mutex<Who>>>,
@@ -173,6 +180,8 @@ impl Session {
             queued: AtomicUsize::new(0),
             high: route.outbox_limit.div_ceil(2).max(1),
             route,
+            reads: AtomicBool::new(true),
+            reads_changed: AtomicBool::new(false),
             attachment: OnceLock::new(),
             opened: Instant::now(),
             figures: OnceLock::new(),
@@ -424,10 +433,19 @@ impl Session {
     /// # Errors
     /// [`Refusal`].
     pub fn send(&self, kind: MessageKind, payload: &[u8]) -> Result<bool, Refusal> {
-        self.send_encoded(Arc::new(Encoded::new(kind, payload).map_err(Refusal::Invalid)?), None)
+        self.send_encoded(self.encode(kind, payload)?, None)
     }
 
-    /// The same, of a message that was encoded before. `key`: what it is about, see
+    /// Encodes a message for any sessions of this engine: what it holds counts for their total.
+    ///
+    /// # Errors
+    /// There is no such message.
+    pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
+        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.0.home.ledger);
+        Encoded::counted(kind, payload, Some(account)).map(Arc::new).map_err(Refusal::Invalid)
+    }
+
+    /// The same as [`Self::send`], of a message that was encoded before. `key`: what it is about, see
     /// [`crate::outbox::Policy::Conflate`].
     ///
     /// # Errors
@@ -453,7 +471,8 @@ impl Session {
     /// does already.
     ///
     /// # Errors
-    /// It is over, subscribes to as much as one session may, or its token does not allow it.
+    /// It is over, subscribes to as much as one session may, its token does not allow it; or its worker is far
+    /// behind with what it was told before: [`Refusal::Full`], and nothing has changed.
     pub fn subscribe(&self, pattern: &Pattern) -> Result<bool, Refusal> {
         if !self.is_open() {
             return Err(Refusal::Closed);
@@ -462,20 +481,23 @@ impl Session {
             return Err(Refusal::Denied);
         }
         let Home { worker, mailbox, registry, .. } = &*self.0.home;
+        mailbox.check_errands()?;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
+        let size = command.errand();
         // Put in while the account is held, so that it stands before or after what others publish.
         let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
-            let _ = mailbox.put(command, 0); // its worker has ended: so has it
+            let _ = mailbox.put_errand(command, size); // its worker has ended: so has it
         });
         subscribed.map_err(|error| Refusal::TooManySubscriptions(error.limit))
     }
 
-    /// Ends that; false: it does not subscribe to it.
+    /// Ends that; false: it does not subscribe to it. Never refused: as often as it subscribes.
     pub fn unsubscribe(&self, pattern: &Pattern) -> bool {
         let Home { mailbox, registry, .. } = &*self.0.home;
         let command = Command::Unsubscribe(self.0.key, pattern.clone());
+        let size = command.errand();
         registry.unsubscribe(pattern, self.0.id, || {
-            let _ = mailbox.put(command, 0); // as above
+            let _ = mailbox.put_errand(command, size); // as above
         })
     }
 
@@ -488,7 +510,17 @@ impl Session {
     /// Reads what the client sends no more, or again: for whoever handles its messages more slowly than they come.
     /// What was read before comes all the same. Pings are not answered meanwhile, and pongs not missed.
     pub fn set_reading(&self, reads: bool) {
-        let _ = self.0.home.mailbox.put(Command::Reading(self.0.key, reads), 0); // its worker has ended: so has it
+        self.0.reads.store(reads, Ordering::SeqCst);
+        // One command at a time, however often it changes.
+        if !self.0.reads_changed.swap(true, Ordering::SeqCst) {
+            let _ = self.0.home.mailbox.put(Command::Reading(self.0.key), 0); // its worker has ended: so has it
+        }
+    }
+
+    /// For the worker: whether it is to be read.
+    pub(crate) fn take_reading(&self) -> bool {
+        self.0.reads_changed.store(false, Ordering::SeqCst);
+        self.0.reads.load(Ordering::SeqCst)
     }
 
     /// Closes it, with the closing handshake, after what was sent before. Again, or after its end: nothing.

@@ -132,7 +132,10 @@ fn what_slow_clients_do_not_read_is_counted_and_in_the_end_forgotten() {
     }
     let figures = engine.figures();
     let names: Vec<_> = dropped(&figures).into_iter().map(|(name, count)| (name, count > 0)).collect();
-    assert_eq!(names, [("disconnect", false), ("drop_oldest", false), ("drop_newest", true), ("conflate", false)]);
+    assert_eq!(
+        names,
+        [("disconnect", false), ("drop_oldest", false), ("drop_newest", true), ("conflate", false), ("closing", false)]
+    );
     drop(client);
     let total = eventually(&engine, "gone", |total| total.sessions == 0);
     assert_eq!((total.outbox_bytes, total.mailbox_bytes), (0, 0));

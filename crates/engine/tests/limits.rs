@@ -159,7 +159,7 @@ fn slow_openings_of_one_address_lock_nobody_out() {
     let mut honest = dial(&engine, [127, 0, 0, 4]);
     honest.write_all(&head("").as_bytes()[..30]).unwrap();
     until(|| failed(&engine, Reason::Crowded) >= 2000 - 64 - 2);
-    assert!(engine.figures().total().connections <= 66);
+    until(|| engine.figures().total().connections <= 66);
     honest.write_all(&head("").as_bytes()[30..]).unwrap();
     let mut answer = [0; 12];
     honest.read_exact(&mut answer).unwrap();
@@ -346,4 +346,73 @@ fn every_failure_has_its_reason() {
     until(|| engine.figures().total().connections == 1);
     engine.stop().unwrap();
     assert_eq!(failed(&engine, Reason::Stopping), 1);
+}
+
+/// Whether a client who was refused and goes on sending, so much at a time, is cut off.
+fn is_cut(mut stream: impl Write, at_once: usize, pause: Duration, most: usize) -> bool {
+    let bytes = vec![b'x'; at_once];
+    let deadline = Instant::now() + PATIENCE;
+    let mut sent = 0;
+    while sent < most && Instant::now() < deadline {
+        if stream.write_all(&bytes).is_err() {
+            return true;
+        }
+        sent += at_once;
+        std::thread::sleep(pause);
+    }
+    false
+}
+
+#[test]
+fn whoever_is_refused_is_not_read_from_for_long() {
+    let limits = Limits { max_connections: 1, ..Limits::default() };
+    let open_timeout = Duration::from_secs(3600);
+    let engine = Engine::start(Config { admission: limits, open_timeout, ..config() }).unwrap();
+    let _first = Client::open(&engine, "/");
+    let slowly = Duration::from_millis(20);
+    for (at_once, pause) in [(64 * 1024, Duration::ZERO), (1, slowly)] {
+        let second = Client::request(&engine, "/", "");
+        assert_eq!(second.status, 503);
+        assert!(is_cut(&second.stream, at_once, pause, 64 << 20), "{at_once}");
+    }
+    until(|| engine.figures().total().connections == 1);
+}
+
+#[test]
+fn whoever_is_refused_over_tls_is_not_read_from_for_long() {
+    use wirespeed_engine::driver::tls::{client, server};
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = certified.cert.pem().into_bytes();
+    let options = server::Options {
+        certificate: certificate.clone(),
+        key: certified.signing_key.serialize_pem().into_bytes(),
+        client_ca: Vec::new(),
+        alpn: Vec::new(),
+        versions: Vec::new(),
+    };
+    let limits = Limits { max_connections: 1, ..Limits::default() };
+    let mut listen = config().listen;
+    listen[0].tls = Some(options.build().unwrap());
+    let open_timeout = Duration::from_secs(3600);
+    let engine = Engine::start(Config { listen, admission: limits, open_timeout, ..config() }).unwrap();
+    let options = client::Options { ca: vec![certificate], ..client::Options::default() };
+    let config = options.build().unwrap();
+    let dial = || {
+        let stream = dial(&engine, [127, 0, 0, 1]);
+        let name = client::server_name("localhost").unwrap();
+        let session = rustls::ClientConnection::new(std::sync::Arc::clone(&config), name).unwrap();
+        let mut stream = rustls::StreamOwned::new(session, stream);
+        stream.write_all(head("").as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8(status[9..].to_vec()).unwrap())
+    };
+    let (_first, status) = dial();
+    assert_eq!(status, "101");
+    for (at_once, pause) in [(64 * 1024, Duration::ZERO), (1, Duration::from_millis(20))] {
+        let (second, status) = dial();
+        assert_eq!(status, "503");
+        assert!(is_cut(second, at_once, pause, 64 << 20), "{at_once}");
+    }
+    until(|| engine.figures().total().connections == 1);
 }

@@ -444,11 +444,15 @@ fn echo_is_no_event() {
 fn while_events_have_no_room_nobody_comes_in() {
     let engine = Engine::start(Config { max_events: 10, workers: 1, ..config() }).unwrap();
     let first: Vec<_> = (0..10).map(|_| Client::open(&engine, "/")).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while engine.events().waiting().0 < 10 {
+        assert!(Instant::now() < deadline, "the events do not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let waiting: Vec<_> = (0..200).map(|_| TcpStream::connect(address(&engine)).unwrap()).collect();
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(engine.figures().total().connections, 10, "they wait in the kernel");
     take(&engine, 10);
-    let deadline = Instant::now() + PATIENCE;
     while engine.figures().total().connections < 210 {
         assert!(Instant::now() < deadline, "nobody was let in though there is room");
         std::thread::sleep(Duration::from_millis(5));

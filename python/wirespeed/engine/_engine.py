@@ -50,6 +50,8 @@ class Engine(Operations, Routing):
         host: Address to listen at, IPv4 or IPv6; ``None``: only at ``path``.
         port: Its port; 0, the default, is one that is free, see :attr:`addresses`.
         path: A Unix socket to listen at.
+        reuse_port: Whether other processes of this user may listen at the same port, and get a part of the clients. The
+            default is that :meth:`start` fails where anybody listens already.
         ssl: TLS settings with certificate and key; the default is not to encrypt.
         auth: Who clients are, by their tokens: whoever has no good one is answered with 401 or 403. The default is to
             let in everybody.
@@ -66,6 +68,9 @@ class Engine(Operations, Routing):
         ping_timeout: Seconds that a pong may take, 20 by default; ``None``: any time.
         close_timeout: Seconds that a client may take to do its part of the closing, 10 by default.
         outbox_limit: Bytes that may wait for one session, 1 MiB by default.
+        total_outbox_limit: Bytes of memory that may wait for all sessions together, 1 GiB by default; a message that
+            waits for many counts once. From half of it on less than ``outbox_limit`` may wait for a session whose
+            client takes nothing. Beyond it those who hold most meet the policy, and are cut off if nothing else helps.
         policy: What becomes of what is more: ``"disconnect"``, the default, ends the session with code 1013;
             ``"drop_oldest"`` and ``"drop_newest"`` drop messages, ``"conflate"`` the one with the same key.
         mailbox_limit: Bytes of what is sent that may wait for one thread, 16 MiB by default: whoever sends more is
@@ -78,6 +83,8 @@ class Engine(Operations, Routing):
         metrics: Address and port where ``/metrics`` is answered, for Prometheus, and the two above.
         metrics_path: A path for the metrics where clients connect; the default is none: they tell strangers.
         metrics_token: What ``Authorization: Bearer`` must say for them, wherever they are.
+        ready_without_broker: Whether ``/ready`` is answered with 200 though the broker is not connected; the default is
+            503, as sessions here miss what others publish.
         page: The token of the live page at ``/_wirespeed/``; the default is that there is none.
         handover: A Unix socket by which the next engine gets the listeners of this one, so that nobody is refused
             while a service restarts: this one drains then. Whoever is at it when this engine starts gives it his.
@@ -129,6 +136,7 @@ class Engine(Operations, Routing):
         port: int = 0,
         *,
         path: str | os.PathLike[str] | None = None,
+        reuse_port: bool = False,
         ssl: TLS | None = None,
         auth: JWT | None = None,
         workers: int = 0,
@@ -142,6 +150,7 @@ class Engine(Operations, Routing):
         ping_timeout: float | None = 20,
         close_timeout: float = 10,
         outbox_limit: int = 2**20,
+        total_outbox_limit: int = 2**30,
         policy: Policy = "disconnect",
         mailbox_limit: int = 16 * 2**20,
         max_subscriptions: int = 1024,
@@ -153,6 +162,7 @@ class Engine(Operations, Routing):
         metrics_path: str | None = None,
         metrics_token: str | None = None,
         page: str | None = None,
+        ready_without_broker: bool = False,
         handover: str | os.PathLike[str] | None = None,
         drain_timeout: float = 30,
         drain_batch: int = 100,
@@ -182,6 +192,7 @@ class Engine(Operations, Routing):
         check_count("workers", workers, 0, MAX_WORKERS)
         check_subprotocols(subprotocols)
         check_count("outbox_limit", outbox_limit)
+        check_count("total_outbox_limit", total_outbox_limit)
         check_count("mailbox_limit", mailbox_limit)
         check_count("max_subscriptions", max_subscriptions, 0)
         check_count("max_events", max_events)
@@ -231,6 +242,8 @@ class Engine(Operations, Routing):
             ping_timeout=ping_timeout,
             close_timeout=checked_seconds("close_timeout", close_timeout),
             outbox_limit=outbox_limit,
+            total_outbox_limit=total_outbox_limit,
+            reuse_port=reuse_port,
             policy=policy,
             mailbox_limit=mailbox_limit,
             max_subscriptions=max_subscriptions,
@@ -262,6 +275,7 @@ class Engine(Operations, Routing):
             metrics_path=metrics_path,
             metrics_token=metrics_token,
             page=page,
+            ready_without_broker=ready_without_broker,
             handover=handover,
             drain_timeout=checked_seconds("drain_timeout", drain_timeout),
             drain_batch=drain_batch,

@@ -22,7 +22,6 @@ pub enum Moved {
 }
 
 /// Moves the bytes of an opening over a socket, without waiting.
-#[derive(Default)]
 pub struct Carrier {
     /// Why nothing more can be written. The other end may have said why before it went.
     unsent: Option<io::Error>,
@@ -30,9 +29,24 @@ pub struct Carrier {
     shut: bool,
     received: usize,
     total: u64,
+    /// Bytes that may still come once the opening has failed.
+    patience: u64,
+}
+
+impl Default for Carrier {
+    fn default() -> Self {
+        Self::lingering(u64::MAX)
+    }
 }
 
 impl Carrier {
+    /// One that reads so many bytes after an opening has failed, so that its response is not lost to a reset, and
+    /// then no more.
+    #[must_use]
+    pub fn lingering(bytes: u64) -> Self {
+        Self { unsent: None, shut: false, received: 0, total: 0, patience: bytes }
+    }
+
     /// Bytes that the last read brought, for whoever is told of edges: the rest of what is there has yet to
     /// be read.
     #[must_use]
@@ -49,7 +63,8 @@ impl Carrier {
     /// Moves what can be moved without waiting. For an opening that has failed with a response, until the
     /// other end has read that.
     ///
-    /// # Errors The opening has failed. What the output holds may say why: it was written as far as the
+    /// # Errors
+    /// The opening has failed. What the output holds may say why: it was written as far as the
     /// socket took it.
     pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
         loop {
@@ -100,6 +115,12 @@ impl Carrier {
             Ok(received) => {
                 self.received = received;
                 self.total += received as u64;
+                if failed {
+                    self.patience = self.patience.saturating_sub(received as u64);
+                    if self.patience == 0 {
+                        return Ok(Some(Moved::Over));
+                    }
+                }
                 if let Err(error) = opening.receive(bytes) {
                     let _ = self.write(opening, socket); // an alert, as far as it goes
                     return Err(error);

@@ -18,6 +18,7 @@ use wirespeed_protocol::{
 use crate::buffers;
 use crate::contexts::{self, Context};
 use crate::entropy::{self, draw_key};
+use crate::frames::Frames;
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::{self, Layer};
@@ -346,7 +347,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of
     /// servers, whose frames have no mask. `compressed`: by itself and by the parameters of this connection.
     /// Where nothing is encrypted, what is not small is not copied.
-    pub fn send_shared(&mut self, frames: &Arc<[u8]>, bytes: u64, compressed: bool) -> Result<(), SendError> {
+    pub fn send_shared(&mut self, frames: &Arc<Frames>, bytes: u64, compressed: bool) -> Result<(), SendError> {
         if self.secure.is_some() || frames.len() < SHARED_MIN || self.is_forked() {
             self.send_encoded(frames, 1, bytes)?;
         } else {
@@ -546,6 +547,12 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     pub fn queued(&self) -> usize {
         self.output.len() + self.secure.as_ref().map_or(0, |secure| secure.plain.len())
+    }
+
+    /// Of those, how many are this connection's own: the rest are in frames that are shared.
+    #[must_use]
+    pub fn own_queued(&self) -> usize {
+        self.output.own_len() + self.secure.as_ref().map_or(0, |secure| secure.plain.len())
     }
 
     /// Bytes of the buffers that hold them.

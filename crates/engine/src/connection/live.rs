@@ -17,11 +17,11 @@ use crate::congestion::Patience;
 use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
-use crate::outbox::{Outbox, Pending, Pushed};
+use crate::outbox::{Outbox, Pending, Policy, Pushed};
 use crate::relay::Relay;
 use crate::session::{Session, SessionFigures};
 use crate::topics::{Pattern, Topic};
-use crate::worker::Common;
+use crate::worker::{Common, Share};
 
 /// Reads of one connection in one turn: then others have theirs.
 const READS: u32 = 4;
@@ -44,6 +44,13 @@ struct Closing {
     by: Option<Instant>,
 }
 
+/// What a session has given back.
+pub(crate) struct Gone {
+    pub(crate) bytes: usize,
+    /// It has no more, and was cut off.
+    pub(crate) cut: bool,
+}
+
 /// What is done with its messages, and where they go.
 pub(crate) struct Live {
     pub(crate) session: Session,
@@ -61,12 +68,16 @@ pub(crate) struct Live {
     moved: Stats,
     /// What waits, of which it does.
     shown: usize,
+    /// Memory that it holds, of which it does.
+    held: usize,
     /// With it, of those who publish: there only once they have waited.
     patience: Option<Box<Patience>>,
     /// Messages dropped, because the client reads too slowly, of which the sheet does not know.
     pub(crate) dropped: u32,
     /// All of them.
     dropped_in_all: u32,
+    /// Messages that came to nothing, because it is ending or has ended.
+    undelivered: u32,
     /// Topics, and patterns of topics, that it gets.
     pub(crate) subscriptions: Vec<Pattern>,
     /// The last message published that it got, as the worker counts them.
@@ -115,9 +126,11 @@ impl Live {
             counted: 0,
             moved: Stats::default(),
             shown: 0,
+            held: 0,
             patience: None,
             dropped: 0,
             dropped_in_all: 0,
+            undelivered: 0,
             subscriptions: Vec::new(),
             published: 0,
             dirty: false,
@@ -167,16 +180,20 @@ impl Live {
         if let Some(relaying) = &mut self.relaying {
             sheet.denied.add(relaying.take_denied());
         }
-        self.account_queued(self.queued(), sheet);
+        let held = self.outbox.overhead() + self.drive.link().own_queued();
+        self.account_queued(self.queued(), held, sheet);
     }
 
     /// Nothing of it waits any more.
     pub(crate) fn forget_account(&mut self, sheet: &Sheet) {
+        let cleared = self.outbox.clear();
+        self.note_undelivered(cleared);
         self.account_dropped(sheet);
-        self.account_queued(0, sheet);
+        self.account_queued(0, 0, sheet);
     }
 
     fn account_dropped(&mut self, sheet: &Sheet) {
+        sheet.drop_undelivered(std::mem::take(&mut self.undelivered).into());
         if self.dropped > 0 {
             self.dropped_in_all = self.dropped_in_all.saturating_add(self.dropped);
             sheet.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped).into());
@@ -209,7 +226,18 @@ impl Live {
         format!("session {id} of {from} does not read as fast as it is sent: {dropped} messages were dropped{then}")
     }
 
-    fn account_queued(&mut self, queued: usize, sheet: &Sheet) {
+    /// That it was cut off, for the log.
+    pub(crate) fn describe_cut(&self) -> String {
+        let id = self.session.id();
+        format!("session {id} was cut off: it takes nothing, and more waits for all sessions than may")
+    }
+
+    fn account_queued(&mut self, queued: usize, held: usize, sheet: &Sheet) {
+        let held_before = std::mem::replace(&mut self.held, held);
+        if held != held_before {
+            sheet.held.add(held as u64);
+            sheet.held.subtract(held_before as u64);
+        }
         let before = std::mem::replace(&mut self.shown, queued);
         if queued != before {
             sheet.outbox_bytes.add(queued as u64);
@@ -364,9 +392,11 @@ impl Live {
         *self.role() == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
     }
 
-    /// Adds a message: what the session is to send is to be written before the turn is over.
-    pub(crate) fn push(&mut self, message: &Pending, config: &Config) {
+    /// Adds a message: what the session is to send is to be written before the turn is over. `share`: of its limit, if
+    /// its client takes nothing.
+    pub(crate) fn push(&mut self, message: &Pending, share: Share, config: &Config) {
         if self.is_ending() {
+            self.note_undelivered(1);
             return;
         }
         if self.blocked.is_none() {
@@ -375,23 +405,65 @@ impl Live {
                 let _ = self.write(Instant::now); // that it is over is found when it is written again
             }
             if self.blocked.is_none() && !self.is_ending() {
-                let _ = message.message.send(self.drive.link_mut()); // refused only while closing
+                // Refused only while closing.
+                let lost = message.message.send(self.drive.link_mut()).is_err();
+                self.note_undelivered(lost.into());
                 return;
             }
         }
         let route = self.session.route();
-        match self.outbox.push(message.clone(), self.drive.link().queued(), route.outbox_limit, route.policy) {
-            Pushed::Kept { dropped } => self.dropped = self.dropped.saturating_add(count(dropped)),
-            Pushed::Dropped => self.dropped = self.dropped.saturating_add(1),
+        let own = route.outbox_limit;
+        let least = share.of(own);
+        let limit = if least >= own || !self.is_stalled(Instant::now()) { own } else { least };
+        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, route.policy) {
+            Pushed::Kept { dropped } => self.note_dropped(dropped),
+            Pushed::Dropped => self.note_dropped(1),
             Pushed::Overflow => {
-                self.dropped = self.dropped.saturating_add(count(1 + self.outbox.clear()));
-                self.session.set_closed();
-                // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
-                let by = Instant::now().checked_add(config.close_timeout);
-                self.closing =
-                    Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
+                self.note_dropped(1);
+                self.overflow(config);
             }
         }
+    }
+
+    fn note_undelivered(&mut self, messages: usize) {
+        self.undelivered = self.undelivered.saturating_add(count(messages));
+    }
+
+    fn note_dropped(&mut self, messages: usize) {
+        self.dropped = self.dropped.saturating_add(count(messages));
+    }
+
+    /// It is too slow, and is ended.
+    fn overflow(&mut self, config: &Config) {
+        let cleared = self.outbox.clear();
+        self.note_dropped(cleared);
+        self.session.set_closed();
+        // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
+        let by = Instant::now().checked_add(config.close_timeout);
+        self.closing = Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
+    }
+
+    /// Whether its client has taken nothing for so long that nobody waits for it.
+    pub(crate) fn is_stalled(&self, now: Instant) -> bool {
+        self.blocked.is_some_and(|since| now.saturating_duration_since(since) >= STALL)
+    }
+
+    /// Gives so many bytes back, as its policy has it, because others need them: it is to be written then. Where that
+    /// was done before, and what is on its way to the kernel is all that it has, it is cut off.
+    pub(crate) fn give_way(&mut self, wanted: usize, config: &Config) -> Gone {
+        let before = self.queued();
+        let cut = self.outbox.is_empty();
+        if cut {
+            self.abort();
+        } else if self.session.route().policy == Policy::Disconnect && !self.is_ending() {
+            self.overflow(config);
+        } else {
+            while before - self.queued() < wanted && self.outbox.pop().is_some() {
+                self.note_dropped(1);
+            }
+        }
+        // What is on its way is freed when it is removed, in this turn.
+        Gone { bytes: if cut { before } else { before - self.queued() }, cut }
     }
 
     /// Of what was sent to it so many bytes have come here, for [`Self::recount`].
@@ -443,10 +515,15 @@ impl Live {
     pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
         loop {
             let before = self.drive.link().written();
+            if self.drive.is_closing() {
+                let cleared = self.outbox.clear(); // nothing can follow the close frame, or an error
+                self.note_undelivered(cleared);
+            }
             while self.drive.link().queued() < AT_ONCE
                 && let Some(pending) = self.outbox.pop()
             {
-                let _ = pending.message.send(self.drive.link_mut()); // refused only while closing
+                let lost = pending.message.send(self.drive.link_mut()).is_err();
+                self.note_undelivered(lost.into());
             }
             if self.outbox.is_empty()
                 && let Some(closing) = self.closing.take()
@@ -467,7 +544,8 @@ impl Live {
                 self.blocked = None;
             }
             if progress == Progress::Over {
-                self.outbox.clear();
+                let cleared = self.outbox.clear();
+                self.note_undelivered(cleared);
             }
             if progress == Progress::Over || self.blocked.is_some() || self.outbox.is_empty() && self.closing.is_none()
             {

@@ -25,6 +25,9 @@ use crate::topics::Topic;
 use crate::who::User;
 use crate::worker::Common;
 
+/// Bytes that one who was refused may still send until it has read why: what was under way by then.
+const LINGER: u64 = 256 * 1024;
+
 /// What an opening has come to.
 pub(crate) enum Opened {
     /// It goes on.
@@ -65,6 +68,8 @@ pub(crate) struct Opening {
     proxy: Option<ProxyHead>,
     /// Who it is has changed.
     relocated: bool,
+    /// It was answered since the last question.
+    refused: bool,
     /// What stands against it, whatever it asks for.
     turned: Option<Turned>,
     /// It will be refused as it seems, and may be told so.
@@ -83,7 +88,7 @@ impl Opening {
         let server = Server::new(server, handshake::Limits::default(), layer).ok()?;
         Some(Self {
             server: Some(server),
-            carrier: Carrier::default(),
+            carrier: Carrier::lingering(LINGER),
             socket: Some(socket),
             remote,
             failure: None,
@@ -92,6 +97,7 @@ impl Opening {
             read_closed: false,
             proxy: config.proxies.announces(remote).then(ProxyHead::default),
             relocated: false,
+            refused: false,
             turned: None,
             answer: None,
         })
@@ -192,6 +198,7 @@ impl Opening {
                 return Opened::Over;
             };
             server.refuse(&response);
+            self.refused = true;
             self.note_failure(Reason::Malformed);
         }
     }
@@ -228,6 +235,11 @@ impl Opening {
         Ok(None)
     }
 
+    /// Whether it was answered, with whatever is no session, since the last question.
+    pub(crate) fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.refused)
+    }
+
     /// Whether who it is has become known since the last question.
     pub(crate) fn take_relocated(&mut self) -> bool {
         std::mem::take(&mut self.relocated)
@@ -238,7 +250,7 @@ impl Opening {
         let config = &common.config;
         let server = self.server.as_mut()?;
         if let Some(response) = http::answer(server.handshake(), self.inside, common) {
-            self.answered = true;
+            (self.answered, self.refused) = (true, true);
             server.refuse(&response);
             return None;
         }
@@ -266,6 +278,7 @@ impl Opening {
             Err(refused) => refused,
         };
         server.refuse(&refusal);
+        self.refused = true;
         self.note_failure(reason);
         None
     }

@@ -1,8 +1,5 @@
 //! What a client of a relay sends: published on its topic, no faster than those who get it read.
 
-use std::sync::Arc;
-
-use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::protocol::MessageKind;
 
 use crate::publishing::{Posting, has_room};
@@ -74,10 +71,10 @@ impl Relaying {
             self.denied += 1;
             return true;
         }
-        let (Ok(message), Some(homes)) = (Encoded::new(kind, payload), common.homes.get()) else { return true };
+        let (Ok(message), Some(homes)) = (common.encode(kind, payload), common.homes.get()) else { return true };
         let except = (!relay.echo).then(|| session.id());
         let mut posting = Posting::new(common, homes).after_waiting();
-        let published = posting.publish(&session.home().registry, &self.topic, Arc::new(message), except, None);
+        let published = posting.publish(&session.home().registry, &self.topic, message, except, None);
         self.moved = true;
         self.waits = published.is_ok_and(|published| !published.room);
         true

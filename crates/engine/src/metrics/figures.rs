@@ -27,7 +27,7 @@ pub struct WorkerFigures {
     pub outbox_bytes: u64,
     /// Bytes of what is sent that wait for the worker.
     pub mailbox_bytes: u64,
-    /// Messages dropped, by policy: see [`Self::dropped_by_policy`].
+    /// Messages dropped, by policy, and last those of sessions that ended first: see [`Self::dropped_by_policy`].
     pub dropped: [u64; Policies::COUNT],
     /// Clients that got no session, by [`Reason`].
     pub failures: [u64; Reason::COUNT],
@@ -46,7 +46,8 @@ pub struct WorkerFigures {
 }
 
 impl WorkerFigures {
-    /// Messages dropped, with the names of the policies.
+    /// Messages dropped, with the names of the policies; `"closing"`: they were taken, and the session has ended
+    /// before they left.
     pub fn dropped_by_policy(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Policies::NAMES.into_iter().zip(self.dropped)
     }
@@ -98,6 +99,8 @@ pub struct Figures {
     pub event_bytes_waiting: usize,
     /// Messages that the application did not understand: see [`crate::Engine::refuse_message`].
     pub messages_invalid: u64,
+    /// Bytes of memory of all that waits for sessions, where a message that waits for many counts once.
+    pub total_outbox_bytes: usize,
 }
 
 impl Figures {

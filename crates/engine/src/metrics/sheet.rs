@@ -26,6 +26,8 @@ pub(crate) struct Sheet {
     pub(crate) events: Count,
     /// Bytes that wait for all its sessions.
     pub(crate) outbox_bytes: Count,
+    /// Memory that they hold beside what the messages do.
+    pub(crate) held: Count,
     /// By policy.
     dropped: [Count; Policies::COUNT],
     failures: [Count; Reason::COUNT],
@@ -55,8 +57,10 @@ pub(crate) struct Sheet {
 pub(crate) struct Policies;
 
 impl Policies {
-    pub(crate) const COUNT: usize = 4;
-    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate"];
+    pub(crate) const COUNT: usize = 5;
+    /// The last is no policy: messages for sessions that have ended before these left.
+    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate", "closing"];
+    const CLOSING: usize = 4;
 
     const fn index(policy: Policy) -> usize {
         match policy {
@@ -90,6 +94,7 @@ impl Sheet {
             bytes_sent: Count::default(),
             events: Count::default(),
             outbox_bytes: Count::default(),
+            held: Count::default(),
             dropped: Default::default(),
             failures: Default::default(),
             panics: Count::default(),
@@ -115,6 +120,13 @@ impl Sheet {
     pub(crate) fn drop_messages(&self, policy: Policy, count: u64) {
         if count > 0 {
             self.dropped[Policies::index(policy)].add(count);
+        }
+    }
+
+    /// Messages that were taken for sessions that have ended since.
+    pub(crate) fn drop_undelivered(&self, count: u64) {
+        if count > 0 {
+            self.dropped[Policies::CLOSING].add(count);
         }
     }
 

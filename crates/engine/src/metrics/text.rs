@@ -52,7 +52,13 @@ impl Collector for Page {
         self.gauge(encoder, "mailbox_bytes", help, Of::Each, |w| w.mailbox_bytes)?;
         let total = self.0.total();
         let of = total.dropped_by_policy();
-        family(encoder, "messages_dropped", "Messages dropped, because a client reads too slowly", "policy", of)?;
+        family(
+            encoder,
+            "messages_dropped",
+            "Messages dropped: the client reads too slowly, or has left",
+            "policy",
+            of,
+        )?;
         let of = total.failures_by_reason().map(|(reason, count)| (reason.name(), count));
         family(encoder, "handshakes_failed", "Clients that got no session", "reason", of)?;
         self.counter(encoder, "messages_limited", "Messages dropped because their clients send too many", |w| {
@@ -78,6 +84,7 @@ impl Collector for Page {
         let waiting = [
             ("events_waiting", "Events that wait to be taken", self.0.events_waiting),
             ("event_bytes_waiting", "Bytes of their messages", self.0.event_bytes_waiting),
+            ("total_outbox_bytes", "Memory of what waits for all sessions", self.0.total_outbox_bytes),
         ];
         for (name, help, value) in waiting {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(value as u64))?;

@@ -32,8 +32,8 @@ pub(crate) enum Command {
     Subscribe(Key, u64, Pattern),
     /// It no longer does.
     Unsubscribe(Key, Pattern),
-    /// It is read no more, or again.
-    Reading(Key, bool),
+    /// It is read no more, or again: see [`crate::Session::set_reading`].
+    Reading(Key),
     /// It has another token.
     Refreshed(Key),
     /// What was counted of it.
@@ -59,6 +59,16 @@ impl Command {
             _ => 0,
         }
     }
+
+    /// The same of what is no message, where nothing else bounds how many there are.
+    pub(crate) fn errand(&self) -> usize {
+        match self {
+            Self::Subscribe(_, _, pattern) | Self::Unsubscribe(_, pattern) => {
+                size_of::<Self>() + pattern.as_str().len()
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// Sessions that a message went to, and how many of them are behind.
@@ -81,15 +91,23 @@ impl Worker {
     /// Does what others want, for a turn: then what that is has to leave.
     pub(super) fn obey_some(&mut self) {
         self.delivered = 0;
-        let mut bytes = 0;
         while self.delivered < DELIVERIES
             && let Some(command) = self.commands.pop_front()
         {
             self.delivered += 1;
-            bytes += command.size();
+            self.done.0 += command.size();
+            self.done.1 += command.errand();
             self.obey(command);
         }
+        self.note_done();
+    }
+
+    /// Whoever waits for room learns of what was done.
+    pub(super) fn note_done(&mut self) {
+        let (bytes, errands) = std::mem::take(&mut self.done);
+        self.taken_in = self.taken_in.saturating_add(bytes);
         self.mailbox.done(bytes);
+        self.mailbox.done_errands(errands);
     }
 
     pub(super) fn obey(&mut self, command: Command) {
@@ -97,8 +115,10 @@ impl Worker {
             Command::Send(key, message) => {
                 if let Some(Client::Live(live)) = self.clients.get_mut(key) {
                     live.count_sent(message.cost());
+                    self.push(key, &message);
+                } else {
+                    self.sheet.drop_undelivered(1);
                 }
-                self.push(key, &message);
             }
             Command::Broadcast(message, except) => self.broadcast(&message, except),
             Command::Publish(topic, message, except) => self.publish(&topic, &message, except),
@@ -117,7 +137,7 @@ impl Worker {
                     live.subscriptions.retain(|other| *other != pattern);
                 }
             }
-            Command::Reading(key, reads) => self.set_reading(key, reads),
+            Command::Reading(key) => self.set_reading(key),
             Command::Figures(key, asker) => {
                 if let Some(Client::Live(live)) = self.clients.get_mut(key) {
                     let _ = asker.send(live.figures()); // who has waited for long has gone
@@ -137,6 +157,33 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Nothing more is done: what was wanted of those who are still there comes to nothing.
+    pub(super) fn forget(&mut self, commands: &[Command]) {
+        let mut lost = 0;
+        for command in commands {
+            match command {
+                Command::Send(..) => lost += 1,
+                Command::Broadcast(_, except) => {
+                    for key in self.clients.keys() {
+                        let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+                        let gets = live.is_told() && !live.is_ending() && *except != Some(live.session.id());
+                        lost += u64::from(gets);
+                    }
+                }
+                Command::Publish(topic, _, except) => {
+                    self.published += 1;
+                    for key in self.topics.matching(topic).flat_map(|set| set.iter()) {
+                        let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+                        let first = std::mem::replace(&mut live.published, self.published) != self.published;
+                        lost += u64::from(first && *except != Some(live.session.id()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.sheet.drop_undelivered(lost);
     }
 
     fn shed(&mut self, count: usize, code: CloseCode, reason: &str) {
@@ -166,7 +213,7 @@ impl Worker {
             {
                 continue;
             }
-            live.push(message, &self.common.config);
+            live.push(message, self.share, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
             if !std::mem::replace(&mut live.dirty, true) {
@@ -180,10 +227,11 @@ impl Worker {
         let mut sent = Sent::default();
         for key in self.clients.keys() {
             let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
-            if !live.is_told() || except == Some(live.session.id()) {
+            // One that is ending is open no more.
+            if !live.is_told() || live.is_ending() || except == Some(live.session.id()) {
                 continue;
             }
-            live.push(message, &self.common.config);
+            live.push(message, self.share, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
             self.mark(key);
@@ -263,7 +311,7 @@ impl Worker {
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {
         if let Some(Client::Live(live)) = self.clients.get_mut(key) {
-            live.push(message, &self.common.config);
+            live.push(message, self.share, &self.common.config);
             self.mark(key);
         }
     }

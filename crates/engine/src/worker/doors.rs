@@ -18,10 +18,14 @@ use crate::certificate::Certificate;
 use crate::config::Role;
 use crate::connection::{Accepted, Client, Live, Opened, Opening};
 use crate::inbound::Meter;
+use crate::listen;
 use crate::logs::{Cause, Level, Logs};
 use crate::reasons::Reason;
 use crate::session::Session;
 use crate::topics::Topic;
+
+/// How long one who was refused may take to read why.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Clients accepted in one turn, of one listener: then the others have theirs.
 const ACCEPTS: usize = 64;
@@ -131,10 +135,20 @@ impl Worker {
             {
                 self.welcome(index, socket, remote);
             }
-            // Others may have the same socket: the system would go on telling us of it.
-            let _ = self.poll.registry().deregister(&mut SourceFd(&listener.as_raw_fd()));
+            self.doors[index].listener = Some(listener);
+            self.close_door(index);
         }
         self.draining = true;
+    }
+
+    /// Nobody comes in there any more.
+    pub(super) fn close_door(&mut self, index: usize) {
+        let Some(listener) = self.doors.get_mut(index).and_then(|door| door.listener.take()) else { return };
+        // Others may have the same socket: the system would go on telling us of it.
+        let _ = self.poll.registry().deregister(&mut SourceFd(&listener.as_raw_fd()));
+        if self.common.may_shut() {
+            listen::shut(&listener);
+        }
     }
 
     pub(super) fn welcome(&mut self, door: usize, socket: Socket, remote: Option<SocketAddr>) {
@@ -207,6 +221,10 @@ impl Worker {
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
         match opening.proceed(&common) {
             Opened::NotYet => {
+                if opening.take_refused() {
+                    // Beside the time for its opening, of which the first that is over counts.
+                    self.wheel.set(Instant::now() + LINGER, key);
+                }
                 if opening.take_relocated() {
                     let origin = opening.origin();
                     if self.pending.remove(key) {

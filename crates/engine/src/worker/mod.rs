@@ -5,6 +5,7 @@ mod crowd;
 mod doors;
 mod moving;
 mod roomless;
+mod total;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -16,8 +17,11 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events as Ready, Interest, Poll, Token};
+use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
+use wirespeed_driver::frames::Account;
 use wirespeed_driver::opening::pending::Pending;
+use wirespeed_driver::protocol::{MessageKind, SendError};
 
 use crate::admission::Admission;
 use crate::broker::Slot;
@@ -27,6 +31,7 @@ use crate::congestion::Congestion;
 use crate::connection::Client;
 use crate::events::{Batch, Events};
 use crate::handover::Offer;
+use crate::ledger::Ledger;
 use crate::locks::lock;
 use crate::logs::{Cause, Logs};
 use crate::mailbox::{Mailbox, Wake};
@@ -43,6 +48,7 @@ use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
 use self::roomless::Roomless;
+pub(crate) use self::total::Share;
 pub(crate) use crate::slab::Key;
 
 /// Tokens of listeners; those of clients follow.
@@ -76,6 +82,8 @@ pub(crate) struct Common {
     pub(crate) homes: OnceLock<Vec<Arc<Home>>>,
     /// Copies of the listeners, to be handed over.
     pub(crate) listeners: Mutex<Vec<Offer>>,
+    /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
+    pub(crate) lent: AtomicBool,
     pub(crate) logs: Arc<Logs>,
     /// Messages that the application did not understand.
     pub(crate) invalid: AtomicU64,
@@ -83,6 +91,8 @@ pub(crate) struct Common {
     pub(crate) roster: Roster,
     /// For the page: what it has asked for.
     pub(crate) page: page::Kept,
+    /// What all messages hold that wait.
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) start: Instant,
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
@@ -113,6 +123,7 @@ impl Common {
             events_waiting,
             event_bytes_waiting,
             messages_invalid: self.invalid.load(Ordering::Relaxed),
+            total_outbox_bytes: self.total_waiting(),
         }
     }
 
@@ -121,16 +132,41 @@ impl Common {
         config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
     }
 
+    /// Bytes of memory that wait for sessions.
+    pub(crate) fn total_waiting(&self) -> usize {
+        let held: u64 = self.sheets.iter().map(|sheet| sheet.held.value()).sum();
+        self.ledger.sum() + held as usize
+    }
+
+    /// A message that is counted.
+    pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
+        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
+        Encoded::counted(kind, payload, Some(account)).map(Arc::new)
+    }
+
     pub(crate) fn take_listeners(&self) {
         lock(&self.listeners).clear();
     }
 
+    /// For another engine.
     pub(crate) fn copy_listeners(&self) -> io::Result<Vec<(Place, Vec<OwnedFd>)>> {
         let copy = |offer: &Offer| {
             let listeners = offer.listeners.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
             Ok((offer.place.clone(), listeners))
         };
-        lock(&self.listeners).iter().map(copy).collect()
+        let listeners = lock(&self.listeners);
+        self.lent.store(true, Ordering::Release);
+        listeners.iter().map(copy).collect()
+    }
+
+    /// Whether the listeners may be ended for all who have copies: none has, or will have, but children of ours.
+    pub(crate) fn may_shut(&self) -> bool {
+        let mut listeners = lock(&self.listeners);
+        let may = !self.lent.load(Ordering::Acquire);
+        if may {
+            listeners.clear();
+        }
+        may
     }
 }
 
@@ -180,6 +216,8 @@ pub(crate) struct Worker {
     looked: Instant,
     /// What others want, taken out of the mailbox.
     commands: VecDeque<Command>,
+    /// Bytes of those that were done, as messages and as errands, and of which the mailbox is yet to be told.
+    done: (usize, usize),
     /// Whose turn it is: if we fail, it ends, and nobody else.
     current: Option<Key>,
     batch: Batch,
@@ -192,6 +230,11 @@ pub(crate) struct Worker {
     draining: bool,
     /// Those that are to be closed, a few at a time.
     leaving: Vec<Key>,
+    /// When to look at the total again; and what of its limit may wait for a session that takes nothing.
+    total_after: Instant,
+    share: Share,
+    /// Bytes of messages that have come in since the last look.
+    taken_in: usize,
     /// When the message was published that is timed.
     published_at: Option<Instant>,
 }
@@ -232,8 +275,12 @@ pub(crate) fn prepare(
             process: entropy::forks(),
             room,
             congestion: Congestion::default(),
+            ledger: Arc::clone(&common.ledger),
             acl,
         }),
+        total_after: Instant::now(),
+        share: Share::default(),
+        taken_in: 0,
         common,
         sheet,
         poll,
@@ -256,6 +303,7 @@ pub(crate) fn prepare(
         look_after: Instant::now(),
         looked: Instant::now(),
         commands: VecDeque::new(),
+        done: (0, 0),
         current: None,
         batch: Batch::default(),
         roomy: true,
@@ -303,6 +351,7 @@ impl Worker {
             }
             self.remove(key);
         }
+        self.note_done();
         // Of what was under way some may be lost: everybody has a turn.
         self.accepting = (0..self.doors.len()).collect();
         self.congested.clear();
@@ -374,6 +423,7 @@ impl Worker {
                 self.read(key);
             }
             self.current = None;
+            self.look_at_total(began);
             self.obey_some();
             self.write_dirty();
             for key in std::mem::take(&mut self.late) {
@@ -402,7 +452,7 @@ impl Worker {
         let now = Instant::now();
         let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
         let congested = (!self.congested.is_empty()).then_some(CONGESTION_PAUSE);
-        [self.wheel.sleep(now), accept, congested, self.trim_in(now)].into_iter().flatten().min()
+        [self.wheel.sleep(now), accept, congested, self.trim_in(now), self.look_in(now)].into_iter().flatten().min()
     }
 
     /// Events may have room again: those that wait for it go on.
@@ -472,8 +522,12 @@ impl Worker {
 
     /// It is over: all who are left are ended, and told of.
     fn end(&mut self) {
+        for index in 0..self.doors.len() {
+            self.close_door(index);
+        }
         // Whoever has asked something there is answered, in the end, by what is known of a session that is over.
-        let left = self.mailbox.close();
+        let left: Vec<_> = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close()).collect();
+        self.forget(&left);
         for key in self.clients.keys() {
             match self.clients.get_mut(key) {
                 Some(Client::Live(live)) => live.abort(),

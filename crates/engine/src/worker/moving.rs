@@ -121,8 +121,9 @@ impl Worker {
         }
     }
 
-    pub(super) fn set_reading(&mut self, key: Key, reads: bool) {
+    pub(super) fn set_reading(&mut self, key: Key) {
         if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+            let reads = live.session.take_reading();
             live.paused = !reads;
             if reads && std::mem::take(&mut live.stopped) {
                 self.read(key);

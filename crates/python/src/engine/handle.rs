@@ -66,7 +66,7 @@ impl NativeEngine {
     }
 
     /// What the constructor of the class above was given.
-    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, max_fragments, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, limits))]
+    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, max_fragments, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, total_outbox_limit, reuse_port, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, limits))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn _configure(
         &self,
@@ -83,6 +83,8 @@ impl NativeEngine {
         ping_timeout: Option<f64>,
         close_timeout: f64,
         outbox_limit: usize,
+        total_outbox_limit: usize,
+        reuse_port: bool,
         policy: &str,
         mailbox_limit: usize,
         max_subscriptions: usize,
@@ -125,6 +127,8 @@ impl NativeEngine {
             ping_timeout: seconds("ping_timeout", ping_timeout)?,
             close_timeout: seconds("close_timeout", Some(close_timeout))?.unwrap_or_default(),
             outbox_limit,
+            total_outbox_limit,
+            reuse_port,
             policy,
             mailbox_limit,
             max_subscriptions,

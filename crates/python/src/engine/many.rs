@@ -5,10 +5,9 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyBlockingIOError, PyTypeError, PyUnicodeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use wirespeed_driver::encoded::Encoded;
 use wirespeed_engine::broker::Took;
 use wirespeed_engine::topics::Topic;
-use wirespeed_engine::{Engine, Item, Refusal};
+use wirespeed_engine::{Engine, Item};
 
 use super::broker;
 use super::session::{EAGAIN, refused, topic, with_message};
@@ -34,7 +33,7 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
             match iterator.next() {
                 None => end = Some(Ok(())),
                 Some(Err(error)) => end = Some(Err(error)),
-                Some(Ok(object)) => match item(&object, text, &mut known) {
+                Some(Ok(object)) => match item(engine, &object, text, &mut known) {
                     Ok(item) => {
                         bytes += item.message.size();
                         chunk.push(item);
@@ -59,7 +58,7 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
 }
 
 /// `known`: the topic of the item before, which may be the same.
-fn item(object: &Bound<'_, PyAny>, text: Option<bool>, known: &mut Option<Topic>) -> PyResult<Item> {
+fn item(engine: &Engine, object: &Bound<'_, PyAny>, text: Option<bool>, known: &mut Option<Topic>) -> PyResult<Item> {
     let parts = object.cast::<PyTuple>().ok().filter(|tuple| matches!(tuple.len(), 2 | 3)).ok_or_else(|| {
         let name = source::type_name(object);
         PyTypeError::new_err(format!("it must be (topic, message) or (topic, message, key), not {name}"))
@@ -74,9 +73,9 @@ fn item(object: &Bound<'_, PyAny>, text: Option<bool>, known: &mut Option<Topic>
         3 => parts.get_item(2)?.extract().map_err(|_| PyTypeError::new_err("the key must be a str or None"))?,
         _ => None,
     };
-    let encoded = with_message(&message, text, |kind, bytes| Encoded::new(kind, bytes).map_err(Refusal::Invalid))?;
+    let encoded = with_message(&message, text, |kind, bytes| engine.encode(kind, bytes))?;
     let encoded = encoded.map_err(|refusal| refused(object.py(), refusal))?;
-    Ok(Item { topic, message: Arc::new(encoded), key: key.map(Arc::from) })
+    Ok(Item { topic, message: encoded, key: key.map(Arc::from) })
 }
 
 /// The error with the place of the item that it is about.

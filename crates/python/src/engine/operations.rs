@@ -40,6 +40,8 @@ pub(crate) struct Settings {
     #[pyo3(item)]
     page: Option<String>,
     #[pyo3(item)]
+    ready_without_broker: bool,
+    #[pyo3(item)]
     stuck_after: f64,
     #[pyo3(item)]
     handover: Option<PathBuf>,
@@ -70,6 +72,7 @@ impl Settings {
             metrics_token: self.metrics_token.map(Arc::from),
             at,
             page: self.page.map(Arc::from),
+            ready_without_broker: self.ready_without_broker,
             stuck_after: seconds("stuck_after", Some(self.stuck_after))?.unwrap_or_default(),
         };
         config.handover = self.handover;
@@ -179,6 +182,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py
     }
     stats.set_item("events_waiting", figures.events_waiting)?;
     stats.set_item("event_bytes_waiting", figures.event_bytes_waiting)?;
+    stats.set_item("total_outbox_bytes", figures.total_outbox_bytes)?;
     stats.set_item("locks_contended", wirespeed_engine::contended())?;
     let workers = PyList::empty(py);
     for worker in &figures.workers {

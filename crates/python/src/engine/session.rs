@@ -72,7 +72,8 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
         Refusal::Closed => errors::session_closed(py),
         Refusal::Full => PyBlockingIOError::new_err((
             EAGAIN,
-            "more waits to be sent than may: wait with engine.wait_for_room() when send, publish or broadcast say so",
+            "more waits for a thread of the engine than may: wait with engine.wait_for_room() when send, publish or \
+             broadcast say so; of subscriptions, until the thread has done those that wait",
         )),
         Refusal::Denied => {
             PyPermissionError::new_err("the session's token does not allow this, or session.deny() forbids it")

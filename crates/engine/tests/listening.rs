@@ -1,0 +1,96 @@
+//! Who listens where: nobody shares an address without having asked for it.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Barrier;
+
+use socket2::{Domain, Socket, Type};
+use support::{Client, address, config};
+use wirespeed_engine::{Config, Engine, Http, Listen, Place};
+
+fn at(address: SocketAddr) -> Config {
+    Config { listen: vec![Listen { at: Place::Tcp(address), tls: None }], ..config() }
+}
+
+#[test]
+fn an_address_is_of_one_engine() {
+    for workers in [1, 2] {
+        let first = Engine::start(Config { workers, ..config() }).unwrap();
+        for reuse_port in [false, true] {
+            if workers > 1 && reuse_port {
+                continue; // its workers share the port: whoever says that he wants to may
+            }
+            let refused = Engine::start(Config { reuse_port, ..at(address(&first)) }).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::AddrInUse, "{workers}");
+        }
+        let inside = Http { at: Some(Place::Tcp(address(&first))), ..Http::default() };
+        assert_eq!(Engine::start(Config { http: inside, ..config() }).unwrap_err().kind(), ErrorKind::AddrInUse);
+        for _ in 0..32 {
+            drop(Client::open(&first, "/"));
+        }
+        let place = address(&first);
+        first.stop().unwrap();
+        let again = Engine::start(at(place)).unwrap();
+        drop(Client::open(&again, "/"));
+    }
+}
+
+#[test]
+fn of_many_who_begin_at_once_one_listens() {
+    for _ in 0..20 {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = free.local_addr().unwrap();
+        drop(free);
+        let (barrier, ended) = (Barrier::new(4), Barrier::new(4));
+        let started = std::thread::scope(|scope| {
+            let begin = || {
+                barrier.wait();
+                let engine = Engine::start(at(place));
+                ended.wait();
+                engine.is_ok()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
+            threads.into_iter().map(|thread| usize::from(thread.join().unwrap())).sum::<usize>()
+        });
+        assert!(started <= 1, "{started}");
+    }
+}
+
+#[test]
+fn whoever_listens_there_keeps_it() {
+    for reuse_port in [false, true] {
+        let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        other.set_reuse_address(true).unwrap();
+        other.set_reuse_port(reuse_port).unwrap();
+        other.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        other.listen(8).unwrap();
+        let place = other.local_addr().unwrap().as_socket().unwrap();
+        assert_eq!(Engine::start(at(place)).unwrap_err().kind(), ErrorKind::AddrInUse);
+        TcpStream::connect(place).unwrap();
+        other.accept().unwrap();
+    }
+}
+
+#[test]
+fn several_share_an_address_if_they_want_to() {
+    let first = Engine::start(Config { reuse_port: true, ..config() }).unwrap();
+    let second = Engine::start(Config { reuse_port: true, ..at(address(&first)) }).unwrap();
+    let clients: Vec<_> = (0..64).map(|_| Client::open(&first, "/")).collect();
+    let opened = [&first, &second].map(|engine| engine.figures().total().sessions_opened);
+    assert_eq!(opened.iter().sum::<u64>(), 64);
+    assert!(opened.iter().all(|count| *count > 0), "{opened:?}");
+    drop(clients);
+}
+
+#[test]
+fn all_workers_of_an_engine_get_clients() {
+    let engine = Engine::start(Config { workers: 4, ..config() }).unwrap();
+    let _clients: Vec<_> = (0..256).map(|_| Client::open(&engine, "/")).collect();
+    let opened: Vec<_> = engine.figures().workers.iter().map(|worker| worker.sessions_opened).collect();
+    assert_eq!(opened.iter().sum::<u64>(), 256);
+    assert!(opened.iter().all(|count| *count > 0), "{opened:?}");
+}

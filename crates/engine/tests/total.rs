@@ -1,0 +1,146 @@
+//! What waits for all sessions together is bounded, and those pay who take nothing. Alone in its process: it looks at
+//! the memory of all of it.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{Client, PATIENCE, config};
+use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
+use wirespeed_engine::outbox::Policy;
+use wirespeed_engine::{Config, Engine, Refusal, Session};
+
+const MIB: usize = 1 << 20;
+const TOTAL: usize = 32 * MIB;
+const OUTBOX: usize = 8 * MIB;
+const MAILBOX: usize = 2 * MIB;
+const ATTACKERS: usize = 60;
+
+/// Beside the limit: what waits for both workers, and what comes in between two looks.
+const MARGIN: usize = 2 * MAILBOX + 12 * MIB;
+
+/// Bytes of memory that this process has.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[cfg(not(target_os = "linux"))]
+fn resident() -> usize {
+    0
+}
+
+fn connect(engine: &Engine) -> (Client, Session) {
+    let client = Client::open(engine, "/");
+    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let session = batches[0].iter().next().unwrap().0.clone();
+    (client, session)
+}
+
+/// Sends a message when there is room for it. False: its session is over.
+fn send(engine: &Engine, session: &Session, message: &[u8]) -> bool {
+    loop {
+        match session.send(MessageKind::Binary, message) {
+            Ok(_) => return true,
+            Err(Refusal::Full) => engine.wait_for_room(None, Some(Instant::now() + PATIENCE)).unwrap(),
+            Err(Refusal::Closed) => return false,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Attackers who read nothing get far more than there may be, each something else; one who reads gets all of his.
+fn attack(policy: Policy) {
+    let engine = Engine::start(Config {
+        total_outbox_limit: TOTAL,
+        outbox_limit: OUTBOX,
+        mailbox_limit: MAILBOX,
+        ping_interval: None,
+        policy,
+        close_timeout: Duration::from_secs(3600), // nobody ends for that
+        ..config()
+    })
+    .unwrap();
+    let before = resident();
+    let (mut honest, session) = connect(&engine);
+    let attackers: Vec<_> = (0..ATTACKERS).map(|_| connect(&engine)).collect();
+    let rounds = 4 * OUTBOX / (MIB / 2) / 4;
+    let (most, grown) = std::thread::scope(|scope| {
+        let reading = scope.spawn(move || {
+            for round in 0..rounds {
+                let (_, data) = honest.receive().unwrap();
+                assert_eq!((data.len(), data[0]), (100_000, round as u8));
+            }
+            honest
+        });
+        let (mut most, mut grown) = (0, 0);
+        for round in 0..rounds {
+            assert!(send(&engine, &session, &vec![round as u8; 100_000]), "one who reads was closed");
+            for (number, (_, attacker)) in attackers.iter().enumerate() {
+                send(&engine, attacker, &vec![number as u8; MIB / 2]);
+                most = most.max(engine.figures().total_outbox_bytes);
+                grown = grown.max(resident().saturating_sub(before));
+            }
+        }
+        reading.join().unwrap().close(1000, "");
+        (most, grown)
+    });
+    assert!(most > TOTAL / 2, "the attack was none: {most}");
+    assert!(most < TOTAL + MARGIN, "{most}");
+    // The clients are here too, and memory that was given back may still be the process's.
+    assert!(grown < 4 * (TOTAL + MARGIN), "{grown}");
+    let dropped: u64 = engine.figures().total().dropped.iter().sum();
+    assert!(dropped > ATTACKERS as u64 / 2, "{dropped}");
+    // Nobody sends any more: what is too much goes all the same.
+    let deadline = Instant::now() + PATIENCE;
+    while engine.figures().total_outbox_bytes > TOTAL {
+        assert!(Instant::now() < deadline, "{}", engine.figures().total_outbox_bytes);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // And in the end all of it.
+    drop(attackers);
+    while engine.figures().total_outbox_bytes > 0 {
+        assert!(Instant::now() < deadline, "{}", engine.figures().total_outbox_bytes);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    engine.stop().unwrap();
+}
+
+/// A message that waits for many counts once, and nobody has to go for it.
+fn one_for_all() {
+    let engine = Engine::start(Config {
+        total_outbox_limit: TOTAL,
+        outbox_limit: OUTBOX,
+        mailbox_limit: OUTBOX,
+        ping_interval: None,
+        ..config()
+    })
+    .unwrap();
+    let clients: Vec<_> = (0..ATTACKERS).map(|_| connect(&engine)).collect();
+    for _ in 0..3 {
+        engine.broadcast(MessageKind::Binary, &vec![0; 2 * MIB], None).unwrap();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let waiting = || engine.figures().total().outbox_bytes as usize;
+    while waiting() < 2 * TOTAL {
+        assert!(Instant::now() < deadline, "{}", waiting());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let used = engine.figures().total_outbox_bytes;
+    assert!((3 * 2 * MIB..10 * MIB).contains(&used), "{used}");
+    for (_, session) in &clients {
+        assert!(session.is_open());
+        session.close(CloseCode(1000), "").unwrap();
+    }
+}
+
+#[test]
+fn what_waits_for_all_is_bounded() {
+    one_for_all();
+    for policy in [Policy::Disconnect, Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
+        attack(policy);
+    }
+}
