@@ -38,7 +38,7 @@ def test_each_path_has_settings_of_its_own() -> None:
 
 
 def test_rates_and_outboxes() -> None:
-    engine = Engine("127.0.0.1", workers=1, max_messages_per_second=1, message_burst=1, rate_policy="disconnect")
+    engine = Engine("127.0.0.1", workers=1, max_messages_per_second=0.01, message_burst=1, rate_policy="disconnect")
     engine.echo("/fast", max_messages_per_second=None)
     engine.echo("/slow")
     engine.route("/lossy", outbox_limit=100_000, policy="drop_newest", max_fragments=10)

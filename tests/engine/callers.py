@@ -6,13 +6,14 @@ import base64
 import hmac
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import wirespeed
 from wirespeed.engine import Connected, Engine, Session
 from wirespeed.sync import ClientConnection, connect
 
-__all__ = ["OTHER_SECRET", "SECRET", "bearer", "dial", "next_session", "status", "token"]
+__all__ = ["OTHER_SECRET", "SECRET", "bearer", "dial", "next_session", "status", "token", "wait_for", "wait_for_broker"]
 
 SECRET = "a secret of at least thirty-two bytes"
 OTHER_SECRET = "another secret of thirty-two bytes or so"
@@ -46,6 +47,23 @@ def token(secret: str = SECRET, **claims: Any) -> str:
 def bearer(secret: str = SECRET, **claims: Any) -> dict[str, str]:
     """The header field with it."""
     return {"Authorization": "Bearer " + token(secret, **claims)}
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.002)
+
+
+def wait_for_broker(engine: Engine, subscriptions: int) -> None:
+    """Wait until an engine gets so many topics and patterns from its broker."""
+
+    def subscribes() -> bool:
+        status = engine.broker_status
+        return status is not None and status.is_connected and status.subscriptions == subscriptions
+
+    wait_for(subscribes, f"{subscriptions} subscriptions at the broker")
 
 
 def next_session(engine: Engine) -> Session:

@@ -283,21 +283,21 @@ fn who_reads_nothing_holds_nobody_up() {
 }
 
 #[test]
-fn a_sender_that_waits_for_room_can_be_closed() {
+fn what_a_sender_has_sent_before_its_end_is_published() {
     let limits = Config { outbox_limit: 64 * 1024, workers: 1, ..config() };
     let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
     let mut sender = Client::open(&engine, "/feed/a");
     let mut reader = Client::open(&engine, "/feed/a");
-    for number in 0..2000_u32 {
-        let mut payload = vec![b'x'; SIZE];
-        payload[..4].copy_from_slice(&number.to_be_bytes());
-        sender.queue(MessageKind::Binary, &payload);
-    }
-    sender.flush();
+    let sending = flood(&sender, 5000);
+    let reading = std::thread::spawn(move || {
+        for expected in 0..5000_u32 {
+            assert_eq!(reader.receive().unwrap().1[..4], expected.to_be_bytes());
+        }
+        reader
+    });
+    sending.join().unwrap();
     sender.close(1000, "that was all");
-    for expected in 0..2000_u32 {
-        assert_eq!(reader.receive().unwrap().1[..4], expected.to_be_bytes());
-    }
+    let _reader = reading.join().unwrap();
     assert_eq!(sender.end(), Some((1000, "that was all".to_owned())));
     eventually(&engine, "it is gone", |total| total.sessions == 1);
     engine.stop().unwrap();

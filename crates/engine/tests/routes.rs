@@ -112,7 +112,7 @@ fn each_path_has_its_own_limits() {
     let config = config();
     let small = Route {
         limits: Limits { message_size: Some(10), ..config.limits },
-        inbound: Inbound { messages: Rate::new(1.0, Some(2.0)), policy: RatePolicy::Disconnect, ..Inbound::default() },
+        inbound: Inbound { messages: Rate::new(0.01, Some(2.0)), policy: RatePolicy::Disconnect, ..Inbound::default() },
         ..Route::new(Role::Echo, &config)
     };
     let large = Route::new(Role::Echo, &config);

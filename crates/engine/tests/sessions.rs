@@ -162,7 +162,7 @@ fn enter(engine: &Engine, path: &str, claims: &serde_json::Value) -> (Client, Se
 #[test]
 fn a_later_token_takes_the_place_of_the_first() {
     let engine = Engine::start(Config { auth: Some(jwt(SECRET)), ..config() }).unwrap();
-    let first = soon(4);
+    let first = soon(5);
     let claims = json!({"sub": "ann", "exp": first, "topics": {"allow": ["old", "app"], "deny": ["none"]}});
     let (mut client, session) = enter(&engine, "/", &claims);
     session.allow(&[Deed::Subscribe], &["given"], &["app"]).unwrap();
@@ -181,7 +181,7 @@ fn a_later_token_takes_the_place_of_the_first() {
     session.send(MessageKind::Text, b"still here").unwrap();
     assert_eq!(client.receive_text(), "still here");
     // An earlier end counts too.
-    session.refresh(&hs256(&json!({"sub": "ann", "exp": soon(1)}))).unwrap();
+    session.refresh(&hs256(&json!({"sub": "ann", "exp": soon(3)}))).unwrap();
     assert_eq!(client.end(), Some((1008, "token expired".to_owned())));
     assert_eq!(session.refresh(&hs256(&later)), Err(NotRefreshed::Closed));
 }
