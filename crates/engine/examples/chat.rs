@@ -9,7 +9,7 @@ use std::error::Error;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Config, Engine, Listen, Origins, Place, Role, Routes, Session};
+use wirespeed_engine::{Config, Engine, Listen, Place, Role, Route, Routes, Session};
 
 /// Rooms are topics; a path may have what a topic must not.
 fn room(session: &Session) -> String {
@@ -35,13 +35,11 @@ fn handle(engine: &Engine, session: &Session, event: &Event<'_>) -> Result<(), B
 
 fn main() -> Result<(), Box<dyn Error>> {
     let at = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8765".to_owned()).parse()?;
-    let mut routes = Routes::new(Origins::Same, Vec::new());
-    routes.add("/{*room}", Role::Events)?;
-    let engine = Engine::start(Config {
-        listen: vec![Listen { at: Place::Tcp(at), tls: None }],
-        admit: std::sync::Arc::new(move |request, remote| routes.admit(request, remote)),
-        ..Config::default()
-    })?;
+    let mut config = Config { listen: vec![Listen { at: Place::Tcp(at), tls: None }], ..Config::default() };
+    let mut routes = Routes::new();
+    routes.add("/{*room}", Route::new(Role::Events, &config))?;
+    config.routes = Some(std::sync::Arc::new(routes));
+    let engine = Engine::start(config)?;
     for place in engine.places() {
         println!("listening at {place:?}");
     }
