@@ -189,9 +189,9 @@ impl NativeEngine {
 
     /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
     /// a session is closed whose message is not valid.
-    fn _set_codecs(&self, codecs: Vec<Option<(Option<Py<PyAny>>, Option<Py<PyAny>>, bool)>>) {
-        let of = |(text, binary, closes)| Codec { decoders: [text, binary], closes };
-        let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(|codec| codec.map(of))).collect();
+    fn _set_codecs(&self, codecs: Vec<(Option<Py<PyAny>>, Option<Py<PyAny>>, bool)>) {
+        let of = |(text, binary, closes)| Some(Codec { decoders: [text, binary], closes });
+        let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(of)).collect();
         *locked(&self.codecs) = Arc::new(codecs);
     }
 
