@@ -67,11 +67,10 @@ impl PyBatch {
         let session = part.sessions.get(whose).ok_or_else(missing)?.clone_ref(py);
         Ok(match event {
             Event::Message { kind, data } => {
-                let tag = session.get().session.tag();
-                match self.codecs.get(tag as usize) {
-                    Some(Some(codec)) if tag != 0 => return self.decoded(py, session, codec, kind, data),
-                    _ => Py::new(py, Message { session, data: plain(py, kind, data)? })?.into_any(),
+                if let Some(codec) = self.codec(&session) {
+                    return self.decoded(py, session, codec, kind, data);
                 }
+                Py::new(py, Message { session, data: plain(py, kind, data)? })?.into_any()
             }
             Event::Connected => Py::new(py, Connected { session })?.into_any(),
             Event::Disconnected(Ended { code, reason, failure }) => {
@@ -79,6 +78,15 @@ impl PyBatch {
                 Py::new(py, Disconnected { session, code, reason, failure })?.into_any()
             }
         })
+    }
+
+    #[inline]
+    fn codec(&self, session: &Py<PySession>) -> Option<&Codec> {
+        // Without any, the session need not be looked at.
+        if self.codecs.is_empty() {
+            return None;
+        }
+        self.codecs.get(session.get().session.tag() as usize)?.as_ref()
     }
 
     fn decoded(

@@ -36,6 +36,9 @@ pub(super) const SIGNALS: Duration = Duration::from_millis(50);
 /// Host and port, or a path, and TLS.
 type At<'py> = (Option<String>, u16, Option<PathBuf>, Option<PyRef<'py, ServerTLS>>);
 
+/// Of text and of binary messages, and whether a session is closed whose message is not valid.
+type Decoders = (Option<Py<PyAny>>, Option<Py<PyAny>>, bool);
+
 /// See the module.
 #[pyclass(frozen, subclass, module = "wirespeed._native")]
 pub(crate) struct NativeEngine {
@@ -189,7 +192,7 @@ impl NativeEngine {
 
     /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
     /// a session is closed whose message is not valid.
-    fn _set_codecs(&self, codecs: Vec<(Option<Py<PyAny>>, Option<Py<PyAny>>, bool)>) {
+    fn _set_codecs(&self, codecs: Vec<Decoders>) {
         let of = |(text, binary, closes)| Some(Codec { decoders: [text, binary], closes });
         let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(of)).collect();
         *locked(&self.codecs) = Arc::new(codecs);
