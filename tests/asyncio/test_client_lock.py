@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+import wirespeed
 from interop.certificates import Certificates
 from interop.servers import WebSocketsServer
 
@@ -249,3 +250,35 @@ def test_abort_within(run: Run, secure: Callable[[], Any]) -> None:
             await asyncio.wait_for(ws.wait_closed(), PATIENCE)
 
     run(main)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_what_is_sent_while_a_transport_is_given_something_comes_after_it(
+    server: WebSocketsServer,
+    secure_server: WebSocketsServer,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    tls: bool,
+) -> None:
+    """A signal handler may run in any Python function, and a transport's `write` is one."""
+    kind = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    write = kind.write
+    within: list[Callable[[], None]] = []
+
+    def interrupted(transport: Any, data: Any) -> None:
+        while within:
+            within.pop()()
+        write(transport, data)
+
+    async def main() -> None:
+        how: dict[str, Any] = {"ssl": certificates.client_context()} if tls else {}
+        uri = secure_server.uri if tls else server.uri
+        async with wirespeed.connect(uri, compression=None, io_port="transport", coalesce=False, **how) as ws:
+            monkeypatch.setattr(kind, "write", interrupted)
+            for _ in range(3):
+                within.append(lambda: ws.send_nowait("nested"))
+                await ws.send("first")
+                assert await asyncio.wait_for(ws.recv(), PATIENCE) == "first"
+                assert await asyncio.wait_for(ws.recv(), PATIENCE) == "nested"
+
+    asyncio.run(main())

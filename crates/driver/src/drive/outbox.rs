@@ -84,6 +84,8 @@ pub struct Outbox<E: Environment> {
     waiting: Rare<Waiting<E::Waiter>>,
     /// The kernel, or the transport, has no room.
     pub blocked: bool,
+    /// Somebody else is being given what was queued, and may run any code meanwhile: what that queues comes after it.
+    pub handing: bool,
     /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room
     /// although it has.
     pub draining: bool,
@@ -150,6 +152,7 @@ impl<E: Environment> Outbox<E> {
             yield_after: yield_after.max(1),
             waiting: Rare::default(),
             blocked: false,
+            handing: false,
             draining: false,
             corked: false,
             large: None,
@@ -302,7 +305,7 @@ impl<E: Environment> Outbox<E> {
     /// nothing is put off any more.
     #[inline]
     pub fn is_write_due(&self, drive: &Drive<E::Buffer>, ending: bool) -> bool {
-        !self.is_written(drive) && !self.blocked && (!self.corked || ending) && !drive.is_over()
+        !self.is_written(drive) && !self.blocked && !self.handing && (!self.corked || ending) && !drive.is_over()
     }
 
     /// What to do with what was just queued, in this iteration of the loop.

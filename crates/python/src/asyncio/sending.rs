@@ -340,7 +340,7 @@ impl AsyncConnection {
                 return Err(errors::refused(py, error));
             }
         }
-        if state.drive.link().queued() >= buffers::WRITE_SIZE / 2 && !state.outbox.blocked {
+        if state.drive.link().queued() >= buffers::WRITE_SIZE / 2 && !state.outbox.blocked && !state.outbox.handing {
             drop(state);
             Self::write_out(this)?;
         }

@@ -126,17 +126,25 @@ impl AsyncConnection {
             if state.drive.is_over() {
                 return Ok(true);
             }
-            if state.outbox.blocked {
+            // A signal handler or finalizer that runs while a transport is given what was queued before must not
+            // overtake it: whoever gives it to the transport goes on until all is written.
+            if state.outbox.blocked || state.outbox.handing {
                 return Ok(true);
             }
-            state.drive.take_output()
+            let output = state.drive.take_output();
+            state.outbox.handing = !output.is_empty();
+            output
         };
         if output.is_empty() {
             return Ok(false);
         }
-        let Some(transport) = conn.transport(py) else { return Ok(true) };
-        let output = PyBytes::new(py, &output);
-        match write_to(transport.bind(py), &output) {
+        let written = conn.transport(py).map(|transport| {
+            let output = PyBytes::new(py, &output);
+            write_to(transport.bind(py), &output)
+        });
+        conn.lock(py)?.outbox.handing = false;
+        let Some(written) = written else { return Ok(true) };
+        match written {
             Ok(written) => {
                 let mut state = conn.lock(py)?;
                 state.outbox.blocked |= !written;
