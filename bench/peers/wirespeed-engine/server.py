@@ -88,14 +88,24 @@ def decoding_sink(engine: Engine) -> None:
 
 def fan_out(engine: Engine) -> None:
     publish = engine.publish
+    # What comes before everybody is told to subscribe: events of different threads have no order among them.
+    early: list[str | bytes] = []
+    complete = False
     for batch in engine.batches(max_events=BATCH):
         for event in batch:
             if type(event) is Message:
+                if not complete:
+                    early.append(event.data)
+                    continue
                 publish(TOPIC, event.data)
-                if not engine.has_room:
-                    engine.wait_for_room()
+                if not engine.has_room(TOPIC):
+                    engine.wait_for_room(TOPIC)
             elif type(event) is Connected:
                 event.session.subscribe(TOPIC)
+        if early and not complete and engine.subscribers(TOPIC) >= engine.stats()["sessions"]:
+            complete = True
+            for message in early:
+                publish(TOPIC, message)
 
 
 BATCHES: dict[str, Callable[[Engine], None]] = {"echo": echo, "sink": sink, "fan-out": fan_out}
