@@ -25,6 +25,7 @@ if CHROMIUM is None or DRIVER is None:
     pytest.skip("there is no chromium", allow_module_level=True)
 
 from selenium import webdriver  # noqa: E402
+from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
@@ -74,7 +75,8 @@ def picture(browser: Any, name: str) -> None:
 
 
 def wait(browser: Any, condition: Any) -> Any:
-    return WebDriverWait(browser, PATIENCE, 0.05).until(condition)
+    # The page draws itself again at any time.
+    return WebDriverWait(browser, PATIENCE, 0.05, [StaleElementReferenceException]).until(condition)
 
 
 def text(browser: Any, name: str) -> str:
