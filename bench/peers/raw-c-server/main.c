@@ -1,6 +1,7 @@
 /* The least that a WebSocket server can do, on epoll: what the kernel and the load allow a server, with no library.
  *
- * It takes the request of a client apart as far as the key, echoes frames, and answers a close frame. It checks nothing
+ * It takes the request of a client apart as far as path and key, and answers a close frame. What comes it echoes; at
+ * /sink it counts it, and tells the count to whoever sends text; at /fan-out everybody there gets it. It checks nothing
  * that the load does not do wrong: no limits, no UTF-8, no fragments, no timeouts. IPv4 and plain TCP only, at most
  * MOST connections. One recv, one send and one look at epoll for whatever is ready, as in the servers it stands beside.
  */
@@ -25,8 +26,12 @@
 #define EVENTS 1024
 #define BACKLOG 4096
 
+enum role { ECHO, SINK, FAN_OUT };
+
 struct connection {
     int open;         /* the opening handshake is answered */
+    enum role role;
+    uint64_t messages, bytes; /* that a sink has counted */
     uint8_t *kept;    /* the start of a frame, or of a request */
     size_t length;
     uint8_t *unsent;  /* what the kernel had no room for */
@@ -36,6 +41,8 @@ struct connection {
 static struct connection connections[MOST];
 static uint8_t input[READ_SIZE * 2], output[READ_SIZE * 2];
 static int poll_fd;
+/* Who is at /fan-out. */
+static int audience[MOST], listeners;
 
 static void fail(const char *what)
 {
@@ -52,6 +59,12 @@ static void watch(int fd, int operation, uint32_t events)
 
 static void end(int fd)
 {
+    if (connections[fd].role == FAN_OUT) {
+        int at = 0;
+        while (audience[at] != fd)
+            at++;
+        audience[at] = audience[--listeners];
+    }
     free(connections[fd].kept);
     free(connections[fd].unsent);
     connections[fd] = (struct connection){0};
@@ -112,6 +125,12 @@ static size_t answer(int fd, uint8_t *data, size_t length)
                         "Sec-WebSocket-Accept: %s\r\n\r\n", accept);
     send_or_keep(fd, (uint8_t *)response, (size_t)size);
     connections[fd].open = 1;
+    if (!memcmp(data, "GET /sink", 9)) {
+        connections[fd].role = SINK;
+    } else if (!memcmp(data, "GET /fan-out", 12)) {
+        connections[fd].role = FAN_OUT;
+        audience[listeners++] = fd;
+    }
     return (size_t)(last + 4 - data);
 }
 
@@ -130,9 +149,32 @@ static void unmask(uint8_t *to, const uint8_t *from, const uint8_t *key, size_t 
         to[at] = from[at] ^ key[at & 3];
 }
 
-/* Echoes the frames in what came; how many bytes they have, -1 after a close frame. */
-static ssize_t echo(int fd, const uint8_t *data, size_t length)
+/* Tells what a sink has counted. */
+static void report(int fd)
 {
+    const struct connection *c = &connections[fd];
+    char text[100];
+    int size = snprintf(text + 2, sizeof text - 2, "{\"messages\": %lu, \"bytes\": %lu}", c->messages, c->bytes);
+    text[0] = (char)0x81;
+    text[1] = (char)size;
+    send_or_keep(fd, (uint8_t *)text, (size_t)size + 2);
+}
+
+/* To who has sent it, or to everybody. */
+static void deliver(int fd, size_t length)
+{
+    if (connections[fd].role != FAN_OUT) {
+        send_or_keep(fd, output, length);
+        return;
+    }
+    for (int i = 0; i < listeners; i++)
+        send_or_keep(audience[i], output, length);
+}
+
+/* Does with the frames in what came what is wanted; how many bytes they have, -1 after a close frame. */
+static ssize_t serve(int fd, const uint8_t *data, size_t length)
+{
+    struct connection *c = &connections[fd];
     size_t at = 0, out = 0;
     int closing = 0;
     while (!closing && length - at >= 6) {
@@ -151,19 +193,36 @@ static ssize_t echo(int fd, const uint8_t *data, size_t length)
         }
         if (length - at < head + 4 + size)
             break;
+        at += head + 4 + size;
+        closing = (frame[0] & 15) == 8;
+        if (c->role == SINK && !closing) {
+            if ((frame[0] & 15) == 1) {
+                report(fd);
+            } else {
+                /* As whoever counts them would have them. */
+                unmask(output, frame + head + 4, frame + head, size);
+                c->messages++;
+                c->bytes += size;
+            }
+            continue;
+        }
         if (out + head + size > sizeof output) {
-            send_or_keep(fd, output, out);
+            deliver(fd, out);
             out = 0;
         }
-        closing = (frame[0] & 15) == 8;
         memcpy(output + out, frame, head);
         output[out + 1] &= 127;
         unmask(output + out + head, frame + head + 4, frame + head, size);
         out += head + size;
-        at += head + 4 + size;
+        if (closing) {
+            if (out > head + size)
+                deliver(fd, out - head - size);
+            send_or_keep(fd, output + out - head - size, head + size);
+            out = 0;
+        }
     }
     if (out)
-        send_or_keep(fd, output, out);
+        deliver(fd, out);
     return closing ? -1 : (ssize_t)at;
 }
 
@@ -187,7 +246,7 @@ static void receive(int fd)
     if (!c->open)
         taken = answer(fd, input, length);
     if (c->open) {
-        ssize_t more = echo(fd, input + taken, length - taken);
+        ssize_t more = serve(fd, input + taken, length - taken);
         if (more < 0) {
             end(fd);
             return;

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from serving.peer import main
 
+WORKLOADS = ("echo", "echo-picows", "burst", "sink", "fan-out", "publish", "open", "touch", "storm")
+
 if __name__ == "__main__":
-    # It echoes messages of 256 KiB at most, and sends no pings.
-    main(None, [], ("echo", "echo-picows", "burst", "open", "touch", "storm"), deflate=False)
+    # Its messages have 256 KiB at most, and it sends no pings.
+    main(None, [], WORKLOADS, deflate=False)
