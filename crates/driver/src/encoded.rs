@@ -1,6 +1,7 @@
 //! One message for many connections: its frames are made once, and compressed at most once for each way of
 //! compressing.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wirespeed_protocol::deflate::Params;
@@ -24,8 +25,8 @@ pub struct Encoded {
     account: Option<Arc<dyn Account>>,
 }
 
-impl std::fmt::Debug for Encoded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Encoded").field("kind", &self.kind).field("len", &self.len).finish_non_exhaustive()
     }
 }
@@ -96,6 +97,86 @@ impl Encoded {
         let frames = encode(self.kind, self.payload(), Some(key), self.account.as_ref())?;
         known.push((key, Arc::clone(&frames)));
         Ok(frames)
+    }
+}
+
+/// Where a message of a [`Run`] ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    /// In the frames.
+    frames: usize,
+    /// Payload bytes until there.
+    payload: usize,
+}
+
+/// Messages for many that leave together: their frames, one after the other, with neither masks nor compression.
+pub struct Run {
+    frames: Arc<Frames>,
+    /// Of each message.
+    ends: Box<[End]>,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("len", &self.len()).field("size", &self.frames.len()).finish_non_exhaustive()
+    }
+}
+
+impl Run {
+    /// Of these messages, in this order. Counted as the first one's frames are.
+    pub fn new<'a, I: Iterator<Item = &'a Encoded> + Clone>(messages: I) -> Self {
+        let size = messages.clone().map(Encoded::size).sum();
+        let account = messages.clone().next().and_then(|first| first.account.as_ref());
+        let mut bytes = Vec::with_capacity(size);
+        let mut end = End::default();
+        let ends = messages.map(|message| {
+            bytes.extend_from_slice(&message.plain);
+            end = End { frames: bytes.len(), payload: end.payload + message.len };
+            end
+        });
+        let ends = ends.collect();
+        Self { frames: Arc::new(Frames::counted(bytes, account)), ends }
+    }
+
+    /// Messages.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes that they take on the wire.
+    #[must_use]
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The same of the first so many.
+    #[must_use]
+    pub fn size_of_first(&self, count: usize) -> usize {
+        self.end(count).frames
+    }
+
+    /// Payload bytes of those after the first so many.
+    #[must_use]
+    pub fn payload_after(&self, count: usize) -> usize {
+        self.end(self.len()).payload - self.end(count).payload
+    }
+
+    pub(crate) fn frames(&self) -> &Arc<Frames> {
+        &self.frames
+    }
+
+    fn end(&self, count: usize) -> End {
+        let last = count.min(self.len()).checked_sub(1);
+        last.and_then(|last| self.ends.get(last)).copied().unwrap_or_default()
     }
 }
 

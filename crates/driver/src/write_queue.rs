@@ -27,14 +27,15 @@ pub enum Flushed {
 /// A part of a queue that nothing is appended to any more.
 enum Segment {
     Owned(Vec<u8>),
-    Shared(Arc<Frames>),
+    /// What follows the first so many bytes of them.
+    Shared(Arc<Frames>, usize),
 }
 
 impl Segment {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Owned(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
+            Self::Shared(bytes, from) => bytes.get(*from..).unwrap_or_default(),
         }
     }
 
@@ -87,7 +88,7 @@ impl WriteQueue {
     pub fn own_len(&self) -> usize {
         let owned = |segment: &Segment| match segment {
             Segment::Owned(bytes) => bytes.len(),
-            Segment::Shared(_) => 0,
+            Segment::Shared(..) => 0,
         };
         self.bytes.len() + self.segments().map(owned).sum::<usize>()
     }
@@ -97,7 +98,7 @@ impl WriteQueue {
     pub fn capacity(&self) -> usize {
         let owned = |segment: &Segment| match segment {
             Segment::Owned(bytes) => bytes.capacity(),
-            Segment::Shared(_) => 0,
+            Segment::Shared(..) => 0,
         };
         self.bytes.capacity() + self.segments().map(owned).sum::<usize>()
     }
@@ -117,9 +118,9 @@ impl WriteQueue {
         &mut self.bytes
     }
 
-    /// Appends bytes that are shared, without a copy.
-    pub fn push_shared(&mut self, bytes: Arc<Frames>) {
-        if bytes.is_empty() {
+    /// Appends bytes that are shared, those after the first `from`, without a copy.
+    pub fn push_shared(&mut self, bytes: Arc<Frames>, from: usize) {
+        if bytes.len() <= from {
             return;
         }
         if self.before.is_none() && self.bytes.len() == self.start {
@@ -131,8 +132,8 @@ impl WriteQueue {
             before.len += own.len();
             before.segments.push_back(Segment::Owned(own));
         }
-        before.len += bytes.len();
-        before.segments.push_back(Segment::Shared(bytes));
+        before.len += bytes.len() - from;
+        before.segments.push_back(Segment::Shared(bytes, from));
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {
@@ -271,10 +272,12 @@ mod tests {
             let (mut queue, mut expected, mut left) = (WriteQueue::default(), Vec::new(), Vec::new());
             for turn in 0..200u32 {
                 let bytes = vec![turn as u8; turn as usize % 7];
-                expected.extend_from_slice(&bytes);
                 if turn % 3 == 0 {
-                    queue.push_shared(Arc::new(bytes.into()));
+                    let from = turn as usize % 4;
+                    expected.extend_from_slice(bytes.get(from..).unwrap_or_default());
+                    queue.push_shared(Arc::new(bytes.into()), from);
                 } else {
+                    expected.extend_from_slice(&bytes);
                     queue.tail().extend_from_slice(&bytes);
                 }
                 let sent = queue.len().min(pieces);

@@ -7,7 +7,7 @@ mod support;
 use std::time::Instant;
 
 use support::peer;
-use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::encoded::{Encoded, Run};
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{Config, Connection, MessageKind, SendError, Side};
@@ -71,4 +71,32 @@ fn who_is_closing_does_not_get_it() {
     let before = server.link.queued();
     assert_eq!(message.send(&mut server.link), Err(SendError::NotOpen));
     assert_eq!((server.link.queued(), server.link.stats().messages_sent), (before, 0));
+}
+
+#[test]
+fn a_run_is_its_messages() {
+    let payloads: Vec<Vec<u8>> = [0, 1, 125, 126, 3000, 2000].iter().map(|len| vec![*len as u8; *len]).collect();
+    let messages: Vec<_> = payloads.iter().map(|one| Encoded::new(MessageKind::Binary, one).unwrap()).collect();
+    let run = Run::new(messages.iter());
+    assert_eq!((run.len(), run.size()), (6, messages.iter().map(Encoded::size).sum()));
+    for without in 0..=6 {
+        let (mut server, mut client) = (peer(Side::Server, None), peer(Side::Client, None));
+        assert!(server.link.takes_runs() && !client.link.takes_runs());
+        messages[0].send(&mut server.link).unwrap(); // what was there before
+        server.link.send_run(&run, without).unwrap();
+        messages[1].send(&mut server.link).unwrap();
+        let stats = server.link.stats();
+        let rest: Vec<_> = [&payloads[..1], &payloads[without..], &payloads[1..2]].concat();
+        assert_eq!(stats.messages_sent, rest.len() as u64);
+        assert_eq!(stats.bytes_sent, rest.iter().map(|one| one.len() as u64).sum::<u64>());
+        client.receive_slice(&server.link.take_output());
+        for payload in rest {
+            let Some(PeerEvent::Message { payload: got, .. }) = client.poll_event() else { panic!("no message") };
+            assert_eq!(got.as_slice(), payload);
+        }
+    }
+    assert!(!compressing(Side::Server, PARAMS).link.takes_runs());
+    let mut closing = peer(Side::Server, None);
+    closing.link.send_close(None, "").unwrap();
+    assert_eq!(closing.link.send_run(&run, 0), Err(SendError::NotOpen));
 }

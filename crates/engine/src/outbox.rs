@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::encoded::{Encoded, Run};
 
 /// What is done with a session whose client reads too slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,63 @@ impl Pending {
     }
 }
 
+/// Messages in a row for the same audience, none of which has a key: they wait, and leave, as one. Where they cannot,
+/// they are what they were.
+#[derive(Debug)]
+pub struct Volley<'a> {
+    /// Each of them.
+    pub messages: &'a [Pending],
+    /// All of them, if there are several.
+    pub run: Option<&'a Arc<Run>>,
+}
+
+impl<'a> Volley<'a> {
+    /// One message.
+    #[must_use]
+    pub fn of(message: &'a Pending) -> Self {
+        Self { messages: std::slice::from_ref(message), run: None }
+    }
+}
+
+/// What waits in one place of an outbox.
+#[derive(Clone, Debug)]
+pub enum Waiting {
+    /// A message.
+    One(Pending),
+    /// Those of a run, without the first so many, which were dropped.
+    Run(Arc<Run>, usize),
+}
+
+impl Waiting {
+    /// What it counts for where bytes are limited: as much as each of its messages.
+    #[must_use]
+    #[inline]
+    pub fn cost(&self) -> usize {
+        match self {
+            Self::One(message) => message.cost(),
+            Self::Run(run, without) => run.size() - run.size_of_first(*without) + self.len() * OVERHEAD,
+        }
+    }
+
+    /// Messages.
+    #[must_use]
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // there is always one
+    pub fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Run(run, without) => run.len() - without,
+        }
+    }
+
+    fn key(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::One(message) => message.key.as_ref(),
+            Self::Run(..) => None,
+        }
+    }
+}
+
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
@@ -61,8 +118,8 @@ pub enum Pushed {
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// The first is there; of the others, those that were replaced are not.
-    pending: VecDeque<Option<Pending>>,
-    /// How many are there.
+    pending: VecDeque<Option<Waiting>>,
+    /// How many messages are there.
     len: usize,
     bytes: usize,
     /// How many have left `pending` at its beginning, ever.
@@ -121,20 +178,31 @@ impl Outbox {
             dropped = 1;
         }
         if self.has_room(cost, beside, limit) {
-            self.keep(new, policy);
+            self.keep(Waiting::One(new), policy);
             return Pushed::Kept { dropped };
         }
         match policy {
             Policy::Disconnect => Pushed::Overflow,
             Policy::DropNewest => Pushed::Dropped,
             Policy::DropOldest | Policy::Conflate => {
-                while !self.has_room(cost, beside, limit) && self.pop().is_some() {
+                while !self.has_room(cost, beside, limit) && self.drop_oldest() {
                     dropped += 1;
                 }
-                self.keep(new, policy);
+                self.keep(Waiting::One(new), policy);
                 Pushed::Kept { dropped }
             }
         }
+    }
+
+    /// Adds all messages of a run, if there is room for them without anything that the policy would have to do: else
+    /// none, and false.
+    pub fn push_run(&mut self, run: &Arc<Run>, beside: usize, limit: usize) -> bool {
+        let new = Waiting::Run(Arc::clone(run), 0);
+        let fits = (self.bytes + beside).saturating_add(new.cost()) <= limit;
+        if fits {
+            self.keep(new, Policy::default());
+        }
+        fits
     }
 
     fn has_room(&self, cost: usize, beside: usize, limit: usize) -> bool {
@@ -142,11 +210,11 @@ impl Outbox {
         waiting == 0 || waiting.saturating_add(cost) <= limit
     }
 
-    fn keep(&mut self, new: Pending, policy: Policy) {
+    fn keep(&mut self, new: Waiting, policy: Policy) {
         self.bytes += new.cost();
-        self.len += 1;
+        self.len += new.len();
         if policy == Policy::Conflate
-            && let Some(key) = &new.key
+            && let Some(key) = new.key()
         {
             let place = self.left + self.pending.len() as u64;
             self.keys.get_or_insert_default().insert(Arc::clone(key), place);
@@ -154,9 +222,9 @@ impl Outbox {
         self.pending.push_back(Some(new));
     }
 
-    fn note_gone(&mut self, old: &Pending) {
+    fn note_gone(&mut self, old: &Waiting) {
         self.bytes -= old.cost();
-        self.len -= 1;
+        self.len -= old.len();
     }
 
     /// Has the first one there again; and where most were replaced, only those that were not.
@@ -165,18 +233,34 @@ impl Outbox {
             self.pending.pop_front();
             self.left += 1;
         }
-        if self.pending.len() > 2 * self.len + 16 {
+        if self.keys.is_some() && self.pending.len() > 2 * self.len + 16 {
             self.pending.retain(Option::is_some);
             let places = (self.left..).zip(&self.pending);
-            let of = |(place, pending): (u64, &Option<Pending>)| Some((pending.as_ref()?.key.clone()?, place));
+            let of = |(place, waiting): (u64, &Option<Waiting>)| Some((waiting.as_ref()?.key()?.clone(), place));
             self.keys = Some(Box::new(places.filter_map(of).collect()));
         }
     }
 
-    /// Takes the oldest.
-    pub fn pop(&mut self) -> Option<Pending> {
+    /// Drops the oldest message. False: there is none.
+    pub fn drop_oldest(&mut self) -> bool {
+        if let Some(Some(oldest @ Waiting::Run(..))) = self.pending.front_mut()
+            && oldest.len() > 1
+        {
+            let before = oldest.cost();
+            if let Waiting::Run(_, without) = oldest {
+                *without += 1;
+            }
+            self.bytes -= before - oldest.cost();
+            self.len -= 1;
+            return true;
+        }
+        self.pop().is_some()
+    }
+
+    /// Takes what is in the oldest place.
+    pub fn pop(&mut self) -> Option<Waiting> {
         let oldest = self.pending.pop_front()??;
-        if let (Some(keys), Some(key)) = (&mut self.keys, &oldest.key)
+        if let (Some(keys), Some(key)) = (&mut self.keys, oldest.key())
             && keys.get(key) == Some(&self.left)
         {
             keys.remove(key);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use wirespeed_engine::driver::encoded::Encoded;
+use wirespeed_engine::driver::encoded::{Encoded, Run};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::mailbox::{Mailbox, Refused};
 use wirespeed_engine::outbox::{Outbox, Pending, Policy, Pushed};
@@ -24,12 +24,19 @@ fn message(len: usize, key: Option<u8>) -> Pending {
 #[derive(Clone, Debug)]
 enum Step {
     Push(usize, Option<u8>, usize),
+    /// Several at once, with bytes that wait elsewhere.
+    Run(Vec<usize>, usize),
     Pop,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let push = (0..60_usize, proptest::option::of(0..4_u8), prop_oneof![Just(0_usize), 0..400_usize]);
-    let step = prop_oneof![3 => push.prop_map(|(len, key, beside)| Step::Push(len, key, beside)), 1 => Just(Step::Pop)];
+    let run = (proptest::collection::vec(0..60_usize, 1..5), prop_oneof![3 => Just(0_usize), 1 => 0..400_usize]);
+    let step = prop_oneof![
+        3 => push.prop_map(|(len, key, beside)| Step::Push(len, key, beside)),
+        1 => run.prop_map(|(lens, beside)| Step::Run(lens, beside)),
+        1 => Just(Step::Pop),
+    ];
     proptest::collection::vec(step, 1..80)
 }
 
@@ -47,8 +54,22 @@ proptest! {
         for step in steps {
             match step {
                 Step::Pop => {
-                    let popped = outbox.pop().map(|pending| pending.cost());
-                    prop_assert_eq!(popped, model.pop_front().map(|(size, _)| size));
+                    // What came as one leaves as one, without what was dropped of it.
+                    let popped = outbox.pop();
+                    prop_assert_eq!(popped.is_none(), model.is_empty());
+                    let Some(popped) = popped else { continue };
+                    prop_assert!(popped.len() > 0);
+                    prop_assert_eq!(popped.cost(), model.drain(..popped.len()).map(|(size, _)| size).sum::<usize>());
+                }
+                Step::Run(lens, beside) => {
+                    let messages: Vec<_> = lens.iter().map(|len| message(*len, None)).collect();
+                    let run = Arc::new(Run::new(messages.iter().map(|message| &*message.message)));
+                    let sizes = messages.iter().map(|message| (message.cost(), None));
+                    let waiting = outbox.bytes() + beside + sizes.clone().map(|(size, _)| size).sum::<usize>();
+                    prop_assert_eq!(outbox.push_run(&run, beside, LIMIT), waiting <= LIMIT);
+                    if waiting <= LIMIT {
+                        model.extend(sizes);
+                    }
                 }
                 Step::Push(len, key, beside) => {
                     let new = message(len, key);

@@ -2,6 +2,7 @@
 //! that were read.
 
 mod control;
+mod sharing;
 
 use std::fmt;
 use std::io;
@@ -18,14 +19,10 @@ use wirespeed_protocol::{
 use crate::buffers;
 use crate::contexts::{self, Context};
 use crate::entropy::{self, draw_key};
-use crate::frames::Frames;
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::{self, Layer};
 use crate::write_queue::{Flushed, WriteQueue};
-
-/// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
-const SHARED_MIN: usize = 4 * 1024;
 
 /// What leaves as it is is written from where it lies if it is at least this much: below, the copy costs less
 /// than to keep track of it.
@@ -332,43 +329,6 @@ impl<B: PayloadBuffer> Link<B> {
         self.encode(|connection, out| connection.send_fragment(payload, fin, draw_key, out))?;
         self.count_sent(payload.len(), fin);
         Ok(())
-    }
-
-    /// Queues frames that were encoded before, for many times: `messages` whole messages of `bytes` payload
-    /// bytes.
-    pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
-        self.check_encoded()?;
-        self.encode(|_, out| out.extend_from_slice(frames));
-        self.stats.messages_sent += messages;
-        self.stats.bytes_sent += bytes;
-        Ok(())
-    }
-
-    /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of
-    /// servers, whose frames have no mask. `compressed`: by itself and by the parameters of this connection.
-    /// Where nothing is encrypted, what is not small is not copied.
-    pub fn send_shared(&mut self, frames: &Arc<Frames>, bytes: u64, compressed: bool) -> Result<(), SendError> {
-        if self.secure.is_some() || frames.len() < SHARED_MIN || self.is_forked() {
-            self.send_encoded(frames, 1, bytes)?;
-        } else {
-            self.check_encoded()?;
-            self.output.push_shared(Arc::clone(frames));
-            self.stats.messages_sent += 1;
-            self.stats.bytes_sent += bytes;
-        }
-        if compressed {
-            contexts::give(self.connection.forget_sent());
-            self.limit_contexts();
-        }
-        Ok(())
-    }
-
-    fn check_encoded(&self) -> Result<(), SendError> {
-        self.check_frame()?;
-        if !self.connection.state().can_send() {
-            return Err(SendError::NotOpen);
-        }
-        if self.connection.is_sending_fragments() { Err(SendError::MessageOpen) } else { Ok(()) }
     }
 
     #[inline]

@@ -17,7 +17,7 @@ use crate::congestion::Patience;
 use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
-use crate::outbox::{Outbox, Pending, Policy, Pushed};
+use crate::outbox::{Outbox, Pending, Policy, Pushed, Volley, Waiting};
 use crate::relay::Relay;
 use crate::session::{Session, SessionFigures};
 use crate::topics::{Pattern, Topic};
@@ -392,6 +392,25 @@ impl Live {
         *self.role() == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
     }
 
+    /// Adds messages, as one where that is possible: see [`Self::push`].
+    pub(crate) fn push_all(&mut self, volley: &Volley<'_>, share: Share, config: &Config) {
+        let run = volley.run.filter(|_| self.drive.link().takes_runs() && !self.is_ending());
+        if let Some(run) = run {
+            if self.has_way() {
+                let lost = self.drive.link_mut().send_run(run, 0).is_err();
+                self.note_undelivered(if lost { run.len() } else { 0 });
+                return;
+            }
+            let limit = self.limit(share);
+            if !self.is_ending() && self.outbox.push_run(run, self.drive.link().queued(), limit) {
+                return;
+            }
+        }
+        for message in volley.messages {
+            self.push(message, share, config);
+        }
+    }
+
     /// Adds a message: what the session is to send is to be written before the turn is over. `share`: of its limit, if
     /// its client takes nothing.
     pub(crate) fn push(&mut self, message: &Pending, share: Share, config: &Config) {
@@ -399,23 +418,14 @@ impl Live {
             self.note_undelivered(1);
             return;
         }
-        if self.blocked.is_none() {
-            // Nothing waits in the outbox: see `write`. While the kernel has room, nothing need.
-            if self.drive.link().queued() >= AT_ONCE {
-                let _ = self.write(Instant::now); // that it is over is found when it is written again
-            }
-            if self.blocked.is_none() && !self.is_ending() {
-                // Refused only while closing.
-                let lost = message.message.send(self.drive.link_mut()).is_err();
-                self.note_undelivered(lost.into());
-                return;
-            }
+        if self.has_way() {
+            // Refused only while closing.
+            let lost = message.message.send(self.drive.link_mut()).is_err();
+            self.note_undelivered(lost.into());
+            return;
         }
-        let route = self.session.route();
-        let own = route.outbox_limit;
-        let least = share.of(own);
-        let limit = if least >= own || !self.is_stalled(Instant::now()) { own } else { least };
-        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, route.policy) {
+        let (limit, policy) = (self.limit(share), self.session.route().policy);
+        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, policy) {
             Pushed::Kept { dropped } => self.note_dropped(dropped),
             Pushed::Dropped => self.note_dropped(1),
             Pushed::Overflow => {
@@ -423,6 +433,21 @@ impl Live {
                 self.overflow(config);
             }
         }
+    }
+
+    /// Whether what is sent need not wait in the outbox, where then nothing is: see [`Self::write`].
+    fn has_way(&mut self) -> bool {
+        if self.blocked.is_none() && self.drive.link().queued() >= AT_ONCE {
+            let _ = self.write(Instant::now); // that it is over is found when it is written again
+        }
+        self.blocked.is_none() && !self.is_ending()
+    }
+
+    /// Bytes that may wait.
+    fn limit(&self, share: Share) -> usize {
+        let own = self.session.route().outbox_limit;
+        let least = share.of(own);
+        if least >= own || !self.is_stalled(Instant::now()) { own } else { least }
     }
 
     fn note_undelivered(&mut self, messages: usize) {
@@ -458,7 +483,7 @@ impl Live {
         } else if self.session.route().policy == Policy::Disconnect && !self.is_ending() {
             self.overflow(config);
         } else {
-            while before - self.queued() < wanted && self.outbox.pop().is_some() {
+            while before - self.queued() < wanted && self.outbox.drop_oldest() {
                 self.note_dropped(1);
             }
         }
@@ -520,10 +545,14 @@ impl Live {
                 self.note_undelivered(cleared);
             }
             while self.drive.link().queued() < AT_ONCE
-                && let Some(pending) = self.outbox.pop()
+                && let Some(waiting) = self.outbox.pop()
             {
-                let lost = pending.message.send(self.drive.link_mut()).is_err();
-                self.note_undelivered(lost.into());
+                let link = self.drive.link_mut();
+                let sent = match &waiting {
+                    Waiting::One(pending) => pending.message.send(link),
+                    Waiting::Run(run, without) => link.send_run(run, *without),
+                };
+                self.note_undelivered(if sent.is_err() { waiting.len() } else { 0 });
             }
             if self.outbox.is_empty()
                 && let Some(closing) = self.closing.take()

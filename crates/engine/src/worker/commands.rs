@@ -1,19 +1,29 @@
 //! What others want: taken out of the mailbox, and done.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use wirespeed_driver::encoded::Run;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::{CONGESTION_PAUSE, Key, Worker};
 use crate::connection::{Client, Live};
-use crate::outbox::Pending;
+use crate::outbox::{Pending, Volley};
 use crate::session::SessionFigures;
 use crate::topics::{Pattern, Topic};
 
 /// Messages that are given to sessions before they are written: so many that a write has many, and few enough
 /// that clients who wait for their turn do not notice.
 const DELIVERIES: usize = 32 * 1024;
+
+/// Bytes of messages that are joined, and of one of them, at most: as large as what is written at once, and small enough
+/// that it is in the cache when it is written to the next client.
+const RUN: usize = 32 * 1024;
+const RUN_MESSAGE: usize = 4 * 1024;
+
+/// Messages of a run that count as one delivery: what is left of their cost.
+const RUN_SHARE: usize = 8;
 
 /// Audiences whose publishers wait, at most.
 const MAX_CONGESTED: usize = 256;
@@ -60,6 +70,27 @@ impl Command {
         }
     }
 
+    /// What is for many: to whom, but whom, and what.
+    fn audience(&self) -> Option<(Option<&Topic>, Option<u64>, &Pending)> {
+        match self {
+            Self::Publish(topic, message, except) => Some((Some(topic), *except, message)),
+            Self::Broadcast(message, except) => Some((None, *except, message)),
+            _ => None,
+        }
+    }
+
+    /// Whether both may leave in one run: the same sessions get them, and neither is so large that its copy costs more
+    /// than it saves, or may be replaced by itself.
+    fn runs_with(&self, next: &Self) -> bool {
+        let small = |message: &Pending| message.key.is_none() && message.message.size() <= RUN_MESSAGE;
+        match (self.audience(), next.audience()) {
+            (Some((topic, except, message)), Some((next_topic, next_except, next))) => {
+                except == next_except && topic == next_topic && small(message) && small(next)
+            }
+            _ => false,
+        }
+    }
+
     /// The same of what is no message, where nothing else bounds how many there are.
     pub(crate) fn errand(&self) -> usize {
         match self {
@@ -94,12 +125,47 @@ impl Worker {
         while self.delivered < DELIVERIES
             && let Some(command) = self.commands.pop_front()
         {
-            self.delivered += 1;
-            self.done.0 += command.size();
-            self.done.1 += command.errand();
-            self.obey(command);
+            self.note_taken(&command);
+            if self.commands.front().is_some_and(|next| command.runs_with(next)) {
+                self.obey_run(command);
+            } else {
+                self.obey(command);
+            }
         }
         self.note_done();
+    }
+
+    fn note_taken(&mut self, command: &Command) {
+        self.delivered += 1;
+        self.done.0 += command.size();
+        self.done.1 += command.errand();
+    }
+
+    /// Does what is wanted, and at once what follows of the same kind for the same audience.
+    fn obey_run(&mut self, first: Command) {
+        let (mut messages, mut bytes) = (Vec::new(), 0);
+        let mut add = |command: &Command| {
+            if let Some((_, _, message)) = command.audience() {
+                bytes += message.message.size();
+                messages.push(message.clone());
+            }
+            bytes < RUN
+        };
+        let mut more = add(&first);
+        while more
+            && self.commands.front().is_some_and(|next| first.runs_with(next))
+            && let Some(command) = self.commands.pop_front()
+        {
+            self.note_taken(&command);
+            more = add(&command);
+        }
+        let run = Arc::new(Run::new(messages.iter().map(|message| &*message.message)));
+        let volley = Volley { messages: &messages, run: Some(&run) };
+        match first.audience() {
+            Some((Some(topic), except, _)) => self.publish(topic, &volley, except),
+            Some((None, except, _)) => self.broadcast(&volley, except),
+            None => {}
+        }
     }
 
     /// Whoever waits for room learns of what was done.
@@ -120,8 +186,8 @@ impl Worker {
                     self.sheet.drop_undelivered(1);
                 }
             }
-            Command::Broadcast(message, except) => self.broadcast(&message, except),
-            Command::Publish(topic, message, except) => self.publish(&topic, &message, except),
+            Command::Broadcast(message, except) => self.broadcast(&Volley::of(&message), except),
+            Command::Publish(topic, message, except) => self.publish(&topic, &Volley::of(&message), except),
             Command::Published(at) => self.published_at = Some(at),
             Command::Subscribe(key, id, pattern) => match self.clients.get_mut(key) {
                 Some(Client::Live(live)) if !live.is_ending() => {
@@ -203,7 +269,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn publish(&mut self, topic: &Topic, message: &Pending, except: Option<u64>) {
+    fn publish(&mut self, topic: &Topic, volley: &Volley<'_>, except: Option<u64>) {
         self.published += 1;
         let mut sent = Sent::default();
         for key in self.topics.matching(topic).flat_map(|set| set.iter()) {
@@ -213,17 +279,17 @@ impl Worker {
             {
                 continue;
             }
-            live.push(message, self.share, &self.common.config);
+            live.push_all(volley, self.share, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
             if !std::mem::replace(&mut live.dirty, true) {
                 self.dirty.push(key);
             }
         }
-        self.note_sent(&sent, || Some(topic.clone()));
+        self.note_sent(&sent, volley, || Some(topic.clone()));
     }
 
-    pub(super) fn broadcast(&mut self, message: &Pending, except: Option<u64>) {
+    fn broadcast(&mut self, volley: &Volley<'_>, except: Option<u64>) {
         let mut sent = Sent::default();
         for key in self.clients.keys() {
             let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
@@ -231,16 +297,16 @@ impl Worker {
             if !live.is_told() || live.is_ending() || except == Some(live.session.id()) {
                 continue;
             }
-            live.push(message, self.share, &self.common.config);
+            live.push_all(volley, self.share, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
             self.mark(key);
         }
-        self.note_sent(&sent, || None);
+        self.note_sent(&sent, volley, || None);
     }
 
-    fn note_sent(&mut self, sent: &Sent, audience: impl FnOnce() -> Option<Topic>) {
-        self.delivered += sent.all;
+    fn note_sent(&mut self, sent: &Sent, volley: &Volley<'_>, audience: impl FnOnce() -> Option<Topic>) {
+        self.delivered += sent.all * volley.messages.len().div_ceil(RUN_SHARE);
         if sent.behind > 0 {
             let audience = audience();
             // Who is behind in many topics is known by those that there are.
