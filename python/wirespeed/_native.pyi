@@ -1117,17 +1117,19 @@ class Sent:
 
 @final
 class RoomBell:
-    """A descriptor that is readable once there may be room."""
+    """A descriptor that is readable once there may be room, until it is closed."""
 
     def fileno(self) -> int: ...
     def silence(self) -> None: ...
+    def close(self) -> None: ...
 
 @final
 class EventsBell:
-    """A descriptor that is readable once there is something to take."""
+    """A descriptor that is readable once there is something to take; closed, it passes on what it was told."""
 
     def fileno(self) -> int: ...
     def silence(self) -> None: ...
+    def close(self) -> None: ...
     def wait(self) -> bool:
         """Have it ring once; false: there may be something now, and it will not."""
 
