@@ -247,8 +247,10 @@ def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:
     """Log what there is, until the engine ends."""
     try:
         rung = b"\0"
+        poll = select.poll()  # `select` fails with descriptors from 1,024 on
+        poll.register(bell, select.POLLIN)
         while rung:
-            while not select.select([bell], [], [], LEFT_OUT_PAUSE if logs.has_left_out else None)[0]:
+            while not poll.poll(LEFT_OUT_PAUSE * 1000 if logs.has_left_out else None):
                 _log_some(logs, logger)
             rung = os.read(bell, 4096)
             _log_some(logs, logger)
