@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use wirespeed_driver::protocol::deflate::negotiate;
@@ -195,7 +196,25 @@ impl NativeEngine {
     fn _set_codecs(&self, codecs: Vec<Decoders>) {
         let of = |(text, binary, closes)| Some(Codec { decoders: [text, binary], closes });
         let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(of)).collect();
-        *locked(&self.codecs) = Arc::new(codecs);
+        let before = std::mem::replace(&mut *locked(&self.codecs), Arc::new(codecs));
+        drop(before); // not under the lock
+    }
+
+    /// For the collector: a codec may refer to the engine.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(codecs) = self.codecs.try_lock() else { return Ok(()) };
+        // A batch that shares them refers to the same ones, once: what it has is in use.
+        if Arc::strong_count(&codecs) == 1 {
+            for decode in codecs.iter().flatten().flat_map(|codec| codec.decoders.iter().flatten()) {
+                visit.call(decode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let before = std::mem::take(&mut *locked(&self.codecs));
+        drop(before);
     }
 
     /// Begins to serve.
@@ -463,7 +482,7 @@ impl NativeEngine {
                 let kept = locked(&self.sessions).remove(&session.id());
                 drop(kept);
             }
-            parts.push(Part { batch, sessions });
+            parts.push(Part { batch, sessions, refused: Mutex::default() });
         }
         let codecs = Arc::clone(&*locked(&self.codecs));
         Ok(PyBatch::new(parts, codecs, engine))
