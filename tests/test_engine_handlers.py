@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 import wirespeed
-from engine.tools import dial, running
+from engine.tools import dial, running, uri
 from wirespeed.engine import BrokerEvent, Engine, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -322,6 +323,41 @@ def test_stop_before_the_start_is_over() -> None:
     engine.on_message(print)
     engine.run()
     has_ended(engine)
+
+
+def test_who_asks_while_it_starts_stops_nobody(tmp_path: Path) -> None:
+    """The interpreter goes on, and so does whoever starts it."""
+    path = tmp_path / "handover"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        engine = Engine("127.0.0.1", workers=1, handover=path)
+        errors: list[str] = []
+
+        def start() -> None:
+            with pytest.raises(OSError, match="unexpected") as raised:
+                engine.start()
+            errors.append(str(raised.value))
+
+        thread = threading.Thread(target=start, daemon=True)
+        thread.start()
+        asked, _ = other.accept()
+        with asked:
+            assert asked.recv(100)
+            for ask in (lambda: engine.addresses, engine.stats, engine.has_room, lambda: engine.sessions):
+                with pytest.raises(RuntimeError, match="has not started"):
+                    ask()
+            # It waits for an answer for ten seconds, unless this one comes.
+            asked.sendall(b"nonsense\n")
+            thread.join(BOUND)
+            assert errors
+    # What it has is as it was before.
+    engine.route("/only")
+    path.unlink()
+    with engine:
+        dial(engine, "/only").close()
+        with pytest.raises(wirespeed.InvalidStatus):
+            dial(engine)
 
 
 def test_start_twice() -> None:

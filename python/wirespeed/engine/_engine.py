@@ -293,7 +293,6 @@ class Engine(Operations, Routing):
             OSError: An address cannot be listened at.
             RuntimeError: It has started before.
         """
-        self._route_the_rest()
         super().start()
         try:
             self._begin_logging()
