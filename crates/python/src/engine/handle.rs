@@ -27,7 +27,7 @@ use super::many;
 use super::operations::{self, NativeDraining, NativeLogs};
 use super::room;
 use super::routes;
-use super::session::{PySession, forked, refused, with_message};
+use super::session::{PySession, forked, refused_by_engine, with_message};
 use crate::errors;
 use crate::tls::ServerTLS;
 
@@ -319,7 +319,7 @@ impl NativeEngine {
         let engine = self.running()?;
         let except = exclude.as_ref().map(|session| &session.session);
         with_message(message, text, |kind, bytes| engine.broadcast(kind, bytes, except))?
-            .map_err(|refusal| refused(message.py(), refusal))
+            .map_err(|refusal| refused_by_engine(message.py(), refusal))
     }
 
     /// Sends a message to the sessions that subscribe to the topic, but `exclude`; how many they are.
@@ -338,7 +338,7 @@ impl NativeEngine {
         let published = with_message(message, text, |kind, bytes| {
             engine.publish_everywhere(&topic, kind, bytes, except, key.map(Arc::from))
         })?
-        .map_err(|refusal| refused(message.py(), refusal))?;
+        .map_err(|refusal| refused_by_engine(message.py(), refusal))?;
         broker::published(message.py(), published.count, published.took == Took::Yes)
     }
 
@@ -371,7 +371,7 @@ impl NativeEngine {
     #[pyo3(signature = (topic = None))]
     fn has_room(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
         let topic = topic.map(super::session::topic).transpose()?;
-        self.running()?.has_room(topic.as_ref()).map_err(|refused_by| refused(py, refused_by.into()))
+        self.running()?.has_room(topic.as_ref()).map_err(|refused| refused_by_engine(py, refused.into()))
     }
 
     /// Waits until there is; false: not in time.
@@ -379,7 +379,7 @@ impl NativeEngine {
     fn wait_for_room(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.running()?;
         let topic = topic.map(super::session::topic).transpose()?;
-        room::wait(py, timeout, |deadline| engine.wait_for_room(topic.as_ref(), Some(deadline)))
+        room::wait(py, timeout, refused_by_engine, |deadline| engine.wait_for_room(topic.as_ref(), Some(deadline)))
     }
 
     /// Rings whenever there may be room again, until it is dropped.
