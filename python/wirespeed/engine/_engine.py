@@ -365,8 +365,8 @@ class Engine(Operations, Routing):
         closed with code 1011. Cancelled, it stops the engine, and cancels the handlers that are under way.
 
         Args:
-            max_handlers: Handlers that may be under way or due, 1,000 by default: while there are more, no events are
-                taken, and in the end nothing is read.
+            max_handlers: Handlers that may be under way, 1,000 by default: while so many are, no events are taken, and
+                in the end nothing is read. If more events wait for them, the sessions of which most wait are not read.
             signals: Whether SIGTERM drains the engine, where the loop runs in the main thread.
 
         Raises:

@@ -134,24 +134,29 @@ class Lane(collections.deque["Event"]):
     """
 
     stopped = False
+    # How many may wait when it is read again.
+    _rest = 0
 
     def add(self, event: Event, share: int) -> int:
         """Add an event; by how many more is due."""
         self.append(event)
         if self.stopped:
             return 0
-        if len(self) < share:
-            return 1
-        self.stopped = True
-        event.session._set_reading(False)
-        return 1 - len(self)
+        return 1 if len(self) < share else 1 + self.stop(event.session)
 
-    def take(self, share: int) -> tuple[Event, int]:
+    def stop(self, session: Session) -> int:
+        """Have its session not read until half of what waits is done; by how many more is due."""
+        self.stopped = True
+        self._rest = len(self) // 2
+        session._set_reading(False)
+        return -len(self)
+
+    def take(self) -> tuple[Event, int]:
         """Take the next event; by how many more is due."""
         event = self.popleft()
         if not self.stopped:
             return event, -1
-        if len(self) > share // 2:
+        if len(self) > self._rest:
             return event, 0
         self.stopped = False
         event.session._set_reading(True)
@@ -164,7 +169,8 @@ class Lanes:
     Args:
         handlers: Who is called.
         logger: Where failures are said.
-        most: Handlers that may be under way, and events that may wait for them.
+        most: Handlers that may be under way. With more events that wait for them, the sessions of which most wait are
+            not read.
     """
 
     def __init__(self, handlers: Handlers, logger: logging.Logger, most: int) -> None:
@@ -190,9 +196,13 @@ class Lanes:
                 # Handlers that do not wait leave the loop no turn; there are others that want one.
                 await asyncio.sleep(0)
                 due = time.monotonic() + TURN
-            while len(self._lanes) + self._waiting >= self._most:
-                self._room.clear()
-                await self._room.wait()
+            # The end of an engine waits for no handlers.
+            while not self._over and len(self._lanes) + self._waiting >= self._most:
+                if not self._stop_fullest():
+                    self._room.clear()
+                    await self._room.wait()
+            if self._over:
+                return
             session = event.session
             if session not in self._lanes:
                 self._begin(event)
@@ -201,6 +211,20 @@ class Lanes:
             if lane is None:
                 lane = self._lanes[session] = Lane()
             self._waiting += lane.add(event, self._share)
+
+    def _stop_fullest(self) -> bool:
+        """Have the sessions of which most waits not read, as many as have half of it; false: nothing waits.
+
+        So whoever's handler never returns holds up nobody else, however little waits behind it.
+        """
+        lanes = [(session, lane) for session, lane in self._lanes.items() if lane and not lane.stopped]
+        lanes.sort(key=lambda one: len(one[1]), reverse=True)
+        left = self._waiting // 2
+        for session, lane in lanes:
+            self._waiting += lane.stop(session)
+            if self._waiting <= left:
+                break
+        return bool(lanes)
 
     def _call(self, event: Event) -> Coroutine[Any, Any, Any] | None:
         """Call the handler; what is to be awaited."""
@@ -253,7 +277,7 @@ class Lanes:
                 lane = self._lanes[event.session]
                 if not lane:
                     return
-                event, change = lane.take(self._share)
+                event, change = lane.take()
                 self._waiting += change
                 self._look_for_room()
                 following = self._call(event)
@@ -278,7 +302,7 @@ class Lanes:
         lane = self._lanes[event.session]
         # Cancelled, what waits behind it is not handled either.
         while lane and not self._over:
-            event, change = lane.take(self._share)
+            event, change = lane.take()
             self._waiting += change
             if self._begin(event):
                 self._look_for_room()
@@ -374,7 +398,7 @@ class Pool:
                     self._room.notify()
                     return
                 # It counts for what was handled.
-                event, change = lane.take(self._share)
+                event, change = lane.take()
                 self._due += change
                 self._room.notify()
 
