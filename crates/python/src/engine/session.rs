@@ -76,8 +76,8 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
              broadcast say so; of subscriptions, until the thread has done those that wait",
         )),
         Refusal::Denied => PyPermissionError::new_err(
-            "the session may not: its token, topics_by_default or session.allow() would have to allow it, and no \
-                 session.deny() forbid it",
+            "the session may not: no token of its own, topics_by_default nor session.allow() allows this, or \
+             session.deny() forbids it",
         ),
         Refusal::BrokerFull => PyBlockingIOError::new_err((
             EAGAIN,
