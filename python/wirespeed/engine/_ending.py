@@ -57,13 +57,13 @@ class Patience:
 
 @contextlib.contextmanager
 def interrupting(
-    patience: Patience, interrupt: Callable[[], None], after: float, logger: logging.Logger
+    patience: Patience, interrupt: Callable[[], bool], after: float, logger: logging.Logger
 ) -> Iterator[None]:
     """Have this context left when the patience is over, whatever is called in it: for the main thread.
 
     Args:
         patience: Until when it is waited.
-        interrupt: Has the handler of SIGTERM raise :class:`Interrupted`; called before the signal is sent.
+        interrupt: Has the handler of SIGTERM raise :class:`Interrupted`, before the signal is sent; false: it cannot.
         after: Seconds more.
         logger: Where that is said.
     """
@@ -76,8 +76,7 @@ def interrupting(
         # Again and again: what is interrupted may catch it.
         while not over.wait(max(at - time.monotonic(), 0)):
             with lock:
-                if not over.is_set():
-                    interrupt()
+                if not over.is_set() and interrupt():
                     signal.pthread_kill(thread, signal.SIGTERM)
             at = time.monotonic() + LAST
 

@@ -266,8 +266,10 @@ class Operations(NativeEngine):
             yield
             return
 
-        def interrupt() -> None:
-            self._to_interrupt = True
+        def interrupt() -> bool:
+            # Another handler that the application has set meanwhile would not know what it is for.
+            self._to_interrupt = signal.getsignal(signal.SIGTERM) == self._told_to_end
+            return self._to_interrupt
 
         with interrupting(self._patience, interrupt, after, self._logger):
             yield
