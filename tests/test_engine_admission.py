@@ -391,9 +391,9 @@ def test_what_a_session_may() -> None:
         assert session.may_publish("chat.ann")
         assert not session.may_publish("chat.bob")
         assert not session.may_subscribe("chat.ann")
-        with pytest.raises(PermissionError, match="does not allow"):
+        with pytest.raises(PermissionError, match="allows this"):
             session.subscribe("chat.ann")
-        with pytest.raises(PermissionError, match="does not allow"):
+        with pytest.raises(PermissionError, match="allows this"):
             session.publish("prices.a", "1")
         session.allow("chat.{user}", "news.>", publish=False)
         session.deny("prices.secret", "news.internal.>")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import sys
 import time
 import weakref
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -28,6 +29,10 @@ class Order(msgspec.Struct):
 @dataclasses.dataclass
 class Level:
     price: float
+
+
+FAR, BACK = slice(5, None, sys.maxsize), slice(None, None, -sys.maxsize)
+"""What comes after the first one is beyond all numbers."""
 
 
 def one_batch(engine: Engine, count: int) -> Batch:
@@ -62,10 +67,10 @@ def test_a_batch_is_a_sequence() -> None:
         assert [kind(event) for event in batch] == kinds, "again"
         assert [kind(batch[index]) for index in range(7)] == kinds
         assert [kind(batch[index]) for index in range(-7, 0)] == kinds
-        for part in slice(2), slice(1, -1), slice(None, None, -1), slice(5, 1, -2), slice(9, 12):
+        for part in slice(2), slice(1, -1), slice(None, None, -1), slice(5, 1, -2), slice(9, 12), FAR, BACK:
             assert [kind(event) for event in batch[part]] == kinds[part]
         assert [kind(event) for event in reversed(batch)] == kinds[::-1]
-        for index in -8, 7, 2**40, -(2**40):
+        for index in -8, 7, 2**40, -(2**40), 10**30, -(10**30):
             with pytest.raises(IndexError):
                 batch[index]
         with pytest.raises(TypeError):
@@ -141,6 +146,7 @@ def ask(codec: Any, *messages: str | bytes, **how: Any) -> tuple[list[Any], Any,
         (Order, msgspec.msgpack.encode(Order("EURUSD", 3)), Order("EURUSD", 3)),
         (Level, '{"price": 1.5}', Level(1.5)),
         (list[int], "[1, 2]", [1, 2]),
+        (Annotated[bytes, msgspec.Meta(max_length=3)], '"AAAA"', bytes(3)),
         (int | str, '"x"', "x"),
         (msgspec.json.Decoder(Order), b'{"symbol": "EURUSD", "size": 3}', Order("EURUSD", 3)),
         (json.loads, "[1]", [1]),
@@ -218,6 +224,39 @@ def test_what_ends_the_program_is_no_message_that_is_not_understood() -> None:
             with pytest.raises(KeyboardInterrupt):
                 next(events)
         assert engine.stats()["messages_invalid"] == 0
+
+
+def test_what_is_reached_again_is_counted_once() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec="json", close_invalid=False)
+    with engine, dial(engine) as client:
+        for message in "}", "{", "1":
+            client.send(message)
+        batch = one_batch(engine, 4)
+        for _ in range(3):
+            assert [type(event) for event in batch] == [Connected, Invalid, Invalid, Message]
+        assert isinstance(batch[-2], Invalid)
+        assert engine.stats()["messages_invalid"] == 2
+
+
+def test_a_codec_that_refers_to_its_engine_is_collected() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+
+    def decode(data: bytes, engine: Engine = engine) -> tuple[Engine, bytes]:
+        return engine, data
+
+    engine.route("/", codec=decode)
+    with engine, dial(engine) as client:
+        client.send("x")
+        batch = one_batch(engine, 2)
+        gc.collect()
+        event = batch[1]
+        assert isinstance(event, Message)
+        assert event.data == (engine, b"x"), "it was cleared while it is in use"
+    gone = weakref.ref(engine)
+    del engine, decode, event, batch
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_codec_that_uses_the_iterator_it_is_called_by() -> None:

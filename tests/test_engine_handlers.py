@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 import wirespeed
-from engine.tools import dial, running
+from engine.tools import dial, running, uri
 from wirespeed.engine import BrokerEvent, Engine, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -203,6 +204,56 @@ def test_the_handlers_of_a_session_have_a_task_and_a_context_of_their_own() -> N
     assert not first & second
 
 
+@pytest.mark.parametrize(("slow", "each"), [(5, 24), (1, 2000), (60, 20), (98, 2)])
+def test_handlers_that_never_return_hold_up_nobody_else(slow: int, each: int) -> None:
+    """However little waits behind each; and nothing of it is lost."""
+    engine = Engine("127.0.0.1", workers=1)
+    got: dict[str, list[str]] = {}
+    called = 0
+    go_on = asyncio.Event()
+
+    @engine.on_message
+    async def handler(session: Session, message: str) -> None:
+        nonlocal called
+        called += 1
+        if session.path != "/":
+            await go_on.wait()
+        got.setdefault(session.path, []).append(message)
+        await session.send(message)
+
+    async def main() -> None:
+        serving = asyncio.create_task(engine.serve(max_handlers=100, signals=False))
+        await asyncio.sleep(0)
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def dial(path: str) -> wirespeed.ClientConnection:
+                return await stack.enter_async_context(wirespeed.connect(uri(engine, path), proxy=None, max_queue=None))
+
+            clients = [await dial(f"/{number}") for number in range(slow)]
+            for client in clients:
+                for number in range(each):
+                    await client.send(str(number))
+            while called < slow:
+                await asyncio.sleep(0.001)
+            honest = await dial("/")
+            for number in range(300):
+                await honest.send(str(number))
+                assert await asyncio.wait_for(honest.recv(), BOUND) == str(number)
+            go_on.set()
+            for client in clients:
+                expected = [str(number) for number in range(each)]
+                assert [await asyncio.wait_for(client.recv(), BOUND) for _ in range(each)] == expected
+        engine.stop()
+        await asyncio.wait_for(serving, BOUND)
+
+    asyncio.run(main())
+    assert all(messages == [str(number) for number in range(len(messages))] for messages in got.values())
+    assert {path: len(messages) for path, messages in got.items()} == {
+        **{f"/{number}": each for number in range(slow)},
+        "/": 300,
+    }
+
+
 APP = textwrap.dedent("""
     import asyncio, os, signal, sys
     from wirespeed.engine import Engine
@@ -322,6 +373,41 @@ def test_stop_before_the_start_is_over() -> None:
     engine.on_message(print)
     engine.run()
     has_ended(engine)
+
+
+def test_who_asks_while_it_starts_stops_nobody(tmp_path: Path) -> None:
+    """The interpreter goes on, and so does whoever starts it."""
+    path = tmp_path / "handover"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        engine = Engine("127.0.0.1", workers=1, handover=path)
+        errors: list[str] = []
+
+        def start() -> None:
+            with pytest.raises(OSError, match="unexpected") as raised:
+                engine.start()
+            errors.append(str(raised.value))
+
+        thread = threading.Thread(target=start, daemon=True)
+        thread.start()
+        asked, _ = other.accept()
+        with asked:
+            assert asked.recv(100)
+            for ask in (lambda: engine.addresses, engine.stats, engine.has_room, lambda: engine.sessions):
+                with pytest.raises(RuntimeError, match="has not started"):
+                    ask()
+            # It waits for an answer for ten seconds, unless this one comes.
+            asked.sendall(b"nonsense\n")
+            thread.join(BOUND)
+            assert errors
+    # What it has is as it was before.
+    engine.route("/only")
+    path.unlink()
+    with engine:
+        dial(engine, "/only").close()
+        with pytest.raises(wirespeed.InvalidStatus):
+            dial(engine)
 
 
 def test_start_twice() -> None:

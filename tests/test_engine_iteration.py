@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import functools
+import os
 import random
 import threading
 import time
@@ -13,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 import pytest
 
 import wirespeed
-from engine.tools import dial, uri
+from engine.tools import dial, take, uri
 from wirespeed.engine import Batch, BrokerEvent, Connected, Disconnected, Engine, Event, Message, Session
 from wirespeed.sync import ClientConnection
 
@@ -43,6 +45,10 @@ def until_in_thread(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.001)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
 
 
 @on_a_loop
@@ -124,6 +130,81 @@ async def test_who_is_told_and_cancelled_passes_it_on() -> None:
 
 
 @on_a_loop
+async def test_who_is_cancelled_and_kept_is_told_no_more() -> None:
+    """What it has raised keeps all that it had."""
+    async with Engine("127.0.0.1", workers=1) as engine:
+        got: list[Event] = []
+        looks = 0
+
+        async def consume() -> None:
+            nonlocal looks
+            looks += 1
+            async for batch in engine:
+                got.extend(batch)
+
+        tasks = [asyncio.create_task(consume()) for _ in range(3)]
+        await until(lambda: looks == 3, "they begin")
+        for _ in range(3):
+            await asyncio.sleep(0)  # and wait then
+        before = descriptors()
+        kept = []
+        for task in tasks[:2]:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as raised:
+                await task
+            kept.append(raised.value)
+        with dial(engine):
+            await until(lambda: len(got) == 1, "one was told that is over")
+        await until(lambda: descriptors() <= before - 4, "they have kept their descriptors")
+        engine.stop()
+        await asyncio.wait_for(tasks[2], BOUND)
+        assert len(kept) == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_waits_for_room_and_is_cancelled(seed: int) -> None:
+    """It leaves nothing open, whatever keeps what it has raised; and all others are told."""
+    choose = random.Random(seed)
+    kept: list[BaseException] = []
+
+    async def main() -> None:
+        async with Engine("127.0.0.1", workers=1, outbox_limit=2**24, ping_interval=None) as engine:
+            with dial(engine, compression=None) as client:
+                opened = descriptors()
+                session = take(engine, 1)[0].session
+                while session.has_room:
+                    session.send(bytes(2**16))
+                    await asyncio.sleep(0)
+                waiting: list[asyncio.Task[object]] = []
+
+                async def wait() -> None:
+                    await session.send(b"last")
+
+                for _ in range(100):
+                    if waiting and choose.randrange(2):
+                        task = waiting.pop(choose.randrange(len(waiting)))
+                        task.cancel()
+                        try:
+                            await task
+                        except asyncio.CancelledError as error:
+                            kept.append(error)
+                    else:
+                        waiting.append(asyncio.create_task(wait()))
+                        if choose.randrange(2):
+                            await asyncio.sleep(0)
+                    if not waiting:
+                        assert descriptors() <= opened
+                reading = threading.Thread(target=collections.deque, args=(client, 0), daemon=True)
+                reading.start()
+                await asyncio.wait_for(asyncio.gather(*waiting), BOUND)
+                session.close()
+                await asyncio.get_running_loop().run_in_executor(None, reading.join, BOUND)
+
+    asyncio.run(main())
+    assert kept
+
+
+@on_a_loop
 async def test_all_end_with_the_engine() -> None:
     """Those that wait and those that are busy, on two loops and in threads."""
     engine = Engine("127.0.0.1", workers=1)
@@ -165,6 +246,8 @@ class Consumers:
         self.loops = [asyncio.new_event_loop() for _ in range(loops)]
         self.turning = [threading.Thread(target=loop.run_forever, daemon=True) for loop in self.loops]
         self.tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+        # Those that were cancelled: what they raise keeps all that they had.
+        self.kept: list[asyncio.Task[None]] = []
         self.threads: list[threading.Thread] = []
         self.pauses = random.Random(0)
         for thread in self.turning:
@@ -207,6 +290,7 @@ class Consumers:
 
     def cancel(self, index: int) -> None:
         loop, task = self.tasks.pop(index)
+        self.kept.append(task)
         loop.call_soon_threadsafe(task.cancel)
 
     def end(self) -> None:
@@ -214,6 +298,7 @@ class Consumers:
 
         async def rest(tasks: list[asyncio.Task[None]]) -> None:
             await asyncio.wait_for(asyncio.gather(*tasks), BOUND)
+            await asyncio.get_running_loop().shutdown_asyncgens()
 
         for loop in self.loops:
             mine = [task for other, task in self.tasks if other is loop]
@@ -235,6 +320,7 @@ def test_each_event_goes_to_one_of_those_who_come_and_go(seed: int) -> None:
     engine = Engine("127.0.0.1", workers=2)
     engine.start()
     consumers = Consumers(engine, loops=1 + seed % 2)
+    before = descriptors()
     clients: list[tuple[ClientConnection, str]] = []
     sent: dict[str, list[str]] = {}
     events = 0
@@ -255,6 +341,8 @@ def test_each_event_goes_to_one_of_those_who_come_and_go(seed: int) -> None:
                 consumers.add_task(choose.randrange(2), choose.choice((0, 0, 0.003)))
             case 3 if len(consumers.tasks) > 1:
                 consumers.cancel(choose.randrange(len(consumers.tasks)))
+                if choose.randrange(2):
+                    consumers.kept.clear()
             case 4 if with_threads and len(consumers.threads) < 10:
                 consumers.add_thread(choose.randrange(1, 9))
             case 5:
@@ -272,8 +360,13 @@ def test_each_event_goes_to_one_of_those_who_come_and_go(seed: int) -> None:
         sent[name].append("Disconnected")
         events += 1
     until_in_thread(lambda: consumers.count == events, "events wait, and nobody was told")
+    while len(consumers.tasks) > 1:
+        consumers.cancel(0)
+    # The last one has two.
+    until_in_thread(lambda: descriptors() <= before + 2, "those that are over have left descriptors open")
     engine.stop()
     consumers.end()
+    assert all(task.cancelled() for task in consumers.kept)
     got: dict[str, list[str]] = {name: [] for name in sent}
     for record in consumers.got:
         of_one: dict[str, list[str]] = {}

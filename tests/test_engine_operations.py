@@ -7,6 +7,7 @@ import http.client
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -381,6 +382,40 @@ def test_slow_clients_are_logged(log: Callable[[], list[tuple[str, str]]]) -> No
         assert level == "WARNING"
         assert text.startswith("session 1 of 127.0.0.1:")
         assert text.endswith("it is closed")
+
+
+MANY = """
+import logging, os, resource, sys, time
+from wirespeed.engine import Engine
+
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+texts = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        texts.append(record.getMessage())
+logging.getLogger("wirespeed.engine").addHandler(Keep())
+logging.getLogger("wirespeed.engine").setLevel(logging.DEBUG)
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+with Engine("127.0.0.1", workers=1) as engine:
+    import socket
+    with socket.create_connection(engine.addresses[0]) as client:
+        client.sendall(b"nonsense\\r\\n\\r\\n")
+        client.recv(100)
+    deadline = time.monotonic() + 20
+    while not texts and time.monotonic() < deadline:
+        time.sleep(0.001)
+print(texts)
+"""
+
+
+def test_what_logs_takes_any_descriptor() -> None:
+    """Also those that `select` does not."""
+    if (hard := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("few descriptors")
+    done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the opening handshake of" in done.stdout
 
 
 FEW = """

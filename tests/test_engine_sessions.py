@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -75,6 +76,73 @@ def test_what_an_iterator_raises_comes_out() -> None:
         assert ws.recv(20) == "1"
         with pytest.raises(TypeError, match="iterable"):
             engine.publish_many(1)  # type: ignore[arg-type]
+
+
+def test_an_interrupt_comes_out_whatever_else_is_wrong() -> None:
+    def items() -> Iterator[tuple[str, bytes]]:
+        for _ in range(100):
+            yield "a", bytes(1000)
+        raise KeyboardInterrupt
+
+    with Engine("127.0.0.1", workers=1, mailbox_limit=1) as engine, dial(engine, "/"):
+        next_session(engine).subscribe("a")
+        contexts = []
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt) as raised:
+                engine.publish_many(items())
+            contexts.append(raised.value.__context__)
+        assert isinstance(contexts[-1], BlockingIOError)
+
+
+def test_who_is_about_to_end_is_not_there() -> None:
+    with Engine("127.0.0.1", workers=1) as engine, dial(engine, "/"):
+        session = next_session(engine)
+        assert engine.sessions == [session]
+        # The client does not answer before it reads.
+        session.close()
+        assert not session.is_open
+        assert (engine.sessions, engine.session(session.id)) == ([], None)
+
+
+def test_what_cannot_be_said_says_why() -> None:
+    engine = Engine("127.0.0.1", workers=1, topics_by_default="none")
+    with engine, dial(engine, "/"):
+        session = next_session(engine)
+        with pytest.raises(PermissionError, match="topics_by_default"):
+            session.subscribe("a")
+        with pytest.raises(PermissionError, match="topics_by_default"):
+            session.publish("a", "b")
+    calls: list[Callable[[], object]] = [
+        lambda: engine.publish("a", "b"),
+        lambda: engine.broadcast("b"),
+        lambda: engine.publish_many([("a", "b")]),
+        engine.has_room,
+        engine.wait_for_room,
+    ]
+    for call in calls:
+        with pytest.raises(wirespeed.InvalidState, match="the engine has stopped"):
+            call()
+    with pytest.raises(wirespeed.InvalidState, match="the session is closed"):
+        session.send("x")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_is_told_nothing_of_a_user() -> None:
+    """Whoever had the lock may not be there."""
+    engine = Engine("127.0.0.1", workers=1, auth=JWT(SECRET, ["HS256"]))
+    with engine, dial(engine, "/", additional_headers=bearer(sub="ann")):
+        session = next_session(engine)
+        assert session.user == "ann"
+        for name in "user", "claims":
+            child = os.fork()
+            if child == 0:
+                try:
+                    getattr(session, name)
+                except RuntimeError as exc:
+                    os._exit(7 if "child process" in str(exc) else 8)
+                finally:
+                    os._exit(9)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_far_too_many_say_where_they_stopped() -> None:

@@ -357,13 +357,13 @@ impl Engine {
     /// first.
     #[must_use]
     pub fn sessions(&self) -> Vec<Session> {
-        self.common.roster.find(usize::MAX, |_| true)
+        self.common.roster.find(usize::MAX, Session::is_open)
     }
 
     /// The session with this number, if it is open.
     #[must_use]
     pub fn session(&self, id: u64) -> Option<Session> {
-        self.common.roster.session(id)
+        self.common.roster.session(id).filter(Session::is_open)
     }
 
     /// The number of a session that is ours: one of another engine may have the same.

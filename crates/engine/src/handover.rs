@@ -32,6 +32,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::Place;
 use crate::drain::{Drain, Draining, Reins};
@@ -90,7 +91,7 @@ pub(crate) struct Inherited {
 /// # Errors
 /// Whoever is there does not answer as an engine does, or what is there is no socket.
 pub(crate) fn ask(path: &Path) -> io::Result<Option<Inherited>> {
-    let stream = match UnixStream::connect(path) {
+    let stream = match connect(path) {
         Ok(stream) => stream,
         // Refused like where nobody listens; ours must not take its place.
         Err(_) if std::fs::metadata(path).is_ok_and(|about| !about.file_type().is_socket()) => {
@@ -117,6 +118,14 @@ pub(crate) fn ask(path: &Path) -> io::Result<Option<Inherited>> {
         }
         say(&stream, "next")?;
     }
+}
+
+/// Connects, unless whoever listens takes nobody for too long.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(OwnedFd::from(socket).into())
 }
 
 impl Inherited {

@@ -113,7 +113,12 @@ fn remove_stale(path: &Path) {
     if !std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         return;
     }
-    let left = std::os::unix::net::UnixStream::connect(path);
+    let left = SockAddr::unix(path).and_then(|at| {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // Whoever listens may have a queue that is full: then he is not waited for.
+        socket.set_nonblocking(true)?;
+        socket.connect(&at)
+    });
     if left.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
         let _ = std::fs::remove_file(path); // binding says what is wrong
     }
@@ -162,6 +167,28 @@ mod tests {
         std::os::unix::fs::symlink(&stale, &path).unwrap();
         assert!(bind(&Place::Unix(path.clone()), 1, false).is_err());
         assert!(path.is_symlink());
+    }
+
+    #[test]
+    fn whoever_listens_with_a_full_queue_is_not_waited_for() {
+        let directory = Directory::new("full");
+        let path = directory.0.join("socket");
+        let at = SockAddr::unix(&path).unwrap();
+        let other = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        other.bind(&at).unwrap();
+        other.listen(0).unwrap();
+        let mut waiting = Vec::new();
+        while waiting.len() < 100 {
+            let client = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            client.set_nonblocking(true).unwrap();
+            if client.connect(&at).is_err() {
+                break;
+            }
+            waiting.push(client);
+        }
+        let (said, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || said.send(bind(&Place::Unix(path), 1, false).unwrap_err().kind()));
+        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(30)).unwrap(), io::ErrorKind::AddrInUse);
     }
 
     #[test]

@@ -156,7 +156,10 @@ impl Logs {
         let told = slot.told.load(Ordering::Relaxed);
         let recent = told != 0 && now.saturating_sub(told) < nanoseconds(self.interval);
         if recent || slot.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            slot.left_out.fetch_add(1, Ordering::Relaxed);
+            // Whoever takes records has to look later, by himself.
+            if slot.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.wake();
+            }
             return;
         }
         let text = text();
@@ -173,7 +176,13 @@ impl Logs {
         queue.push_back(record);
         let first = queue.len() == 1;
         drop(queue);
-        if first && let Notify::Whom(notify) = &*lock(&self.notify) {
+        if first {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Notify::Whom(notify) = &*lock(&self.notify) {
             notify.wake();
         }
     }
@@ -210,15 +219,19 @@ impl Logs {
         self.slots.iter().any(|slot| slot.left_out.load(Ordering::Relaxed) > 0)
     }
 
-    /// Has somebody woken when there is something after there was nothing, until the end: then it is dropped, also if
-    /// that was before.
+    /// Has somebody woken when there is something after there was nothing, or when [`Self::has_left_out`] is true after
+    /// it was not, until the end: then it is dropped, also if that was before.
     pub fn set_notify(&self, notify: Arc<dyn Wake>) {
-        if !lock(&self.queue).is_empty() {
-            notify.wake();
+        {
+            let mut there = lock(&self.notify);
+            if matches!(*there, Notify::Ended) {
+                return;
+            }
+            *there = Notify::Whom(Arc::clone(&notify));
         }
-        let mut there = lock(&self.notify);
-        if !matches!(*there, Notify::Ended) {
-            *there = Notify::Whom(notify);
+        // Only now: what comes from here on tells of itself.
+        if !lock(&self.queue).is_empty() || self.has_left_out() {
+            notify.wake();
         }
     }
 
@@ -254,6 +267,42 @@ mod tests {
         assert_eq!(logs.take(at(12)), [warning("slow 11", 2), warning("full 1", 2)]);
         assert!(!logs.has_left_out());
         assert!(logs.take(at(100)).is_empty());
+    }
+
+    #[test]
+    fn who_takes_is_told_that_something_was_left_out() {
+        let start = Instant::now();
+        let logs = Logs::new(start, Duration::from_secs(10));
+        let woken = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&woken);
+        logs.set_notify(Arc::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
+        for (second, expected) in [(1, 1), (2, 2), (3, 2)] {
+            logs.note(Cause::SlowConsumer, start + Duration::from_secs(second), String::new);
+            logs.take(start + Duration::from_secs(second));
+            assert_eq!(woken.load(Ordering::Relaxed), expected, "second {second}");
+        }
+        // It was told; the next one is left out again.
+        assert_eq!(logs.take(start + Duration::from_secs(11)).len(), 1);
+        logs.note(Cause::SlowConsumer, start + Duration::from_secs(12), String::new);
+        assert_eq!(woken.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn who_comes_late_is_told_of_what_there_is() {
+        let start = Instant::now();
+        let logs = Logs::new(start, Duration::from_secs(10));
+        let woken = Arc::new(AtomicU64::new(0));
+        for second in [1, 2] {
+            logs.note(Cause::SlowConsumer, start + Duration::from_secs(second), String::new);
+            logs.take(start + Duration::from_secs(second));
+        }
+        let count = Arc::clone(&woken);
+        logs.set_notify(Arc::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
     }
 
     #[test]

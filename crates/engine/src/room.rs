@@ -77,7 +77,7 @@ impl Room {
         let number = lock(&self.watches).add(wake);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        Watch { room: Arc::clone(self), number }
+        Watch { room: Arc::clone(self), number, process: std::process::id() }
     }
 }
 
@@ -85,10 +85,14 @@ impl Room {
 pub struct Watch {
     room: Arc<Room>,
     number: u64,
+    process: u32,
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return; // after a fork: whoever had the lock is not there
+        }
         self.room.waiting.fetch_sub(1, Ordering::SeqCst);
         let gone = lock(&self.room.watches).remove(self.number);
         drop(gone);

@@ -298,6 +298,10 @@ pub(crate) fn refused(py: Python<'_>, error: SendError) -> PyErr {
 }
 
 /// The session of an engine, or the engine, is over.
+pub(crate) fn engine_stopped(py: Python<'_>) -> PyErr {
+    exception(py, "InvalidState", ("the engine has stopped",))
+}
+
 pub(crate) fn session_closed(py: Python<'_>) -> PyErr {
     exception(py, "InvalidState", ("the session is closed",))
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_origin
 
 from .._connection.codec import JSON, MSGPACK
 
@@ -35,7 +35,8 @@ def decoders(codec: Any) -> Decoders | None:
         if codec == "msgpack":
             return None, MSGPACK.decoder(Any)
         raise ValueError(f'codec must be None, "json", "msgpack", a type or a function, not {codec!r}')
-    if not isinstance(codec, type):
+    # Aliases such as `Annotated[bytes, ...]` have what their types have.
+    if not isinstance(codec, type) and get_origin(codec) is None:
         decode = getattr(codec, "decode", None)
         if callable(decode):
             return decode, decode

@@ -14,6 +14,7 @@ from .._options.common import check_subprotocols, check_type
 from .._options.server import native_server_tls
 from ._arguments import check_count, checked_seconds
 from ._broker import BrokerPolicy, BrokerStatus
+from ._ending import LAST
 from ._handlers import Handlers, Lanes, Pool, is_coroutine_function
 from ._iteration import Notices, iterate
 from ._operations import Operations
@@ -293,7 +294,6 @@ class Engine(Operations, Routing):
             OSError: An address cannot be listened at.
             RuntimeError: It has started before.
         """
-        self._route_the_rest()
         super().start()
         try:
             self._begin_logging()
@@ -363,11 +363,12 @@ class Engine(Operations, Routing):
         """Call the handlers, on this event loop, until the engine is stopped; start it if it has not started.
 
         Those of one session are called one after the other, in order; a handler that raises is logged, and its session
-        closed with code 1011. Cancelled, it stops the engine, and cancels the handlers that are under way.
+        closed with code 1011. Cancelled, it stops the engine, and cancels the handlers that are under way; so it does
+        with those that have not returned a second after the time of :meth:`drain`, or after a second SIGTERM.
 
         Args:
-            max_handlers: Handlers that may be under way or due, 1,000 by default: while there are more, no events are
-                taken, and in the end nothing is read.
+            max_handlers: Handlers that may be under way, 1,000 by default: while so many are, no events are taken, and
+                in the end nothing is read. If more events wait for them, the sessions of which most wait are not read.
             signals: Whether SIGTERM drains the engine, where the loop runs in the main thread.
 
         Raises:
@@ -383,11 +384,13 @@ class Engine(Operations, Routing):
         if not self._started:
             self.start()
         lanes = Lanes(self._handlers, self._logger, max_handlers)
+        loop = asyncio.get_running_loop()
         try:
-            async with contextlib.aclosing(self.__aiter__()) as batches:
-                async for batch in batches:
-                    await lanes.handle(batch)
-            await lanes.finish()
+            with self._patience.telling(lambda at: loop.call_soon_threadsafe(lanes.end_at, at)):
+                async with contextlib.aclosing(self.__aiter__()) as batches:
+                    async for batch in batches:
+                        await lanes.handle(batch)
+                await lanes.finish()
         except BaseException:
             # Nobody would take its events any more.
             await asyncio.get_running_loop().run_in_executor(None, self.stop)
@@ -397,7 +400,9 @@ class Engine(Operations, Routing):
     def run(self, *, threads: int = 0, signals: bool = True) -> None:
         """Call the handlers until the engine is stopped or interrupted; start it if it has not started.
 
-        With a coroutine function among them it is :meth:`serve` on an event loop of its own.
+        With a coroutine function among them it is :meth:`serve` on an event loop of its own. Handlers that have not
+        returned a second after the time of :meth:`drain`, or after a second SIGTERM, are left: those that this thread
+        calls are interrupted, where SIGTERM drains the engine, and those in threads are not waited for.
 
         Args:
             threads: Threads that call the handlers, those of one session one after the other, in order; 0, the default:
@@ -413,7 +418,8 @@ class Engine(Operations, Routing):
         if self._handlers.awaits:
             if threads:
                 raise ValueError("threads: handlers that are coroutine functions run on an event loop")
-            with self.draining_on_sigterm(signals):  # before there is a loop
+            # Before there is a loop; handlers are cancelled first.
+            with self.draining_on_sigterm(signals), self._leaving_handlers(after=LAST):
                 asyncio.run(self.serve(signals=signals))
             return
         with self.draining_on_sigterm(signals):
@@ -423,13 +429,15 @@ class Engine(Operations, Routing):
         if not self._started:
             self.start()
         pool = Pool(self._handlers, self._logger, threads)
-        try:
-            for batch in self.batches():
-                pool.handle(batch)
-                del batch
-        finally:
-            self.stop()
-            pool.finish()
+        with self._patience.telling(pool.end_at):
+            try:
+                with self._leaving_handlers():
+                    for batch in self.batches():
+                        pool.handle(batch)
+                        del batch
+            finally:
+                self.stop()
+                pool.finish()
 
     @property
     def has_handlers(self) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import concurrent.futures
 import functools
 import inspect
 import logging
+import queue
 import sys
 import threading
 import time
@@ -134,24 +134,29 @@ class Lane(collections.deque["Event"]):
     """
 
     stopped = False
+    # How many may wait when it is read again.
+    _rest = 0
 
     def add(self, event: Event, share: int) -> int:
         """Add an event; by how many more is due."""
         self.append(event)
         if self.stopped:
             return 0
-        if len(self) < share:
-            return 1
-        self.stopped = True
-        event.session._set_reading(False)
-        return 1 - len(self)
+        return 1 if len(self) < share else 1 + self.stop(event.session)
 
-    def take(self, share: int) -> tuple[Event, int]:
+    def stop(self, session: Session) -> int:
+        """Have its session not read until half of what waits is done; by how many more is due."""
+        self.stopped = True
+        self._rest = len(self) // 2
+        session._set_reading(False)
+        return -len(self)
+
+    def take(self) -> tuple[Event, int]:
         """Take the next event; by how many more is due."""
         event = self.popleft()
         if not self.stopped:
             return event, -1
-        if len(self) > share // 2:
+        if len(self) > self._rest:
             return event, 0
         self.stopped = False
         event.session._set_reading(True)
@@ -164,7 +169,8 @@ class Lanes:
     Args:
         handlers: Who is called.
         logger: Where failures are said.
-        most: Handlers that may be under way, and events that may wait for them.
+        most: Handlers that may be under way. With more events that wait for them, the sessions of which most wait are
+            not read.
     """
 
     def __init__(self, handlers: Handlers, logger: logging.Logger, most: int) -> None:
@@ -190,9 +196,13 @@ class Lanes:
                 # Handlers that do not wait leave the loop no turn; there are others that want one.
                 await asyncio.sleep(0)
                 due = time.monotonic() + TURN
-            while len(self._lanes) + self._waiting >= self._most:
-                self._room.clear()
-                await self._room.wait()
+            # The end of an engine waits for no handlers.
+            while not self._over and len(self._lanes) + self._waiting >= self._most:
+                if not self._stop_fullest():
+                    self._room.clear()
+                    await self._room.wait()
+            if self._over:
+                return
             session = event.session
             if session not in self._lanes:
                 self._begin(event)
@@ -201,6 +211,20 @@ class Lanes:
             if lane is None:
                 lane = self._lanes[session] = Lane()
             self._waiting += lane.add(event, self._share)
+
+    def _stop_fullest(self) -> bool:
+        """Have the sessions of which most waits not read, as many as have half of it; false: nothing waits.
+
+        So whoever's handler never returns holds up nobody else, however little waits behind it.
+        """
+        lanes = [(session, lane) for session, lane in self._lanes.items() if lane and not lane.stopped]
+        lanes.sort(key=lambda one: len(one[1]), reverse=True)
+        left = self._waiting // 2
+        for session, lane in lanes:
+            self._waiting += lane.stop(session)
+            if self._waiting <= left:
+                break
+        return bool(lanes)
 
     def _call(self, event: Event) -> Coroutine[Any, Any, Any] | None:
         """Call the handler; what is to be awaited."""
@@ -253,7 +277,7 @@ class Lanes:
                 lane = self._lanes[event.session]
                 if not lane:
                     return
-                event, change = lane.take(self._share)
+                event, change = lane.take()
                 self._waiting += change
                 self._look_for_room()
                 following = self._call(event)
@@ -278,7 +302,7 @@ class Lanes:
         lane = self._lanes[event.session]
         # Cancelled, what waits behind it is not handled either.
         while lane and not self._over:
-            event, change = lane.take(self._share)
+            event, change = lane.take()
             self._waiting += change
             if self._begin(event):
                 self._look_for_room()
@@ -298,10 +322,23 @@ class Lanes:
 
     async def cancel(self) -> None:
         """Cancel what is under way, and wait for it."""
+        self._give_up()
+        await self.finish()
+
+    def end_at(self, at: float) -> None:
+        """Cancel, at a moment of the monotonic clock, what is under way then; nothing more is handled."""
+        self._loop.call_later(max(at - time.monotonic(), 0), self._leave)
+
+    def _leave(self) -> None:
+        if self._tasks:
+            self._logger.error("%d handlers have not returned in time: they are cancelled", len(self._tasks))
+        self._give_up()
+
+    def _give_up(self) -> None:
         self._over = True
+        self._room.set()
         for task in self._tasks:
             task.cancel()
-        await self.finish()
 
 
 class Pool:
@@ -322,26 +359,66 @@ class Pool:
         self._most = 64 * threads
         self._share = 16
         self._room = threading.Condition()
-        self._executor = concurrent.futures.ThreadPoolExecutor(threads, "wirespeed-handler") if threads else None
+        # First events of sessions, for whichever thread comes first; nothing: it ends.
+        self._begun: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._most_threads = threads
+        # Threads that wait for one.
+        self._idle = 0
+        # When nothing is waited for any more.
+        self._end: float | None = None
         # Kinds of events whose handlers have returned something to be awaited.
         self._refused: set[str] = set()
 
     def handle(self, batch: Iterable[Event]) -> None:
         """Handle a batch; return when there is room for another."""
-        if self._executor is None:
+        if not self._most_threads:
             for event in batch:
                 self._call(event)
             return
         for event in batch:
             with self._room:
-                self._room.wait_for(lambda: self._due < self._most)
+                if not self._wait(lambda: self._due < self._most):
+                    return
                 lane = self._lanes.get(event.session)
                 if lane is not None:
                     self._due += lane.add(event, self._share)
                     continue
                 self._lanes[event.session] = Lane()
                 self._due += 1
-            self._executor.submit(self._go_on, event)
+                self._begin_thread()
+            self._begun.put(event)
+
+    def _begin_thread(self) -> None:
+        if self._idle:
+            self._idle -= 1
+        elif len(self._threads) < self._most_threads:
+            name = f"wirespeed-handler_{len(self._threads)}"
+            # No thread that the interpreter waits for: a handler may never return.
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (event := self._begun.get()) is not None:
+            self._go_on(event)
+            with self._room:
+                self._idle += 1
+
+    def _wait(self, ready: Callable[[], bool]) -> bool:
+        """Wait for something, with the lock; false: the end has come before."""
+        while not ready():
+            left = None if self._end is None else self._end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._room.wait(left)
+        return True
+
+    def end_at(self, at: float) -> None:
+        """Wait for nothing from a moment of the monotonic clock on. For any thread."""
+        with self._room:
+            self._end = at
+            self._room.notify_all()
 
     def _call(self, event: Event) -> None:
         try:
@@ -364,7 +441,7 @@ class Pool:
             try:
                 self._call(event)
             except BaseException:
-                # Of an executor's thread, which goes on: `sys.exit()` ends no thread but the main one.
+                # The thread goes on: `sys.exit()` ends no thread but the main one.
                 failed(self._logger, event)
             with self._room:
                 lane = self._lanes[event.session]
@@ -374,11 +451,18 @@ class Pool:
                     self._room.notify()
                     return
                 # It counts for what was handled.
-                event, change = lane.take(self._share)
+                event, change = lane.take()
                 self._due += change
                 self._room.notify()
 
     def finish(self) -> None:
         """Wait for what is under way."""
-        if self._executor is not None:
-            self._executor.shutdown()
+        with self._room:
+            ended = self._wait(lambda: not self._lanes)
+            if not ended:
+                self._logger.error("handlers of %d sessions have not returned in time", len(self._lanes))
+        for _ in self._threads:
+            self._begun.put(None)
+        if ended:
+            for thread in self._threads:
+                thread.join()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import inspect
 import logging
 import threading
@@ -143,37 +144,38 @@ async def iterate(
         handler: Returns who is told of that.
     """
     loop = asyncio.get_running_loop()
-    bell = engine._events_bell()
     rung = asyncio.Event()
+    # Closed, though whatever has ended this be kept: else a wake-up of the others might go to it.
+    with contextlib.closing(engine._events_bell()) as bell:
 
-    def wake() -> None:
-        bell.silence()
-        rung.set()
+        def wake() -> None:
+            bell.silence()
+            rung.set()
 
-    loop.add_reader(bell.fileno(), wake)
-    turned = loop.time()
-    try:
-        while True:
-            if notices is not None:
-                await notices.tell_and_wait(handler())
-            # From here on to `yield` nothing is awaited.
-            batch = engine._take(MOST, 0)
-            if batch is None:
-                return
-            if batch:
-                yield batch
-                del batch  # nothing of it is kept while waiting
-                if loop.time() - turned > TURN:
-                    # Under a flood nothing here waits for anything else, and the loop has others.
-                    await asyncio.sleep(0)
+        loop.add_reader(bell.fileno(), wake)
+        turned = loop.time()
+        try:
+            while True:
+                if notices is not None:
+                    await notices.tell_and_wait(handler())
+                # From here on to `yield` nothing is awaited.
+                batch = engine._take(MOST, 0)
+                if batch is None:
+                    return
+                if batch:
+                    yield batch
+                    del batch  # nothing of it is kept while waiting
+                    if loop.time() - turned > TURN:
+                        # Under a flood nothing here waits for anything else, and the loop has others.
+                        await asyncio.sleep(0)
+                        turned = loop.time()
+                    continue
+                # They end the wait of whoever takes, who may have been this one.
+                if notices is not None and notices.wait_to_be_told():
+                    continue
+                rung.clear()
+                if bell.wait():
+                    await rung.wait()
                     turned = loop.time()
-                continue
-            # They end the wait of whoever takes, who may have been this one.
-            if notices is not None and notices.wait_to_be_told():
-                continue
-            rung.clear()
-            if bell.wait():
-                await rung.wait()
-                turned = loop.time()
-    finally:
-        loop.remove_reader(bell.fileno())
+        finally:
+            loop.remove_reader(bell.fileno())

@@ -16,12 +16,14 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .._native import NativeDraining, NativeEngine, NativeLogs
 from .._options.server import native_server_tls
 from ._arguments import check_count, checked_seconds
+from ._ending import Interrupted, Patience, interrupting
 
 if TYPE_CHECKING:
     from ..tls import TLS
@@ -104,6 +106,11 @@ class Operations(NativeEngine):
         # How often SIGTERM has come and nothing was done about it yet; whether something was.
         self._to_end: collections.deque[None] = collections.deque()
         self._ending = False
+        # What SIGTERM does where this engine has no handler for it, and of which process that is the handler.
+        self._before: Callable[[int, FrameType | None], Any] | int | None = None
+        self._process = 0
+        self._patience = Patience()
+        self._to_interrupt = False
         self._tls = tls
         if tls is not None:
             self._renew(*_sources(tls))
@@ -192,7 +199,9 @@ class Operations(NativeEngine):
         batch = self._drain_batch if batch is None else batch
         check_count("batch", batch)
         timeout, notice = checked_seconds("timeout", timeout), checked_seconds("notice", notice)
-        return self._begin_drain(timeout, batch, notice, code, reason)
+        draining = self._begin_drain(timeout, batch, notice, code, reason)
+        self._patience.end(time.monotonic() + notice + timeout)
+        return draining
 
     # ---- signals ----
 
@@ -210,6 +219,8 @@ class Operations(NativeEngine):
             yield
             return
         previous = signal.signal(signal.SIGTERM, self._told_to_end)
+        if previous != self._told_to_end:
+            self._before, self._process = previous, os.getpid()
         try:
             yield
         finally:
@@ -218,6 +229,14 @@ class Operations(NativeEngine):
                 self._to_end.clear()
 
     def _told_to_end(self, _number: int, _frame: object) -> None:
+        if self._process != os.getpid():
+            # A child has this handler by `fork`, and not the engine: it ends as it would without.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        if self._to_interrupt:
+            self._to_interrupt = False
+            raise Interrupted
         # It interrupts whatever this thread does, so it takes no lock, as starting a `threading.Thread` would.
         self._to_end.append(None)
         self._end_as_told()
@@ -230,9 +249,30 @@ class Operations(NativeEngine):
             except IndexError:
                 return  # another thread was faster
             # In a thread: the events that come meanwhile are handled by this one.
-            target = self.stop if self._ending else self.drain
+            target = self._stop_at_once if self._ending else self.drain
             self._ending = True
             _thread.start_new_thread(target, ())
+
+    def _stop_at_once(self) -> None:
+        self._patience.end(time.monotonic())
+        self.stop()
+
+    @contextlib.contextmanager
+    def _leaving_handlers(self, after: float = 0) -> Iterator[None]:
+        """Interrupt what is called here, once the engine has ended and `after` seconds more, where that can be."""
+        # Elsewhere there is no signal that would.
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGTERM) != self._told_to_end:
+            yield
+            return
+
+        def interrupt() -> bool:
+            # Another handler that the application has set meanwhile would not know what it is for.
+            self._to_interrupt = signal.getsignal(signal.SIGTERM) == self._told_to_end
+            return self._to_interrupt
+
+        with interrupting(self._patience, interrupt, after, self._logger):
+            yield
 
     # ---- the log ----
 
@@ -247,8 +287,10 @@ def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:
     """Log what there is, until the engine ends."""
     try:
         rung = b"\0"
+        poll = select.poll()  # `select` fails with descriptors from 1,024 on
+        poll.register(bell, select.POLLIN)
         while rung:
-            while not select.select([bell], [], [], LEFT_OUT_PAUSE if logs.has_left_out else None)[0]:
+            while not poll.poll(LEFT_OUT_PAUSE * 1000 if logs.has_left_out else None):
                 _log_some(logs, logger)
             rung = os.read(bell, 4096)
             _log_some(logs, logger)

@@ -7,6 +7,7 @@ there may be room. Knows nothing of messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,11 @@ class _Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop, bell: RoomBell) -> None:
         self._bell = bell
         self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
-        loop.add_reader(bell.fileno(), self._look)
+        try:
+            loop.add_reader(bell.fileno(), self._look)
+        except BaseException:
+            bell.close()
+            raise
 
     def add(self, waiter: asyncio.Future[bool], look: Callable[[], bool]) -> None:
         self._waiting[waiter] = look
@@ -33,7 +38,9 @@ class _Watch:
         return not self._waiting
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self._bell.fileno())
+        # Closed, though whatever has ended the wait be kept.
+        with contextlib.closing(self._bell):
+            loop.remove_reader(self._bell.fileno())
 
     def _look(self) -> None:
         # Before looking: what changes afterwards rings again.

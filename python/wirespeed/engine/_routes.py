@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
@@ -80,21 +79,11 @@ def _checked(method: str, given: RouteSettings) -> dict[str, Any]:
 class Routing(NativeEngine):
     """What an engine has to be told of its paths: see :class:`wirespeed.engine.Engine`."""
 
-    _routed: bool
     # By the numbers that the sessions of routes know, from 1 on: of text, of binary messages, and `close_invalid`.
     _codecs: list[tuple[Decode | None, Decode | None, bool]]
 
     def _set_up_routes(self) -> None:
-        self._routed = False
         self._codecs = []
-
-    def _route_the_rest(self) -> None:
-        if not self._routed:
-            for path in ("/", "/{*rest}"):
-                # Not where there is an echo.
-                with contextlib.suppress(ValueError):
-                    self._route(path, "events", None, 0)
-            self._routed = True
 
     def echo(self, path: str, **settings: Unpack[RouteSettings]) -> None:
         """Answer the messages at a path with themselves, without Python.
@@ -140,7 +129,6 @@ class Routing(NativeEngine):
         if pair is not None:
             self._codecs.append((*pair, close_invalid))
             self._set_codecs(self._codecs)
-        self._routed = True
 
     def relay(
         self,
@@ -178,4 +166,3 @@ class Routing(NativeEngine):
         """
         checked = _checked("relay", settings)
         self._route(path, "relay", {**checked, "send": send, "receive": receive, "echo": echo, "prefix": prefix}, 0)
-        self._routed = True

@@ -1,8 +1,9 @@
 //! What has happened, as a sequence: each event becomes an object when it is reached, not before.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyException, PyIndexError};
+use pyo3::exceptions::{PyException, PyIndexError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice};
 use wirespeed_driver::protocol::{MessageKind, Payload};
@@ -30,6 +31,15 @@ pub(super) struct Part {
     pub(super) batch: Batch,
     /// As many as it has, in their order.
     pub(super) sessions: Vec<Py<PySession>>,
+    /// Which of its events were found not to be valid, so that each is counted once, however often it is reached.
+    pub(super) refused: Mutex<BTreeSet<usize>>,
+}
+
+impl Part {
+    /// Whether an event was not found to be invalid before.
+    fn refuse(&self, index: usize) -> bool {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(index)
+    }
 }
 
 /// See the module.
@@ -57,18 +67,17 @@ impl PyBatch {
     }
 
     fn at(&self, py: Python<'_>, index: usize) -> PyResult<Py<PyAny>> {
-        let (part, index) = self.find(index).ok_or_else(|| PyIndexError::new_err("the batch has fewer events"))?;
+        let (part, index) = self.find(index).ok_or_else(missing)?;
         self.event(py, part, index)
     }
 
     fn event(&self, py: Python<'_>, part: &Part, index: usize) -> PyResult<Py<PyAny>> {
-        let missing = || PyIndexError::new_err("the batch has fewer events"); // not if its own counts are right
-        let (whose, event) = part.batch.get(index).ok_or_else(missing)?;
+        let (whose, event) = part.batch.get(index).ok_or_else(missing)?; // not if its own counts are right
         let session = part.sessions.get(whose).ok_or_else(missing)?.clone_ref(py);
         Ok(match event {
             Event::Message { kind, data } => {
                 if let Some(codec) = self.codec(&session) {
-                    return self.decoded(py, session, codec, kind, data);
+                    return self.decoded(py, session, codec, kind, data, || part.refuse(index));
                 }
                 Py::new(py, Message { session, data: plain(py, kind, data)? })?.into_any()
             }
@@ -96,6 +105,7 @@ impl PyBatch {
         codec: &Codec,
         kind: MessageKind,
         data: &[u8],
+        is_first: impl FnOnce() -> bool,
     ) -> PyResult<Py<PyAny>> {
         let error = match &codec.decoders[usize::from(kind == MessageKind::Binary)] {
             Some(decode) => match decode.call1(py, (plain(py, MessageKind::Binary, data)?,)) {
@@ -107,9 +117,15 @@ impl PyBatch {
             None if kind == MessageKind::Text => "a text message, where only binary ones are understood".to_owned(),
             None => "a binary message, where only text is understood".to_owned(),
         };
-        self.engine.refuse_message(&session.get().session, &error, codec.closes);
+        if is_first() {
+            self.engine.refuse_message(&session.get().session, &error, codec.closes);
+        }
         Ok(Py::new(py, Invalid { session, data: plain(py, kind, data)?, error })?.into_any())
     }
+}
+
+fn missing() -> PyErr {
+    PyIndexError::new_err("the batch has fewer events")
 }
 
 fn plain(py: Python<'_>, kind: MessageKind, data: &[u8]) -> PyResult<Py<PyAny>> {
@@ -130,11 +146,15 @@ impl PyBatch {
             let mut events = Vec::with_capacity(indices.slicelength);
             for _ in 0..indices.slicelength {
                 events.push(self.at(py, at.cast_unsigned())?);
-                at += indices.step;
+                // Beyond the last one that is wanted it may be any number.
+                at = at.wrapping_add(indices.step);
             }
             return PyList::new(py, events).map(|list| list.into_any().unbind());
         }
-        let index: isize = index.extract()?;
+        let index = match index.extract::<isize>() {
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Err(missing()),
+            extracted => extracted?,
+        };
         let index = if index < 0 { index + self.len.cast_signed() } else { index };
         self.at(py, usize::try_from(index).unwrap_or(usize::MAX)) // before the first: there is none
     }

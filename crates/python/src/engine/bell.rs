@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wirespeed_engine::mailbox::Wake;
@@ -32,57 +32,87 @@ impl Bell {
     }
 }
 
-/// Rings whenever there may be room, until it is dropped.
-#[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct RoomBell {
-    bell: Bell,
-    _watch: room::Watch,
+/// What rings, and what it watches, until it is closed: whoever waited may be kept for long by what has ended his wait.
+struct Rings<W>(Mutex<Option<(Bell, W)>>);
+
+impl<W> Rings<W> {
+    fn new(watch: impl FnOnce(Arc<dyn Wake>) -> W) -> PyResult<Self> {
+        let (bell, wake) = Bell::new()?;
+        Ok(Self(Mutex::new(Some((bell, watch(wake))))))
+    }
+
+    fn with<R>(&self, otherwise: R, what: impl FnOnce(&Bell, &W) -> R) -> R {
+        let there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        there.as_ref().map_or(otherwise, |(bell, watch)| what(bell, watch))
+    }
+
+    fn close(&self) {
+        let there = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(there); // not under the lock
+    }
+
+    fn fileno(&self) -> i32 {
+        self.with(-1, |bell, _| bell.0.as_raw_fd())
+    }
+
+    fn silence(&self) {
+        self.with((), |bell, _| bell.silence());
+    }
 }
+
+/// Rings whenever there may be room, until it is closed.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct RoomBell(Rings<room::Watch>);
 
 impl RoomBell {
     pub(super) fn new(watch: impl FnOnce(Arc<dyn Wake>) -> room::Watch) -> PyResult<Self> {
-        let (bell, wake) = Bell::new()?;
-        Ok(Self { bell, _watch: watch(wake) })
+        Rings::new(watch).map(Self)
     }
 }
 
 #[pymethods]
 impl RoomBell {
+    /// -1: it is closed.
     fn fileno(&self) -> i32 {
-        self.bell.0.as_raw_fd()
+        self.0.fileno()
     }
 
     fn silence(&self) {
-        self.bell.silence();
+        self.0.silence();
+    }
+
+    fn close(&self) {
+        self.0.close();
     }
 }
 
-/// Rings once for each time that it waits, when there is something to take; who drops it passes on what it was told.
+/// Rings once for each time that it waits, when there is something to take; closed, it passes on what it was told.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct EventsBell {
-    bell: Bell,
-    watch: events::Watch,
-}
+pub(crate) struct EventsBell(Rings<events::Watch>);
 
 impl EventsBell {
     pub(super) fn new(events: &Arc<events::Events>) -> PyResult<Self> {
-        let (bell, wake) = Bell::new()?;
-        Ok(Self { bell, watch: events.watch(wake) })
+        Rings::new(|wake| events.watch(wake)).map(Self)
     }
 }
 
 #[pymethods]
 impl EventsBell {
+    /// -1: it is closed.
     fn fileno(&self) -> i32 {
-        self.bell.0.as_raw_fd()
+        self.0.fileno()
     }
 
     fn silence(&self) {
-        self.bell.silence();
+        self.0.silence();
+    }
+
+    fn close(&self) {
+        self.0.close();
     }
 
     /// False: there may be something to take now, and it will not ring.
     fn wait(&self) -> bool {
-        self.watch.wait()
+        self.0.with(false, |_, watch| watch.wait())
     }
 }

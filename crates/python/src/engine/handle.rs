@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use wirespeed_driver::protocol::deflate::negotiate;
@@ -26,7 +27,7 @@ use super::many;
 use super::operations::{self, NativeDraining, NativeLogs};
 use super::room;
 use super::routes;
-use super::session::{PySession, forked, refused, with_message};
+use super::session::{PySession, forked, refused_by_engine, with_message};
 use crate::errors;
 use crate::tls::ServerTLS;
 
@@ -43,11 +44,33 @@ type Decoders = (Option<Py<PyAny>>, Option<Py<PyAny>>, bool);
 #[pyclass(frozen, subclass, module = "wirespeed._native")]
 pub(crate) struct NativeEngine {
     config: Mutex<Config>,
-    routes: Mutex<Routes>,
-    engine: Mutex<Option<Arc<Engine>>>,
+    paths: Mutex<Paths>,
+    engine: OnceLock<Arc<Engine>>,
+    /// Held while it starts, which may last: wanted only without the interpreter.
+    starting: Mutex<()>,
     sessions: Mutex<HashMap<u64, Py<PySession>>>,
     /// By the tags of routes.
     codecs: Mutex<Arc<Codecs>>,
+}
+
+/// What was said of paths.
+#[derive(Default)]
+struct Paths {
+    routes: Routes,
+    /// Some are for sessions: then no others are.
+    named: bool,
+}
+
+impl Paths {
+    fn with_the_rest(&self, config: &Config) -> Routes {
+        let mut routes = self.routes.clone();
+        if !self.named {
+            for path in ["/", "/{*rest}"] {
+                let _ = routes.add_unnamed(path, Route::new(Role::Events, config)); // not where there is an echo
+            }
+        }
+        routes
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,8 +84,9 @@ impl NativeEngine {
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self {
             config: Mutex::default(),
-            routes: Mutex::default(),
-            engine: Mutex::new(None),
+            paths: Mutex::default(),
+            engine: OnceLock::new(),
+            starting: Mutex::default(),
             sessions: Mutex::new(HashMap::new()),
             codecs: Mutex::default(),
         }
@@ -144,7 +168,7 @@ impl NativeEngine {
             ..Config::default()
         };
         *locked(&self.config) = config;
-        *locked(&self.routes) = Routes::new();
+        *locked(&self.paths) = Paths::default();
         Ok(())
     }
 
@@ -172,20 +196,23 @@ impl NativeEngine {
             .collect())
     }
 
-    /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's. Without
-    /// any, sessions do not know it as theirs.
-    #[pyo3(signature = (path, role, settings, tag))]
-    fn _route(&self, path: &str, role: &str, settings: Option<&Bound<'_, PyDict>>, tag: u32) -> PyResult<()> {
-        if locked(&self.engine).is_some() {
-            return Err(PyRuntimeError::new_err("the engine has started: add its paths before"));
-        }
+    /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's.
+    fn _route(&self, py: Python<'_>, path: &str, role: &str, settings: &Bound<'_, PyDict>, tag: u32) -> PyResult<()> {
         let config = locked(&self.config).clone();
-        let added = match settings {
-            None => locked(&self.routes).add_unnamed(path, Route::new(Role::Events, &config)),
-            Some(settings) => {
-                let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
-                locked(&self.routes).add(path, route)
+        let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
+        let added = py.detach(|| {
+            let _starting = locked(&self.starting);
+            if self.engine.get().is_some() {
+                return None;
             }
+            let mut paths = locked(&self.paths);
+            let named = route.role != Role::Echo;
+            let added = paths.routes.add(path, route);
+            paths.named |= named && added.is_ok();
+            Some(added)
+        });
+        let Some(added) = added else {
+            return Err(PyRuntimeError::new_err("the engine has started: add its paths before"));
         };
         added.map_err(PyValueError::new_err)
     }
@@ -195,21 +222,38 @@ impl NativeEngine {
     fn _set_codecs(&self, codecs: Vec<Decoders>) {
         let of = |(text, binary, closes)| Some(Codec { decoders: [text, binary], closes });
         let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(of)).collect();
-        *locked(&self.codecs) = Arc::new(codecs);
+        let before = std::mem::replace(&mut *locked(&self.codecs), Arc::new(codecs));
+        drop(before); // not under the lock
+    }
+
+    /// For the collector: a codec may refer to the engine.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(codecs) = self.codecs.try_lock() else { return Ok(()) };
+        // A batch that shares them refers to the same ones, once: what it has is in use.
+        if Arc::strong_count(&codecs) == 1 {
+            for decode in codecs.iter().flatten().flat_map(|codec| codec.decoders.iter().flatten()) {
+                visit.call(decode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let before = std::mem::take(&mut *locked(&self.codecs));
+        drop(before);
     }
 
     /// Begins to serve.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
-        let routes = locked(&self.routes).clone();
-        let mut config = locked(&self.config).clone();
-        config.routes = Some(Arc::new(routes));
-        // Who asks meanwhile waits with the interpreter, which must not be wanted here before the lock is free.
         let started = py.detach(|| {
-            let mut engine = locked(&self.engine);
-            if engine.is_some() {
+            let _starting = locked(&self.starting);
+            if self.engine.get().is_some() {
                 return Ok(false);
             }
-            *engine = Some(Arc::new(Engine::start(config)?));
+            let mut config = locked(&self.config).clone();
+            // Under the lock: whatever was added is there.
+            config.routes = Some(Arc::new(locked(&self.paths).with_the_rest(&config)));
+            let _ = self.engine.set(Arc::new(Engine::start(config)?)); // nobody else does
             Ok(true)
         });
         if started.map_err(|error| errors::io_error(&error))? {
@@ -275,7 +319,7 @@ impl NativeEngine {
         let engine = self.running()?;
         let except = exclude.as_ref().map(|session| &session.session);
         with_message(message, text, |kind, bytes| engine.broadcast(kind, bytes, except))?
-            .map_err(|refusal| refused(message.py(), refusal))
+            .map_err(|refusal| refused_by_engine(message.py(), refusal))
     }
 
     /// Sends a message to the sessions that subscribe to the topic, but `exclude`; how many they are.
@@ -294,7 +338,7 @@ impl NativeEngine {
         let published = with_message(message, text, |kind, bytes| {
             engine.publish_everywhere(&topic, kind, bytes, except, key.map(Arc::from))
         })?
-        .map_err(|refusal| refused(message.py(), refusal))?;
+        .map_err(|refusal| refused_by_engine(message.py(), refusal))?;
         broker::published(message.py(), published.count, published.took == Took::Yes)
     }
 
@@ -327,7 +371,7 @@ impl NativeEngine {
     #[pyo3(signature = (topic = None))]
     fn has_room(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
         let topic = topic.map(super::session::topic).transpose()?;
-        self.running()?.has_room(topic.as_ref()).map_err(|refused_by| refused(py, refused_by.into()))
+        self.running()?.has_room(topic.as_ref()).map_err(|refused| refused_by_engine(py, refused.into()))
     }
 
     /// Waits until there is; false: not in time.
@@ -335,7 +379,7 @@ impl NativeEngine {
     fn wait_for_room(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.running()?;
         let topic = topic.map(super::session::topic).transpose()?;
-        room::wait(py, timeout, |deadline| engine.wait_for_room(topic.as_ref(), Some(deadline)))
+        room::wait(py, timeout, refused_by_engine, |deadline| engine.wait_for_room(topic.as_ref(), Some(deadline)))
     }
 
     /// Rings whenever there may be room again, until it is dropped.
@@ -364,15 +408,13 @@ impl NativeEngine {
 
     /// Ends everything now. Again, or before the start: nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = match self.engine.try_lock() {
-            Ok(engine) => engine.clone(),
-            // While it starts, this waits: without the interpreter.
-            Err(_) => py.detach(|| locked(&self.engine).clone()),
-        };
-        match engine {
-            Some(engine) => py.detach(|| engine.stop()).map_err(|error| errors::io_error(&error)),
-            None => Ok(()),
-        }
+        let stopped = py.detach(|| {
+            if self.engine.get().is_none() {
+                drop(locked(&self.starting)); // while it starts, this waits
+            }
+            self.engine.get().map_or(Ok(()), |engine| engine.stop())
+        });
+        stopped.map_err(|error| errors::io_error(&error))
     }
 
     /// What is answered over HTTP, and who takes over; after [`Self::_configure`].
@@ -440,8 +482,7 @@ impl NativeEngine {
 
 impl NativeEngine {
     fn running(&self) -> PyResult<Arc<Engine>> {
-        let engine = locked(&self.engine).clone();
-        let engine = engine.ok_or_else(|| {
+        let engine = self.engine.get().cloned().ok_or_else(|| {
             PyRuntimeError::new_err("the engine has not started: use `with engine:` or call engine.start()")
         })?;
         if engine.is_forked() {
@@ -463,7 +504,7 @@ impl NativeEngine {
                 let kept = locked(&self.sessions).remove(&session.id());
                 drop(kept);
             }
-            parts.push(Part { batch, sessions });
+            parts.push(Part { batch, sessions, refused: Mutex::default() });
         }
         let codecs = Arc::clone(&*locked(&self.codecs));
         Ok(PyBatch::new(parts, codecs, engine))

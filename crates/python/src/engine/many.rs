@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyBlockingIOError, PyTypeError, PyUnicodeError, PyValueError};
+use pyo3::exceptions::{PyBlockingIOError, PyException, PyTypeError, PyUnicodeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use wirespeed_engine::broker::Took;
@@ -10,7 +10,7 @@ use wirespeed_engine::topics::Topic;
 use wirespeed_engine::{Engine, Item};
 
 use super::broker;
-use super::session::{EAGAIN, refused, topic, with_message};
+use super::session::{EAGAIN, refused_by_engine, topic, with_message};
 use crate::source;
 
 /// Messages, and bytes of them, that are published at once: while they are taken from an iterator, which may be slow,
@@ -45,7 +45,20 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
         let len = chunk.len();
         if len > 0 {
             let published = engine.publish_many(chunk);
-            let published = published.map_err(|(index, refusal)| at(py, before + index, refused(py, refusal)))?;
+            let published =
+                published.map_err(|(index, refusal)| at(py, before + index, refused_by_engine(py, refusal)));
+            let published = match (published, end) {
+                (Ok(published), said) => {
+                    end = said;
+                    published
+                }
+                // What is to end the program does, whatever else there is to say.
+                (Err(error), Some(Err(interrupt))) if !interrupt.is_instance_of::<PyException>(py) => {
+                    interrupt.value(py).setattr("__context__", error.value(py))?;
+                    return Err(interrupt);
+                }
+                (Err(error), _) => return Err(error),
+            };
             count += published.count;
             forwarded &= published.took == Took::Yes;
             before += len;
@@ -74,7 +87,7 @@ fn item(engine: &Engine, object: &Bound<'_, PyAny>, text: Option<bool>, known: &
         _ => None,
     };
     let encoded = with_message(&message, text, |kind, bytes| engine.encode(kind, bytes))?;
-    let encoded = encoded.map_err(|refusal| refused(object.py(), refusal))?;
+    let encoded = encoded.map_err(|refusal| refused_by_engine(object.py(), refusal))?;
     Ok(Item { topic, message: encoded, key: key.map(Arc::from) })
 }
 

@@ -5,16 +5,18 @@ use std::time::Instant;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use wirespeed_engine::Refusal;
 use wirespeed_engine::mailbox::Refused;
 
 use super::arguments::deadline;
 use super::handle::SIGNALS;
-use super::session::{PySession, refused};
+use super::session::PySession;
 
 /// Waits in the caller's thread, in slices between which signals have their handlers called; false: not in time.
 pub(super) fn wait(
     py: Python<'_>,
     timeout: Option<f64>,
+    refused: fn(Python<'_>, Refusal) -> PyErr,
     wait: impl Fn(Instant) -> Result<(), Refused> + Sync,
 ) -> PyResult<bool> {
     let deadline = deadline(timeout)?;

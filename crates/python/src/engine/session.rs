@@ -75,9 +75,10 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
             "more waits for a thread of the engine than may: wait with engine.wait_for_room() when send, publish or \
              broadcast say so; of subscriptions, until the thread has done those that wait",
         )),
-        Refusal::Denied => {
-            PyPermissionError::new_err("the session's token does not allow this, or session.deny() forbids it")
-        }
+        Refusal::Denied => PyPermissionError::new_err(
+            "the session may not: no token of its own, topics_by_default nor session.allow() allows this, or \
+             session.deny() forbids it",
+        ),
         Refusal::BrokerFull => PyBlockingIOError::new_err((
             EAGAIN,
             "more waits for the broker than broker_limit: it is down, or slower than what is published",
@@ -85,6 +86,14 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
         Refusal::TooManySubscriptions(limit) => {
             PyRuntimeError::new_err(format!("the session subscribes to {limit} topics, as many as it may"))
         }
+    }
+}
+
+/// The same of what is asked of an engine: no session is closed, it is over itself.
+pub(super) fn refused_by_engine(py: Python<'_>, refusal: Refusal) -> PyErr {
+    match refusal {
+        Refusal::Closed => errors::engine_stopped(py),
+        other => refused(py, other),
     }
 }
 
@@ -154,14 +163,14 @@ impl PySession {
     }
 
     #[getter]
-    fn user(&self) -> Option<String> {
-        self.session.identity().map(|identity| identity.user.clone())
+    fn user(&self) -> PyResult<Option<String>> {
+        Ok(self.here()?.identity().map(|identity| identity.user.clone()))
     }
 
     #[getter]
     fn claims(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let Some(identity) = self.session.identity() else { return Ok(None) };
+        let Some(identity) = self.here()?.identity() else { return Ok(None) };
         let text = serde_json::to_string(&identity.claims).map_err(|error| PyValueError::new_err(error.to_string()))?;
         LOADS.import(py, "json", "loads")?.call1((text,)).map(|claims| Some(claims.unbind()))
     }
@@ -241,7 +250,7 @@ impl PySession {
     #[pyo3(signature = (timeout = None))]
     fn wait_for_room(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let session = self.here()?;
-        room::wait(py, timeout, |deadline| session.wait_for_room(Some(deadline)))
+        room::wait(py, timeout, refused, |deadline| session.wait_for_room(Some(deadline)))
     }
 
     /// Rings whenever there may be room again, until it is dropped.
