@@ -52,7 +52,6 @@ pub struct Engine {
     homes: Vec<Arc<Home>>,
     registry: Arc<Registry>,
     room: Arc<Room>,
-    wakers: Vec<Arc<dyn Wake>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     places: Vec<Place>,
     /// Of the listeners that have one.
@@ -126,6 +125,7 @@ impl Engine {
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
+            occupied: AtomicUsize::new(count),
             broker: Slot::new(),
             plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
             config,
@@ -135,7 +135,6 @@ impl Engine {
             homes: Vec::new(),
             registry: Arc::new(Registry::new(common.config.max_subscriptions)),
             room: Arc::default(),
-            wakers: Vec::new(),
             threads: Mutex::new(Vec::new()),
             places,
             certificates,
@@ -155,7 +154,6 @@ impl Engine {
                 doors,
             )?;
             engine.homes.push(worker.home());
-            engine.wakers.push(worker.waker());
             workers.push(worker);
         }
         let _ = common.homes.set(engine.homes.clone()); // nobody else does
@@ -189,7 +187,7 @@ impl Engine {
     }
 
     fn reins(&self) -> Reins {
-        Reins { common: Arc::clone(&self.common), homes: self.homes.clone(), wakers: self.wakers.clone() }
+        Reins { common: Arc::clone(&self.common), homes: self.homes.clone() }
     }
 
     /// Where [`crate::Http::at`] is.
@@ -453,8 +451,7 @@ impl Engine {
     /// # Errors
     /// What a worker has ended with before: its event loop has failed.
     pub fn stop(&self) -> io::Result<()> {
-        self.common.stop.store(true, Ordering::Release);
-        self.wakers.iter().for_each(|waker| waker.wake());
+        self.common.end_workers();
         self.join()
     }
 

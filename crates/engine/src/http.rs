@@ -136,6 +136,8 @@ fn health(common: &Common) -> Answer {
             State::Busy(since) if since > common.config.http.stuck_after => {
                 let _ = writeln!(ill, "worker {number} is stuck"); // a string takes everything
             }
+            // Who is told to end does, at a time of its own.
+            State::Ended if common.stop.load(Ordering::Acquire) => {}
             State::Ended => {
                 let _ = writeln!(ill, "worker {number} has ended");
             }

@@ -123,22 +123,41 @@ impl Worker {
     /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
     /// him: he would be reset.
     pub(super) fn close_doors(&mut self, look: bool) {
+        if look && !self.draining {
+            self.closing = (0..self.doors.len()).filter(|door| !self.is_inside(*door)).map(|door| (door, 0)).collect();
+            return self.accept_last();
+        }
+        self.closing.clear();
         for index in 0..self.doors.len() {
             // What is handed over is the next engine's to answer.
-            if self.doors[index].inside && look {
-                continue;
+            if !(look && self.is_inside(index)) {
+                self.close_door(index);
             }
-            let Some(listener) = self.doors[index].listener.take() else { continue };
-            while look
-                && !self.draining
-                && let Ok(Some((socket, remote))) = Socket::accept(listener.as_fd())
-            {
-                self.welcome(index, socket, remote);
-            }
-            self.doors[index].listener = Some(listener);
-            self.close_door(index);
         }
         self.draining = true;
+    }
+
+    /// Accepts some of those who wait at doors that are about to be closed; a door is when nobody is left there, or as
+    /// many came as may have waited.
+    pub(super) fn accept_last(&mut self) {
+        let most = listen::BACKLOG.unsigned_abs() as usize + 1;
+        for place in (0..self.closing.len()).rev() {
+            for turn in 0.. {
+                let (door, count) = self.closing[place];
+                if turn == ACCEPTS && count < most {
+                    break;
+                }
+                let listener = self.doors[door].listener.as_ref().filter(|_| count < most);
+                let Some(Ok(Some((socket, remote)))) = listener.map(|listener| Socket::accept(listener.as_fd())) else {
+                    self.closing.swap_remove(place);
+                    self.close_door(door);
+                    break;
+                };
+                self.closing[place].1 += 1; // before what may panic
+                self.welcome(door, socket, remote);
+            }
+        }
+        self.draining |= self.closing.is_empty();
     }
 
     /// Nobody comes in there any more.
