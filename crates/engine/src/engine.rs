@@ -19,7 +19,7 @@ use crate::events::Events;
 use crate::handover::{self, Inherited, Keeper, Offer};
 use crate::listen;
 use crate::locks::lock;
-use crate::logs::{self, Cause, Logs};
+use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::outbox::Pending;
@@ -174,15 +174,22 @@ impl Engine {
             let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
             lock(&engine.threads).push(thread);
         }
+        let keep = |path| handover::keep(path, engine.reins(), common.config.drain.clone());
+        let mut keeper = common.config.handover.as_deref().map(keep).transpose()?;
         // They accept: whoever had the listeners may let go.
+        let confirmed = inherited.is_some();
         if let Some(inherited) = inherited {
             inherited.confirm()?;
             common.lent.store(false, Ordering::Release);
         }
-        if let Some(path) = &common.config.handover {
-            let keeper = handover::keep(path, engine.reins(), common.config.drain.clone())?;
-            *lock(&engine.keeper) = Some(keeper);
+        match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
+            // Nobody else serves any more.
+            Err(error) if confirmed => common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+                format!("nobody can take over from this engine: {error}")
+            }),
+            placed => placed?,
         }
+        *lock(&engine.keeper) = keeper;
         Ok(engine)
     }
 
