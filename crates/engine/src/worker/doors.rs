@@ -21,7 +21,7 @@ use crate::inbound::Meter;
 use crate::listen;
 use crate::logs::{Cause, Level, Logs};
 use crate::reasons::Reason;
-use crate::session::Session;
+use crate::session::{Refusal, Session};
 use crate::topics::Topic;
 
 /// How long one who was refused may take to read why.
@@ -45,11 +45,22 @@ fn renew(certificate: &Certificate, logs: &Logs) {
     }
 }
 
-/// Has a client of a relay get what is published on its topic. False: it may not subscribe to so much.
-fn subscribe(session: &Session, topic: Option<&Topic>) -> bool {
+/// Has a client of a relay get what is published on its topic.
+fn subscribe(session: &Session, topic: Option<&Topic>) -> Result<(), Refusal> {
     match (&session.route().role, topic) {
-        (Role::Relay(relay), Some(topic)) if relay.receive => session.subscribe(&topic.clone().into()).is_ok(),
-        _ => true,
+        (Role::Relay(relay), Some(topic)) if relay.receive => session.subscribe(&topic.clone().into()).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// What it is told if it cannot.
+fn farewell(refusal: &Refusal) -> (CloseCode, &'static str) {
+    match refusal {
+        // RFC 6455 7.4.1, 1008: "a message that violates its policy".
+        Refusal::TooManySubscriptions(_) => (CloseCode::POLICY_VIOLATION, "too many subscriptions"),
+        Refusal::Denied => (CloseCode::POLICY_VIOLATION, "this topic may not be subscribed to"),
+        // 1013: "try again later".
+        _ => (CloseCode(1013), "too much to do"),
     }
 }
 
@@ -266,11 +277,10 @@ impl Worker {
                 self.sheet.sessions.add(1);
                 common.roster.add(self.home.worker.index(), &session);
                 let meter = Meter::new(&route.inbound, Instant::now());
-                let subscribed = subscribe(&session, topic.as_ref());
+                let refused = subscribe(&session, topic.as_ref()).err();
                 let mut live = Live::new(session, topic, peer, socket, common.config.close_timeout, permit, meter);
-                if !subscribed {
-                    // RFC 6455 7.4.1, 1008: "a message that violates its policy".
-                    live.close(CloseCode::POLICY_VIOLATION, "too many subscriptions".into(), &common.config);
+                if let Some((code, reason)) = refused.as_ref().map(farewell) {
+                    live.close(code, reason.into(), &common.config);
                 }
                 if read_closed {
                     live.note_read_closed();
@@ -280,5 +290,18 @@ impl Worker {
                 self.read(key); // there may be more than was read
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_cannot_subscribe_is_told_why() {
+        let told = |refusal: Refusal| (farewell(&refusal).0.0, farewell(&refusal).1);
+        assert_eq!(told(Refusal::TooManySubscriptions(1)), (1008, "too many subscriptions"));
+        assert_eq!(told(Refusal::Denied), (1008, "this topic may not be subscribed to"));
+        assert_eq!(told(Refusal::Full).0, 1013);
     }
 }
