@@ -942,7 +942,8 @@ class Session:
 
         Raises:
             InvalidState: The session is closed.
-            PermissionError: The token is not good, or of another user (``sub``); the text says why. Nothing changes.
+            PermissionError: The token is not good, or of another user (``sub``), or of none; the text says why. Nothing
+                changes.
             RuntimeError: Nobody is asked for a token where the session is.
         """
 

@@ -141,7 +141,7 @@ pub enum NotRefreshed {
     NoAuth,
     /// It is no good one.
     Denied(Denied),
-    /// It is another user's.
+    /// It is another user's, or nobody's: tokens without a user tell nobody apart.
     OtherUser,
 }
 
