@@ -252,12 +252,13 @@ impl Engine {
         self.common.figures()
     }
 
-    /// The application does not understand what a client has sent, and says why: that is counted and logged, and the
-    /// session closed with code 1007 (RFC 6455 7.4.1), if `closes`.
-    pub fn refuse_message(&self, session: &Session, why: &str, closes: bool) {
+    /// The application does not understand what a client has sent: that is counted and logged, by the `kind` of error,
+    /// which must have nothing of the message; and the session closed with code 1007 (RFC 6455 7.4.1), if `closes`, and
+    /// as much of the reason why as a close frame can hold.
+    pub fn refuse_message(&self, session: &Session, kind: &str, why: &str, closes: bool) {
         self.common.invalid.fetch_add(1, Ordering::Relaxed);
         self.common.logs.note(Cause::Invalid, Instant::now(), || {
-            format!("session {} has sent a message that is not valid: {}", session.id(), why.escape_debug())
+            format!("session {} has sent a message that is not valid: {}", session.id(), kind.escape_debug())
         });
         if closes {
             let mut end = why.len().min(REASON);
