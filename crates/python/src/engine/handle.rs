@@ -44,7 +44,10 @@ type Decoders = (Option<Py<PyAny>>, Option<Py<PyAny>>, bool);
 pub(crate) struct NativeEngine {
     config: Mutex<Config>,
     routes: Mutex<Routes>,
+    /// Held for a moment, as the interpreter is while it is waited for.
     engine: Mutex<Option<Arc<Engine>>>,
+    /// Held while it starts, which may take long: waited for without the interpreter.
+    starting: Mutex<()>,
     sessions: Mutex<HashMap<u64, Py<PySession>>>,
     /// By the tags of routes.
     codecs: Mutex<Arc<Codecs>>,
@@ -63,6 +66,7 @@ impl NativeEngine {
             config: Mutex::default(),
             routes: Mutex::default(),
             engine: Mutex::new(None),
+            starting: Mutex::new(()),
             sessions: Mutex::new(HashMap::new()),
             codecs: Mutex::default(),
         }
@@ -172,22 +176,14 @@ impl NativeEngine {
             .collect())
     }
 
-    /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's. Without
-    /// any, sessions do not know it as theirs.
-    #[pyo3(signature = (path, role, settings, tag))]
-    fn _route(&self, path: &str, role: &str, settings: Option<&Bound<'_, PyDict>>, tag: u32) -> PyResult<()> {
-        if locked(&self.engine).is_some() {
+    /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's.
+    fn _route(&self, path: &str, role: &str, settings: &Bound<'_, PyDict>, tag: u32) -> PyResult<()> {
+        if locked(&self.engine).is_some() || self.starting.try_lock().is_err() {
             return Err(PyRuntimeError::new_err("the engine has started: add its paths before"));
         }
         let config = locked(&self.config).clone();
-        let added = match settings {
-            None => locked(&self.routes).add_unnamed(path, Route::new(Role::Events, &config)),
-            Some(settings) => {
-                let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
-                locked(&self.routes).add(path, route)
-            }
-        };
-        added.map_err(PyValueError::new_err)
+        let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
+        locked(&self.routes).add(path, route).map_err(PyValueError::new_err)
     }
 
     /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
@@ -198,18 +194,22 @@ impl NativeEngine {
         *locked(&self.codecs) = Arc::new(codecs);
     }
 
-    /// Begins to serve.
-    fn start(&self, py: Python<'_>) -> PyResult<()> {
-        let routes = locked(&self.routes).clone();
+    /// Begins to serve. `rest`: paths that were not added are for sessions too, which know none as theirs, with this tag.
+    #[pyo3(signature = (rest))]
+    fn _start(&self, py: Python<'_>, rest: Option<u32>) -> PyResult<()> {
+        let mut routes = locked(&self.routes).clone();
         let mut config = locked(&self.config).clone();
+        if let Some(tag) = rest {
+            routes.set_fallback(Route { tag, ..Route::new(Role::Events, &config) });
+        }
         config.routes = Some(Arc::new(routes));
-        // Who asks meanwhile waits with the interpreter, which must not be wanted here before the lock is free.
         let started = py.detach(|| {
-            let mut engine = locked(&self.engine);
-            if engine.is_some() {
+            let _starting = locked(&self.starting);
+            if locked(&self.engine).is_some() {
                 return Ok(false);
             }
-            *engine = Some(Arc::new(Engine::start(config)?));
+            let engine = Arc::new(Engine::start(config)?);
+            *locked(&self.engine) = Some(engine);
             Ok(true)
         });
         if started.map_err(|error| errors::io_error(&error))? {
@@ -364,11 +364,10 @@ impl NativeEngine {
 
     /// Ends everything now. Again, or before the start: nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = match self.engine.try_lock() {
-            Ok(engine) => engine.clone(),
-            // While it starts, this waits: without the interpreter.
-            Err(_) => py.detach(|| locked(&self.engine).clone()),
-        };
+        let engine = py.detach(|| {
+            let _starting = locked(&self.starting); // while it starts, this waits
+            locked(&self.engine).clone()
+        });
         match engine {
             Some(engine) => py.detach(|| engine.stop()).map_err(|error| errors::io_error(&error)),
             None => Ok(()),
