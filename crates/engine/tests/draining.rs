@@ -128,6 +128,8 @@ fn visit(at: SocketAddr, dice: &mut Dice) -> bool {
     if dice.roll(3) > 0 {
         let _ = stream.write_all(b"\x88\x82\0\0\0\0\x03\xe8");
         while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
+    } else {
+        std::thread::sleep(Duration::from_millis(dice.roll(400))); // it goes without a word
     }
     true
 }
