@@ -281,7 +281,7 @@ def test_a_codec_that_uses_the_iterator_it_is_called_by() -> None:
     [
         ("xml", ValueError, "codec must be"),
         (3, TypeError, "3"),
-        (Ellipsis, TypeError, "Ellipsis"),
+        (NotImplemented, TypeError, "NotImplemented"),
     ],
 )
 def test_what_is_no_codec(codec: Any, error: type[Exception], text: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import wirespeed
-from engine.callers import OTHER_SECRET, SECRET, bearer, dial, next_session, status
-from wirespeed.engine import JWT, Engine
+from engine.callers import OTHER_SECRET, SECRET, bearer, dial, next_session, status, wait_for
+from wirespeed.engine import JWT, Engine, Invalid, Message
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
@@ -113,3 +113,93 @@ def test_settings_are_checked_where_they_are_given(settings: Any, error: type[Ex
     assert engine._codecs == []
     # Nothing of it is left behind.
     engine.route("/room")
+
+
+def test_an_echo_leaves_all_other_paths_to_sessions() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.echo("/{name}")
+    with engine:
+        with dial(engine, "/any") as ws:
+            ws.send("back")
+            assert ws.recv(20) == "back"
+        for path in ("/", "/any/where"):
+            with dial(engine, path):
+                session = next_session(engine)
+                assert (session.path, session.route) == (path, None)
+
+
+def test_a_start_that_fails_leaves_no_paths() -> None:
+    with Engine("127.0.0.1", workers=1) as other:
+        engine = Engine(*other.addresses[0], workers=1)
+        with pytest.raises(OSError, match="in use"):
+            engine.start()
+    engine.route("/{*room}")
+    with engine:
+        assert [status(engine, path) for path in ("/room", "/")] == [101, 404]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/" + "/".join(f"{{n{number}}}" for number in range(26)), "more than 25 names"),
+        ("/{{topic}}", "%7B"),
+        ("/{a}/{a}", "stands twice"),
+        ("/{a}/{*a}", "stands twice"),
+        ("/{a", "valid name"),
+        ("room", "slash"),
+    ],
+)
+def test_patterns_are_checked(path: str, text: str) -> None:
+    engine = Engine("127.0.0.1")
+    for add in (engine.route, engine.echo, engine.relay):
+        with pytest.raises(ValueError, match=text):
+            add(path)
+
+
+def decoded(engine: Engine, path: str, message: str) -> Any:
+    """What a client's message becomes."""
+    with dial(engine, path) as ws:
+        ws.send(message)
+        for batch in engine.batches(timeout=20):
+            assert batch, "nothing came"
+            for event in batch:
+                if isinstance(event, Message):
+                    return event.data
+                if isinstance(event, Invalid):
+                    return event.error
+    raise AssertionError("the engine has ended")
+
+
+def test_a_codec_for_all_routes_that_name_none() -> None:
+    engine = Engine("127.0.0.1", workers=1, codec="json")
+    engine.route("/default")
+    engine.route("/plain", codec=None)
+    engine.route("/own", codec=bytes.upper)
+    with engine:
+        assert [decoded(engine, path, "[1]") for path in ("/default", "/plain", "/own")] == [[1], "[1]", b"[1]"]
+        assert "malformed" in decoded(engine, "/default", "?")
+
+
+def test_a_codec_without_routes() -> None:
+    engine = Engine("127.0.0.1", workers=1, codec="json")
+    engine.echo("/echo")
+    with engine:
+        assert decoded(engine, "/anywhere", "[1]") == [1]
+        with dial(engine, "/echo") as ws:
+            ws.send("[1]")
+            assert ws.recv(20) == "[1]"
+    with pytest.raises(ValueError, match="codec"):
+        Engine("127.0.0.1", codec="xml")
+
+
+def test_what_is_not_understood_is_logged_without_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(data: bytes) -> None:
+        raise LookupError(data.decode())
+
+    caplog.set_level("DEBUG", "wirespeed.engine")
+    with Engine("127.0.0.1", workers=1, codec=refuse) as engine:
+        assert decoded(engine, "/", "secret" * 1000) == "secret" * 1000
+        wait_for(lambda: "not valid" in caplog.text, "a record")
+    (record,) = (record for record in caplog.records if "not valid" in record.getMessage())
+    assert record.getMessage().endswith("not valid: LookupError")
+    assert "secret" not in caplog.text

@@ -284,7 +284,9 @@ def test_a_handler_that_refreshes() -> None:
             await ws.send(token(sub="ann"))
             assert await asyncio.wait_for(ws.recv(), 20) == "yes"
             await ws.send(token(sub="bob"))
-            assert await asyncio.wait_for(ws.recv(), 20) == "no: the token is of another user than the session"
+            assert (
+                await asyncio.wait_for(ws.recv(), 20) == "no: the token is of another user than the session, or of none"
+            )
         await asyncio.get_running_loop().run_in_executor(None, engine.stop)
         await serving
 

@@ -942,7 +942,8 @@ class Session:
 
         Raises:
             InvalidState: The session is closed.
-            PermissionError: The token is not good, or of another user (``sub``); the text says why. Nothing changes.
+            PermissionError: The token is not good, or of another user (``sub``), or of none; the text says why. Nothing
+                changes.
             RuntimeError: Nobody is asked for a token where the session is.
         """
 
@@ -1292,7 +1293,7 @@ class NativeEngine:
     def _broker_status(self) -> dict[str, Any] | None: ...
     def _broker_notices(self) -> list[tuple[str, int, str]]: ...
     def _route(self, path: str, role: str, settings: Mapping[str, Any], tag: int) -> None: ...
-    def start(self) -> None: ...
+    def _start(self, rest: int) -> None: ...
     @property
     def addresses(self) -> list[Any]:
         """Where clients connect to: address and port, or the path of a Unix socket."""

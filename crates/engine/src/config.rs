@@ -55,7 +55,8 @@ pub enum Role {
 pub enum Admission {
     /// It becomes a session.
     Accept {
-        /// What is done with its messages.
+        /// What is done with its messages. Not [`Role::Relay`], whose topic is what a route says: that is answered with
+        /// 500.
         role: Role,
         /// The subprotocol, one of those that the client offers.
         subprotocol: Option<String>,

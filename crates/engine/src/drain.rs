@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::CloseCode;
 
-use crate::mailbox::Wake;
 use crate::session::Home;
 use crate::worker::{Command, Common};
 
@@ -65,7 +64,6 @@ pub struct Drained {
 pub(crate) struct Reins {
     pub(crate) common: Arc<Common>,
     pub(crate) homes: Vec<Arc<Home>>,
-    pub(crate) wakers: Vec<Arc<dyn Wake>>,
 }
 
 impl Reins {
@@ -73,12 +71,6 @@ impl Reins {
         for (number, home) in self.homes.iter().enumerate() {
             let _ = home.mailbox.put(command(number), 0); // who has ended needs no telling
         }
-    }
-
-    /// Ends all workers now.
-    pub(crate) fn cut(&self) {
-        self.common.stop.store(true, Ordering::Release);
-        self.wakers.iter().for_each(|waker| waker.wake());
     }
 
     fn is_over(&self) -> bool {
@@ -156,7 +148,7 @@ impl Draining {
             let all = total.sessions_opened.saturating_sub(self.before);
             let cut = if over { 0 } else { total.sessions };
             self.drained = Drained { ended: all.saturating_sub(cut), cut };
-            self.reins.cut();
+            self.reins.common.end_workers();
             self.stage = Stage::Over;
             return None;
         }

@@ -19,7 +19,7 @@ use crate::events::Events;
 use crate::handover::{self, Inherited, Keeper, Offer};
 use crate::listen;
 use crate::locks::lock;
-use crate::logs::{self, Cause, Logs};
+use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::outbox::Pending;
@@ -52,7 +52,6 @@ pub struct Engine {
     homes: Vec<Arc<Home>>,
     registry: Arc<Registry>,
     room: Arc<Room>,
-    wakers: Vec<Arc<dyn Wake>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     places: Vec<Place>,
     /// Of the listeners that have one.
@@ -126,6 +125,7 @@ impl Engine {
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
+            occupied: AtomicUsize::new(count),
             broker: Slot::new(),
             plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
             config,
@@ -135,7 +135,6 @@ impl Engine {
             homes: Vec::new(),
             registry: Arc::new(Registry::new(common.config.max_subscriptions)),
             room: Arc::default(),
-            wakers: Vec::new(),
             threads: Mutex::new(Vec::new()),
             places,
             certificates,
@@ -155,7 +154,6 @@ impl Engine {
                 doors,
             )?;
             engine.homes.push(worker.home());
-            engine.wakers.push(worker.waker());
             workers.push(worker);
         }
         let _ = common.homes.set(engine.homes.clone()); // nobody else does
@@ -176,20 +174,27 @@ impl Engine {
             let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
             lock(&engine.threads).push(thread);
         }
+        let keep = |path| handover::keep(path, engine.reins(), common.config.drain.clone());
+        let mut keeper = common.config.handover.as_deref().map(keep).transpose()?;
         // They accept: whoever had the listeners may let go.
+        let confirmed = inherited.is_some();
         if let Some(inherited) = inherited {
             inherited.confirm()?;
             common.lent.store(false, Ordering::Release);
         }
-        if let Some(path) = &common.config.handover {
-            let keeper = handover::keep(path, engine.reins(), common.config.drain.clone())?;
-            *lock(&engine.keeper) = Some(keeper);
+        match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
+            // Nobody else serves any more.
+            Err(error) if confirmed => common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+                format!("nobody can take over from this engine: {error}")
+            }),
+            placed => placed?,
         }
+        *lock(&engine.keeper) = keeper;
         Ok(engine)
     }
 
     fn reins(&self) -> Reins {
-        Reins { common: Arc::clone(&self.common), homes: self.homes.clone(), wakers: self.wakers.clone() }
+        Reins { common: Arc::clone(&self.common), homes: self.homes.clone() }
     }
 
     /// Where [`crate::Http::at`] is.
@@ -247,12 +252,13 @@ impl Engine {
         self.common.figures()
     }
 
-    /// The application does not understand what a client has sent, and says why: that is counted and logged, and the
-    /// session closed with code 1007 (RFC 6455 7.4.1), if `closes`.
-    pub fn refuse_message(&self, session: &Session, why: &str, closes: bool) {
+    /// The application does not understand what a client has sent: that is counted and logged, by the `kind` of error,
+    /// which must have nothing of the message; and the session closed with code 1007 (RFC 6455 7.4.1), if `closes`, and
+    /// as much of the reason why as a close frame can hold.
+    pub fn refuse_message(&self, session: &Session, kind: &str, why: &str, closes: bool) {
         self.common.invalid.fetch_add(1, Ordering::Relaxed);
         self.common.logs.note(Cause::Invalid, Instant::now(), || {
-            format!("session {} has sent a message that is not valid: {}", session.id(), why.escape_debug())
+            format!("session {} has sent a message that is not valid: {}", session.id(), kind.escape_debug())
         });
         if closes {
             let mut end = why.len().min(REASON);
@@ -453,8 +459,7 @@ impl Engine {
     /// # Errors
     /// What a worker has ended with before: its event loop has failed.
     pub fn stop(&self) -> io::Result<()> {
-        self.common.stop.store(true, Ordering::Release);
-        self.wakers.iter().for_each(|waker| waker.wake());
+        self.common.end_workers();
         self.join()
     }
 

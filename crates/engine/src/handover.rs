@@ -14,11 +14,12 @@
 //! old: gone                                             ours do not any more
 //! ```
 //!
-//! A new engine that fails before it is ready changes nothing: the old one goes on.
+//! A new engine that fails before it is ready changes nothing: the old one goes on. So all that may fail is done by
+//! then, but to put its own socket in the place of the old one's: without, it serves, and nobody takes over from it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -42,6 +43,9 @@ const HELLO: &str = "wirespeed handover 1";
 
 /// How long the other end may take for its part.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Nanoseconds until somebody is accepted again after that has failed.
+const ACCEPT_PAUSE: i64 = 100_000_000;
 
 /// Listeners in one message: fewer than the system allows (253 on Linux).
 const AT_ONCE: usize = 64;
@@ -153,36 +157,61 @@ impl Inherited {
 
 /// Waits for an engine that takes over. Dropped, it waits no longer.
 pub(crate) struct Keeper {
-    /// Dropped, the thread ends, unless somebody has taken over: then it drains first.
-    _stop: UnixStream,
+    /// Ended, the thread ends, unless somebody has taken over: then it drains first.
+    stop: UnixStream,
+    /// Where the socket was bound, until it is in its place.
+    fresh: Option<PathBuf>,
     path: PathBuf,
     /// Which file is ours.
     ours: (u64, u64),
+    /// Its thread is of this process: a copy in a child has nothing to end.
+    process: u32,
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        let _ = self.stop.shutdown(Shutdown::Both); // copies in children would keep it open; it may have ended before
+        let there = self.fresh.as_ref().unwrap_or(&self.path);
         // Whoever came after us may have put his own there.
-        if identity(&self.path).is_ok_and(|there| there == self.ours) {
-            let _ = std::fs::remove_file(&self.path); // nobody is there any more
+        if identity(there).is_ok_and(|there| there == self.ours) {
+            let _ = std::fs::remove_file(there); // nobody is there any more
         }
     }
 }
 
-/// Binds the path, in the place of whoever had it, and waits there for an engine that takes over.
+impl Keeper {
+    /// Puts its socket in the place of whoever had the path: from now on the next engine finds it.
+    ///
+    /// # Errors
+    /// The directory has changed, or what is at the path cannot be replaced.
+    pub(crate) fn take_place(&mut self) -> io::Result<()> {
+        if let Some(fresh) = &self.fresh {
+            std::fs::rename(fresh, &self.path)?;
+            self.fresh = None;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for an engine that takes over, at a socket beside the path until it [takes its place](Keeper::take_place): at
+/// no time is there nobody at the path.
 pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> {
-    // Under another name first: at no time is there nobody at the path.
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     let fresh = PathBuf::from(name);
     let _ = std::fs::remove_file(&fresh); // left by a process that is gone
     let listener = UnixListener::bind(&fresh)?;
-    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))?;
     let ours = identity(&fresh)?;
-    std::fs::rename(&fresh, path)?;
     let (stop, stopped) = UnixStream::pair()?;
+    let (path, process) = (path.to_owned(), std::process::id());
+    let keeper = Keeper { stop, fresh: Some(fresh.clone()), path, ours, process };
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))?;
     std::thread::Builder::new().name("wirespeed-handover".to_owned()).spawn(move || {
         let gave = wait(&listener, &stopped, &reins);
+        end(&listener);
         drop(listener);
         if gave {
             let begun = || "the listeners were handed over: this engine drains".to_owned();
@@ -190,7 +219,14 @@ pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> 
             Draining::begin(reins, how, true, Instant::now()).finish();
         }
     })?;
-    Ok(Keeper { _stop: stop, path: path.to_owned(), ours })
+    Ok(keeper)
+}
+
+/// Also of copies in children made by `fork`, where whoever connects would wait for an answer in vain.
+fn end(listener: &UnixListener) {
+    if rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok() {
+        while listener.accept().is_ok() {} // whoever has connected meanwhile; then it says that it has ended
+    }
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -202,12 +238,17 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, reins: &Reins) -> bool {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         if poll(&mut fds, None).is_err() {
-            continue;
+            continue; // a signal
         }
         if !fds[1].revents().is_empty() {
             return false;
         }
-        let Ok((stream, _)) = listener.accept() else { continue };
+        let Ok((stream, _)) = listener.accept() else {
+            // Too few descriptors, as a rule: it is told of until there are some.
+            let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE };
+            let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause)); // a signal ends it earlier
+            continue;
+        };
         // Whoever fails half-way has changed nothing.
         if is_ours(&stream) {
             if give(&stream, reins).is_ok() {
@@ -274,11 +315,21 @@ fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
+/// A signal that is handled ends a call on a socket with a timeout, whatever its handler says.
+fn restarting<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 fn hear(mut stream: &UnixStream) -> io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < LINE {
-        if stream.read(&mut byte)? == 0 {
+        if restarting(|| stream.read(&mut byte))? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if byte == *b"\n" {
@@ -297,7 +348,8 @@ fn send(stream: &UnixStream, line: &str, listeners: &[OwnedFd]) -> io::Result<()
         return Err(io::Error::other("handover: too many listeners"));
     }
     let bytes = format!("{line}\n");
-    let sent = sendmsg(stream, &[IoSlice::new(bytes.as_bytes())], &mut control, SendFlags::empty())?;
+    let sent =
+        restarting(|| Ok(sendmsg(stream, &[IoSlice::new(bytes.as_bytes())], &mut control, SendFlags::empty())?))?;
     let mut stream = stream;
     stream.write_all(bytes.as_bytes().get(sent..).unwrap_or_default())
 }
@@ -311,8 +363,10 @@ fn receive(stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
         let mut bytes = [0; LINE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let received = restarting(|| {
+            let got = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+            Ok(got.bytes)
+        })?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(some) = message {
                 listeners.extend(some);

@@ -16,6 +16,7 @@ use crate::broker;
 use crate::config::Place;
 use crate::metrics::{self, State};
 use crate::page;
+use crate::routes;
 use crate::worker::Common;
 
 /// What is answered, and where.
@@ -102,7 +103,7 @@ pub(crate) fn answer(handshake: &ServerHandshake, inside: bool, common: &Common)
     if !inside && request.headers.contains_token("Upgrade", "websocket") {
         return None;
     }
-    let path = request.path_and_query().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
+    let path = routes::path(request);
     let found = find(request, path, inside, common);
     let found =
         if inside { found.or_else(|| Some(Answer::text(404, "There is nothing at this path.\n"))) } else { found };
@@ -136,6 +137,8 @@ fn health(common: &Common) -> Answer {
             State::Busy(since) if since > common.config.http.stuck_after => {
                 let _ = writeln!(ill, "worker {number} is stuck"); // a string takes everything
             }
+            // Who is told to end does, at a time of its own.
+            State::Ended if common.stop.load(Ordering::Acquire) => {}
             State::Ended => {
                 let _ = writeln!(ill, "worker {number} has ended");
             }

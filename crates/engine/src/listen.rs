@@ -12,7 +12,7 @@ use crate::config::Place;
 use crate::handover::Offer;
 
 /// Clients that may wait to be accepted, of each listener; the system's own limit may be less.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// Listeners for `count` workers at one place, some of which there are already: they are shared out, and more are
 /// made where they are too few. All of them are in use: clients wait at each.

@@ -29,8 +29,8 @@ pub enum Origins {
 impl Origins {
     /// Whether the request may become a session.
     #[must_use]
-    pub fn admit(&self, headers: &HeaderList) -> bool {
-        let mut origins = headers.all("Origin");
+    pub fn admit(&self, request: &Request) -> bool {
+        let mut origins = request.headers.all("Origin");
         let Some(origin) = origins.next() else { return true };
         if origins.next().is_some() {
             return false; // RFC 6454 7.3: one at most
@@ -39,7 +39,7 @@ impl Origins {
             Self::Any => true,
             Self::Listed(listed) => listed.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(origin)),
             Self::Same => {
-                let host = headers.value_str("Host").unwrap_or_default();
+                let host = host(request);
                 let of = |scheme: &str| {
                     let rest = std::str::from_utf8(origin).ok()?.strip_prefix(scheme)?;
                     Some(rest.eq_ignore_ascii_case(host))
@@ -133,6 +133,8 @@ impl Route {
 #[derive(Clone, Default)]
 pub struct Routes {
     router: Router<Arc<Route>>,
+    /// Of all other paths.
+    fallback: Option<Arc<Route>>,
     least_outbox: Option<usize>,
 }
 
@@ -150,38 +152,43 @@ impl Routes {
     }
 
     /// Adds a path: `/feed`, or with names for a segment, `/feed/{symbol}`, or for all that follow,
-    /// `/files/{*rest}`.
+    /// `/files/{*rest}`; 25 names at most. What stands in it is compared with paths as they are sent, percent-encoded:
+    /// braces, which name something here, are `%7B` and `%7D`.
     ///
     /// # Errors
     /// The path is none, or another one stands in its way; or it is a relay's and names no `topic`: in words.
     pub fn add(&mut self, path: &str, mut route: Route) -> Result<(), String> {
+        if !path.starts_with('/') {
+            return Err(format!("{path:?} does not begin with a slash"));
+        }
+        let names = names(path).map_err(|why| format!("{path:?}: {why}"))?;
         let refused = |error: matchit::InsertError| format!("{path:?}: {error}");
         let mut matcher = Router::new();
         matcher.insert(path, ()).map_err(refused)?;
         route.pattern = PathPattern { text: path.into(), matcher };
-        if matches!(route.role, Role::Relay(_)) && !["{topic}", "{*topic}"].iter().any(|name| path.contains(name)) {
+        if matches!(route.role, Role::Relay(_)) && !names.contains(&"topic") {
             return Err(format!("{path:?}: a relay needs {{topic}} or {{*topic}} in its path"));
         }
-        self.add_unnamed(path, route)
-    }
-
-    /// The same, of a route that its sessions do not know by a path.
-    ///
-    /// # Errors
-    /// As for [`Self::add`].
-    pub fn add_unnamed(&mut self, path: &str, route: Route) -> Result<(), String> {
-        if !path.starts_with('/') {
-            return Err(format!("{path:?} does not begin with a slash"));
-        }
         let outbox = route.outbox_limit;
-        self.router.insert(path, Arc::new(route)).map_err(|error| format!("{path:?}: {error}"))?;
+        self.router.insert(path, Arc::new(route)).map_err(refused)?;
         self.least_outbox = Some(self.least_outbox.map_or(outbox, |least| least.min(outbox)));
         Ok(())
     }
 
+    /// What holds for all paths that were not added: its sessions know no pattern. Without, nobody is there.
+    pub fn set_fallback(&mut self, route: Route) {
+        let outbox = route.outbox_limit;
+        self.fallback = Some(Arc::new(route));
+        self.least_outbox = Some(self.least_outbox.map_or(outbox, |least| least.min(outbox)));
+    }
+
     /// Where a request goes.
     pub(crate) fn find(&self, request: &Request) -> Option<Arc<Route>> {
-        self.router.at(path(request)).ok().map(|found| Arc::clone(found.value))
+        let path = path(request);
+        if path.is_empty() {
+            return None; // a target that has none: `*`, or of CONNECT
+        }
+        self.router.at(path).map(|found| found.value).ok().or(self.fallback.as_ref()).map(Arc::clone)
     }
 
     /// The least of the limits of all outboxes.
@@ -190,7 +197,49 @@ impl Routes {
     }
 }
 
+/// Names in one path, at most: as many as the router takes without panicking.
+const NAMES: usize = 25;
+
+/// What a path names: `a` and `b` in `/{a}/x/{*b}`.
+fn names(path: &str) -> Result<Vec<&str>, String> {
+    if path.contains("{{") || path.contains("}}") {
+        return Err("braces that name nothing are to be written %7B and %7D".to_owned());
+    }
+    let parts = path.split('{').skip(1).filter_map(|part| part.split_once('}'));
+    let mut names: Vec<&str> = Vec::new();
+    for name in parts.map(|(name, _)| name.strip_prefix('*').unwrap_or(name)) {
+        if names.contains(&name) {
+            return Err(format!("{name:?} stands twice"));
+        }
+        names.push(name);
+    }
+    if names.len() > NAMES {
+        return Err(format!("it has more than {NAMES} names"));
+    }
+    Ok(names)
+}
+
+/// The target of a request without what stands before its path (RFC 9112 3.2.2) and without a fragment, which is not
+/// sent: empty if it is of another form.
+fn local(request: &Request) -> &str {
+    let target = request.path_and_query().unwrap_or_default();
+    target.split_once('#').map_or(target, |(target, _)| target)
+}
+
 /// The path of a request's target, not decoded.
 pub(crate) fn path(request: &Request) -> &str {
-    request.target.split(['?', '#']).next().unwrap_or_default()
+    local(request).split('?').next().unwrap_or_default()
+}
+
+/// The query of a request's target, not decoded and without its question mark.
+pub(crate) fn query(request: &Request) -> &str {
+    local(request).split_once('?').map_or("", |(_, query)| query)
+}
+
+/// Whom a request is for. RFC 9112 3.2.2: of a target that says so, "an origin server MUST ignore the received Host".
+fn host(request: &Request) -> &str {
+    match request.target.split_once("://") {
+        Some((_, rest)) if !request.target.starts_with('/') => rest.split(['/', '?', '#']).next().unwrap_or_default(),
+        _ => request.headers.value_str("Host").unwrap_or_default(),
+    }
 }

@@ -141,7 +141,7 @@ pub enum NotRefreshed {
     NoAuth,
     /// It is no good one.
     Denied(Denied),
-    /// It is another user's.
+    /// It is another user's, or nobody's: tokens without a user tell nobody apart.
     OtherUser,
 }
 
@@ -273,7 +273,7 @@ impl Session {
     /// The query of the request's target, not decoded, without its question mark; empty if there is none.
     #[must_use]
     pub fn query(&self) -> &str {
-        self.0.about.request.target.split_once('?').map_or("", |(_, query)| query)
+        routes::query(&self.0.about.request)
     }
 
     /// The header fields of the request.

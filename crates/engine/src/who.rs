@@ -89,9 +89,9 @@ impl Who {
         }
     }
 
-    /// Another token of the same user: what the application has added stays. False: it is another user's.
+    /// Another token of the same user: what the application has added stays. False: it is another user's, or nobody's.
     pub(crate) fn renew(&mut self, user: User) -> bool {
-        if self.user() != user.identity.user {
+        if user.identity.user.is_empty() || self.user() != user.identity.user {
             return false;
         }
         let User { identity, rights, expires } = user;

@@ -148,6 +148,7 @@ fn query_parameters() {
         "/?tokens=x",
         "/?Token=x",
         "/token=x",
+        "/#?token=x",
         "/?to%6",
         "/?a=token",
         "/#?token=",

@@ -386,6 +386,72 @@ fn a_unix_socket_is_handed_over_too() {
 }
 
 #[test]
+fn who_cannot_be_asked_next_takes_nothing_over() {
+    let path = socket("next");
+    let old = Engine::start(Config { handover: Some(path.clone()), ..echo() }).unwrap();
+    let at = address(&old);
+    // Where its socket would be first.
+    let mut fresh = path.clone().into_os_string();
+    fresh.push(format!(".{}", std::process::id()));
+    std::fs::create_dir(&fresh).unwrap();
+    let begin = || {
+        let mut config = Config { handover: Some(path.clone()), ..echo() };
+        config.listen[0].at = Place::Tcp(at);
+        Engine::start(config)
+    };
+    begin().unwrap_err();
+    let mut client = Client::open(&old, "/");
+    client.send_text("on");
+    assert_eq!(client.receive_text(), "on");
+    std::fs::remove_dir(&fresh).unwrap();
+    let new = begin().unwrap();
+    assert_eq!(client.end().map(|(code, _)| code), Some(1012));
+    Client::open(&new, "/");
+    assert!(path.exists());
+    new.stop().unwrap();
+    assert!(!path.exists());
+}
+
+/// More clients than are accepted in one turn wait while the workers hear of the end.
+#[test]
+fn whoever_waits_when_the_doors_close_comes_in() {
+    let release = Arc::new(AtomicBool::new(false));
+    let block = {
+        let release = Arc::clone(&release);
+        move |_: &_, _| {
+            while !release.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() }
+        }
+    };
+    let engine = Engine::start(Config { admit: Arc::new(block), workers: 1, ..config() }).unwrap();
+    let at = address(&engine);
+    let clients: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let mut stream = TcpStream::connect(at).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let request = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+            stream.write_all(request.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    draining.step(Instant::now());
+    release.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(move || draining.finish());
+        for mut stream in clients {
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 101");
+        }
+        assert_eq!(drain.join().unwrap(), Drained { ended: CROWD as u64, cut: 0 });
+    });
+}
+
+#[test]
 fn who_asks_and_fails_changes_nothing() {
     let path = socket("fails");
     let engine = Engine::start(Config { handover: Some(path.clone()), ..echo() }).unwrap();

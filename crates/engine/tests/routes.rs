@@ -14,11 +14,12 @@ use support::{Client, PATIENCE, config};
 use wirespeed_engine::admission::Rate;
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::deflate::negotiate;
+use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{Limits, MessageKind};
 use wirespeed_engine::events::Event;
 use wirespeed_engine::inbound::{Inbound, RatePolicy};
 use wirespeed_engine::outbox::Policy;
-use wirespeed_engine::{Config, Engine, Origins, Reason, Role, Route, Routes, Session};
+use wirespeed_engine::{Admission, Config, Engine, Origins, Reason, Relay, Role, Route, Routes, Session};
 
 fn jwt(secret: &[u8]) -> Arc<Jwt> {
     Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(secret.to_vec()))).unwrap())
@@ -164,7 +165,7 @@ fn a_session_knows_its_route() {
     let mut routes = Routes::new();
     routes.add("/feed/{symbol}", tagged).unwrap();
     routes.add("/files/{user}/{*rest}", plain).unwrap();
-    routes.add_unnamed("/{*rest}", unnamed).unwrap();
+    routes.set_fallback(unnamed);
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), workers: 1, ..config }).unwrap();
     for (target, pattern, tag, params) in [
         ("/feed/EUR%2fUSD?a=b", Some("/feed/{symbol}"), 7, vec![("symbol", "EUR/USD")]),
@@ -190,4 +191,91 @@ fn what_is_no_path_is_refused() {
     assert!(routes.add("a", route()).unwrap_err().contains("slash"));
     assert!(routes.add("/a/{other}", route()).is_err(), "another one stands in its way");
     assert!(routes.add("/b/{", route()).is_err());
+    assert!(routes.add("/c/{x}/d/{x}", route()).unwrap_err().contains("\"x\" stands twice"));
+    assert!(routes.add("/c/{x}/d/{*x}", route()).unwrap_err().contains("\"x\" stands twice"));
+    assert!(routes.add("/c/{{topic}}", route()).unwrap_err().contains("%7B"));
+    let path = |count| (0..count).map(|number| format!("/{{n{number}}}")).collect::<String>();
+    assert!(routes.add(&path(26), route()).unwrap_err().contains("more than 25 names"));
+    routes.add(&path(25), route()).unwrap();
+    let relay = Route::new(Role::Relay(Relay::default()), &config());
+    assert!(routes.add("/relay/{{topic}}", relay.clone()).is_err());
+    assert!(routes.add("/relay/{topics}", relay).unwrap_err().contains("topic"));
+}
+
+#[test]
+fn what_was_not_added_is_for_the_fallback() {
+    let config = config();
+    let mut routes = Routes::new();
+    routes.add("/{name}", Route::new(Role::Echo, &config)).unwrap();
+    let mut alone = routes.clone();
+    alone.add("/{name}/b", Route::new(Role::Echo, &config)).unwrap();
+    routes.set_fallback(Route::new(Role::Events, &config));
+    let both = Engine::start(Config { routes: Some(Arc::new(routes)), ..config.clone() }).unwrap();
+    let mut client = Client::open(&both, "/a");
+    client.send_text("a");
+    assert_eq!(client.receive_text(), "a");
+    for path in ["/", "/a/b", "/a/b/c"] {
+        let _client = Client::open(&both, path);
+        let session = session(&both);
+        assert_eq!((session.path(), session.route().pattern()), (path, None));
+    }
+    let alone = Engine::start(Config { routes: Some(Arc::new(alone)), ..config }).unwrap();
+    assert_eq!(
+        ["/a", "/a/b", "/a/b/c", "/"].map(|path| Client::request(&alone, path, "").status),
+        [101, 101, 404, 404]
+    );
+}
+
+/// RFC 9112 3.2.2: "a server MUST accept the absolute-form in requests even though most HTTP/1.1 clients will only send
+/// the absolute-form to a proxy", and MUST ignore the Host of such a request.
+#[test]
+fn targets_may_be_absolute() {
+    let config = config();
+    let relay = Route::new(Role::Relay(Relay::default()), &config);
+    let open = Route::new(Role::Events, &config);
+    let engine = engine(config, vec![("/feed/{topic}", relay), ("/a/{name}", open)]);
+    for (target, path, query) in [
+        ("http://example.com/plain", "/plain", ""),
+        ("HTTPS://example.com:8443/a/b?c=d?e", "/a/b", "c=d?e"),
+        ("/a/b#c?d", "/a/b", ""),
+        ("/a/b?c#d?e", "/a/b", "c"),
+    ] {
+        let client = Client::request(&engine, target, "");
+        assert_eq!(client.status, 101, "{target}: {}", client.head);
+        let session = session(&engine);
+        assert_eq!((session.path(), session.query()), (path, query), "{target}");
+        assert_eq!(
+            session.params(),
+            session.route().params(path).into_iter().map(|(name, text)| (name, text.into())).collect::<Vec<_>>()
+        );
+    }
+    let mut clients = ["http://example.com/feed/one", "/feed/one"].map(|target| Client::open(&engine, target));
+    clients[0].send_text("hello");
+    assert_eq!(clients[1].receive_text(), "hello");
+    for (target, origin, status) in [
+        ("http://example.com/plain", "http://example.com", 101),
+        ("http://example.com/plain", "http://localhost", 403),
+        ("/plain", "http://localhost", 101),
+    ] {
+        assert_eq!(
+            Client::request(&engine, target, &format!("Origin: {origin}\r\n")).status,
+            status,
+            "{target} {origin}"
+        );
+    }
+    for target in ["*", "example.com:80", "ftp://example.com/plain", "http:///plain"] {
+        let status = Client::request(&engine, target, "").status;
+        assert!(matches!(status, 400 | 404), "{target}: {status}");
+    }
+}
+
+#[test]
+fn a_relay_is_none_without_a_route() {
+    let accept = |_: &_, _| Admission::Accept {
+        role: Role::Relay(Relay::default()),
+        subprotocol: None,
+        headers: HeaderList::new(),
+    };
+    let engine = Engine::start(Config { admit: Arc::new(accept), ..config() }).unwrap();
+    assert_eq!(Client::request(&engine, "/feed/one", "").status, 500);
 }

@@ -187,6 +187,23 @@ fn a_later_token_takes_the_place_of_the_first() {
 }
 
 #[test]
+fn a_token_without_a_user_is_no_other_of_the_same() {
+    let options =
+        JwtOptions { required: Vec::new(), ..JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec())) };
+    let settings = Config { auth: Some(Arc::new(Jwt::new(options).unwrap())), ..config() };
+    let mut routes = Routes::new();
+    routes.add("/room", Route::new(Role::Events, &settings)).unwrap();
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
+    let (ann, nobody) = (json!({"sub": "ann", "exp": soon(3600)}), json!({"exp": soon(3600)}));
+    let (_client, session) = enter(&engine, "/room", &ann);
+    assert_eq!(session.refresh(&hs256(&nobody)), Err(NotRefreshed::OtherUser));
+    let (_other_client, session) = enter(&engine, "/room", &nobody);
+    for claims in [ann, nobody, json!({"sub": ""})] {
+        assert_eq!(session.refresh(&hs256(&claims)), Err(NotRefreshed::OtherUser), "{claims}");
+    }
+}
+
+#[test]
 fn a_token_that_is_not_good_changes_nothing() {
     let mut routes = Routes::new();
     let settings = Config { auth: Some(jwt(SECRET)), ..config() };

@@ -52,7 +52,8 @@ class Engine(Operations, Routing):
         port: Its port; 0, the default, is one that is free, see :attr:`addresses`.
         path: A Unix socket to listen at.
         reuse_port: Whether other processes of this user may listen at the same port, and get a part of the clients. The
-            default is that :meth:`start` fails where anybody listens already.
+            default is that :meth:`start` fails where anybody listens already. With two workers or more it keeps out
+            only those who come before: the system lets whoever asks for ``SO_REUSEPORT`` join them, of the same user.
         ssl: TLS settings with certificate and key; the default is not to encrypt.
         auth: Who clients are, by their tokens: whoever has no good one is answered with 401 or 403. The default is to
             let in everybody.
@@ -62,6 +63,8 @@ class Engine(Operations, Routing):
             connect.
         subprotocols: Subprotocols, the preferred one first: the first that the client offers is chosen.
         compression: Whether permessage-deflate is accepted. The default is not to: it costs memory and time.
+        codec: What makes objects of messages where :meth:`route` says nothing else: as for that. The default is not to
+            decode.
         max_size: Bytes of the largest message that a client may send, 1 MiB by default; ``None``: no limit.
         max_fragments: Frames that it may split one message into, 4,096 by default; ``None``: no limit.
         open_timeout: Seconds that a client may take from its connection to its session, 10 by default.
@@ -129,6 +132,7 @@ class Engine(Operations, Routing):
     Raises:
         TypeError: An argument has a wrong type; the text names it.
         ValueError: An argument is not valid; the text names it.
+        ImportError: The codec needs msgspec: ``pip install "wirespeed[codecs]"``.
     """
 
     def __init__(
@@ -144,6 +148,7 @@ class Engine(Operations, Routing):
         origins: Sequence[str] | None = None,
         subprotocols: Sequence[str] = (),
         compression: bool = False,
+        codec: Any = None,
         max_size: int | None = 2**20,
         max_fragments: int | None = 4096,
         open_timeout: float = 10,
@@ -284,7 +289,7 @@ class Engine(Operations, Routing):
         self._notices = None if broker is None else Notices(self, self._logger)
         if broker is not None:
             self._set_broker(broker, broker_prefix, broker_limit, broker_policy)
-        self._set_up_routes()
+        self._set_up_routes(codec)
         self._handlers = Handlers()
 
     def start(self) -> None:
@@ -294,7 +299,7 @@ class Engine(Operations, Routing):
             OSError: An address cannot be listened at.
             RuntimeError: It has started before.
         """
-        super().start()
+        self._start(self._tag_of_the_rest())
         try:
             self._begin_logging()
             self._started = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from .._native import NativeEngine
 from .._options.common import check_subprotocols
 from ._arguments import check_count
-from ._codecs import Decode, decoders
+from ._codecs import Decode, Decoders, decoders
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -81,15 +81,30 @@ class Routing(NativeEngine):
 
     # By the numbers that the sessions of routes know, from 1 on: of text, of binary messages, and `close_invalid`.
     _codecs: list[tuple[Decode | None, Decode | None, bool]]
+    _codec: Decoders | None  # of routes that name none
 
-    def _set_up_routes(self) -> None:
+    def _set_up_routes(self, codec: Any) -> None:
         self._codecs = []
+        self._codec = decoders(codec)
+
+    def _add_codec(self, pair: Decoders, close_invalid: bool) -> None:
+        self._codecs.append((*pair, close_invalid))
+        self._set_codecs(self._codecs)
+
+    def _tag_of_the_rest(self) -> int:
+        """Return what sessions at paths that were not added know of them."""
+        if self._codec is None:
+            return 0
+        if not self._codecs:
+            self._add_codec(self._codec, close_invalid=True)
+        return 1
 
     def echo(self, path: str, **settings: Unpack[RouteSettings]) -> None:
         """Answer the messages at a path with themselves, without Python.
 
         Args:
-            path: ``"/echo"``; ``{name}`` stands for any segment, ``{*name}`` for all that follow.
+            path: ``"/echo"``; ``{name}`` stands for any segment, ``{*name}`` for all that follow; 25 names at most.
+                All else is compared with paths as they are sent: braces, for example, are ``%7B`` and ``%7D``.
             **settings: What is to hold there instead of what holds elsewhere: :class:`RouteSettings`.
 
         Raises:
@@ -100,7 +115,7 @@ class Routing(NativeEngine):
         self._route(path, "echo", _checked("echo", settings), 0)
 
     def route(
-        self, path: str, *, codec: Any = None, close_invalid: bool = True, **settings: Unpack[RouteSettings]
+        self, path: str, *, codec: Any = ..., close_invalid: bool = True, **settings: Unpack[RouteSettings]
     ) -> None:
         """Make the clients of a path sessions, whose events come in batches. Without any, all paths are such.
 
@@ -111,8 +126,9 @@ class Routing(NativeEngine):
             codec: What makes objects of their messages, which are :attr:`Message.data` then. ``"json"``: of text and of
                 binary messages. ``"msgpack"``: of binary ones. A type that msgspec knows, such as a ``msgspec.Struct``
                 or a dataclass: JSON of text, MessagePack of binary messages, both checked against it. A function of
-                their ``bytes``, or an object with such a method ``decode``: of both. The default is not to decode. What
-                it does not understand, where it raises an ``Exception``, is an :class:`Invalid` instead.
+                their ``bytes``, or an object with such a method ``decode``: of both. ``None``: they are not decoded.
+                ``...``, the default, is the engine's codec. What it does not understand, where it raises an
+                ``Exception``, is an :class:`Invalid` instead.
             close_invalid: Whether a session of which such a message came is closed, with code 1007 (RFC 6455, section
                 7.4.1) and what the codec says as the reason.
             **settings: As for :meth:`echo`.
@@ -123,12 +139,11 @@ class Routing(NativeEngine):
             ImportError: The codec needs msgspec: ``pip install "wirespeed[codecs]"``.
             RuntimeError: The engine has started.
         """
-        pair = decoders(codec)
+        pair = self._codec if codec is ... else decoders(codec)
         tag = 0 if pair is None else len(self._codecs) + 1
         self._route(path, "events", _checked("route", settings), tag)
         if pair is not None:
-            self._codecs.append((*pair, close_invalid))
-            self._set_codecs(self._codecs)
+            self._add_codec(pair, close_invalid)
 
     def relay(
         self,

@@ -50,8 +50,8 @@ fn bearer(head: &impl Head) -> Result<Option<&[u8]>, Denied> {
 
 /// The value of the first parameter of this name. A `+` stays one: no token has one, nor a space.
 fn query<'h>(target: &'h str, name: &str) -> Option<Cow<'h, [u8]>> {
+    let target = target.split_once('#').map_or(target, |(target, _)| target);
     let (_, query) = target.split_once('?')?;
-    let query = query.split_once('#').map_or(query, |(query, _)| query);
     query.split('&').find_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         percent_decode(key.as_bytes()).eq(name.bytes()).then(|| percent_decode(value.as_bytes()).into())

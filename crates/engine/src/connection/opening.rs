@@ -313,7 +313,7 @@ impl Opening {
             Found::Nothing => return Err(text(404, "There is no WebSocket at this path.\n")),
             Found::Ask => &config.auth,
             Found::Route(route) => {
-                if !route.origins.admit(&request.headers) {
+                if !route.origins.admit(request) {
                     return Err(text(403, "Pages of this origin may not connect.\n"));
                 }
                 &route.auth
@@ -343,6 +343,8 @@ impl Opening {
             return Ok(Judged { response: accepted.response, route, subprotocol, user, topic, permit });
         }
         match (config.admit)(request, remote) {
+            // Its topic is what a route says.
+            Admission::Accept { role: Role::Relay(_), .. } => Err(text(500, "A relay needs a route.\n")),
             Admission::Accept { role, subprotocol, headers } => {
                 let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
                 let route = common.plain(role);

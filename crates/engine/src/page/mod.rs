@@ -14,6 +14,7 @@ use wirespeed_driver::protocol::handshake::Request;
 use crate::http::{Answer, bearer};
 use crate::locks::lock;
 use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
+use crate::routes;
 use crate::session::Session;
 use crate::worker::Common;
 
@@ -180,8 +181,7 @@ fn brief(session: &Session) -> Value {
 
 /// Those that fit what is looked for: a part of the address, path or user, or the number; the newest first.
 fn sessions(request: &Request, common: &Common) -> Value {
-    let query = request.target.split_once('?').map_or("", |(_, query)| query);
-    let wanted = query.split('&').find_map(|pair| pair.strip_prefix("find=")).unwrap_or_default();
+    let wanted = routes::query(request).split('&').find_map(|pair| pair.strip_prefix("find=")).unwrap_or_default();
     let wanted = percent_encoding::percent_decode_str(wanted).decode_utf8_lossy();
     let fits = |session: &Session| {
         wanted.is_empty()

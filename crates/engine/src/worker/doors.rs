@@ -21,7 +21,7 @@ use crate::inbound::Meter;
 use crate::listen;
 use crate::logs::{Cause, Level, Logs};
 use crate::reasons::Reason;
-use crate::session::Session;
+use crate::session::{Refusal, Session};
 use crate::topics::Topic;
 
 /// How long one who was refused may take to read why.
@@ -45,11 +45,22 @@ fn renew(certificate: &Certificate, logs: &Logs) {
     }
 }
 
-/// Has a client of a relay get what is published on its topic. False: it may not subscribe to so much.
-fn subscribe(session: &Session, topic: Option<&Topic>) -> bool {
+/// Has a client of a relay get what is published on its topic.
+fn subscribe(session: &Session, topic: Option<&Topic>) -> Result<(), Refusal> {
     match (&session.route().role, topic) {
-        (Role::Relay(relay), Some(topic)) if relay.receive => session.subscribe(&topic.clone().into()).is_ok(),
-        _ => true,
+        (Role::Relay(relay), Some(topic)) if relay.receive => session.subscribe(&topic.clone().into()).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// What it is told if it cannot.
+fn farewell(refusal: &Refusal) -> (CloseCode, &'static str) {
+    match refusal {
+        // RFC 6455 7.4.1, 1008: "a message that violates its policy".
+        Refusal::TooManySubscriptions(_) => (CloseCode::POLICY_VIOLATION, "too many subscriptions"),
+        Refusal::Denied => (CloseCode::POLICY_VIOLATION, "this topic may not be subscribed to"),
+        // 1013: "try again later".
+        _ => (CloseCode(1013), "too much to do"),
     }
 }
 
@@ -123,22 +134,41 @@ impl Worker {
     /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
     /// him: he would be reset.
     pub(super) fn close_doors(&mut self, look: bool) {
+        if look && !self.draining {
+            self.closing = (0..self.doors.len()).filter(|door| !self.is_inside(*door)).map(|door| (door, 0)).collect();
+            return self.accept_last();
+        }
+        self.closing.clear();
         for index in 0..self.doors.len() {
             // What is handed over is the next engine's to answer.
-            if self.doors[index].inside && look {
-                continue;
+            if !(look && self.is_inside(index)) {
+                self.close_door(index);
             }
-            let Some(listener) = self.doors[index].listener.take() else { continue };
-            while look
-                && !self.draining
-                && let Ok(Some((socket, remote))) = Socket::accept(listener.as_fd())
-            {
-                self.welcome(index, socket, remote);
-            }
-            self.doors[index].listener = Some(listener);
-            self.close_door(index);
         }
         self.draining = true;
+    }
+
+    /// Accepts some of those who wait at doors that are about to be closed; a door is when nobody is left there, or as
+    /// many came as may have waited.
+    pub(super) fn accept_last(&mut self) {
+        let most = listen::BACKLOG.unsigned_abs() as usize + 1;
+        for place in (0..self.closing.len()).rev() {
+            for turn in 0.. {
+                let (door, count) = self.closing[place];
+                if turn == ACCEPTS && count < most {
+                    break;
+                }
+                let listener = self.doors[door].listener.as_ref().filter(|_| count < most);
+                let Some(Ok(Some((socket, remote)))) = listener.map(|listener| Socket::accept(listener.as_fd())) else {
+                    self.closing.swap_remove(place);
+                    self.close_door(door);
+                    break;
+                };
+                self.closing[place].1 += 1; // before what may panic
+                self.welcome(door, socket, remote);
+            }
+        }
+        self.draining |= self.closing.is_empty();
     }
 
     /// Nobody comes in there any more.
@@ -247,11 +277,10 @@ impl Worker {
                 self.sheet.sessions.add(1);
                 common.roster.add(self.home.worker.index(), &session);
                 let meter = Meter::new(&route.inbound, Instant::now());
-                let subscribed = subscribe(&session, topic.as_ref());
+                let refused = subscribe(&session, topic.as_ref()).err();
                 let mut live = Live::new(session, topic, peer, socket, common.config.close_timeout, permit, meter);
-                if !subscribed {
-                    // RFC 6455 7.4.1, 1008: "a message that violates its policy".
-                    live.close(CloseCode::POLICY_VIOLATION, "too many subscriptions".into(), &common.config);
+                if let Some((code, reason)) = refused.as_ref().map(farewell) {
+                    live.close(code, reason.into(), &common.config);
                 }
                 if read_closed {
                     live.note_read_closed();
@@ -261,5 +290,18 @@ impl Worker {
                 self.read(key); // there may be more than was read
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_cannot_subscribe_is_told_why() {
+        let told = |refusal: Refusal| (farewell(&refusal).0.0, farewell(&refusal).1);
+        assert_eq!(told(Refusal::TooManySubscriptions(1)), (1008, "too many subscriptions"));
+        assert_eq!(told(Refusal::Denied), (1008, "this topic may not be subscribed to"));
+        assert_eq!(told(Refusal::Full).0, 1013);
     }
 }

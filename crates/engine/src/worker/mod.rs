@@ -96,6 +96,8 @@ pub(crate) struct Common {
     pub(crate) start: Instant,
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
+    /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
+    pub(crate) occupied: AtomicUsize,
     /// What connects it with other engines.
     pub(crate) broker: Slot,
     /// Of sessions that [`Config::admit`] has let in.
@@ -142,6 +144,19 @@ impl Common {
     pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
         let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
         Encoded::counted(kind, payload, Some(account)).map(Arc::new)
+    }
+
+    /// Ends all workers now.
+    pub(crate) fn end_workers(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.homes.get().into_iter().flatten().for_each(|home| home.mailbox.wake());
+    }
+
+    /// One worker fewer has clients: the last one's end is that of all.
+    fn leave(&self) {
+        if self.occupied.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end_workers();
+        }
     }
 
     pub(crate) fn take_listeners(&self) {
@@ -228,6 +243,10 @@ pub(crate) struct Worker {
     /// Until then nobody is accepted.
     accept_after: Option<Instant>,
     draining: bool,
+    /// Doors that are about to be closed, and how many have come in there since.
+    closing: Vec<(usize, usize)>,
+    /// It has no clients, and gets none.
+    vacant: bool,
     /// Those that are to be closed, a few at a time.
     leaving: Vec<Key>,
     /// When to look at the total again; and what of its limit may wait for a session that takes nothing.
@@ -309,6 +328,8 @@ pub(crate) fn prepare(
         roomy: true,
         accept_after: None,
         draining: false,
+        closing: Vec::new(),
+        vacant: false,
         leaving: Vec::new(),
         published_at: None,
     })
@@ -317,10 +338,6 @@ pub(crate) fn prepare(
 impl Worker {
     pub(crate) fn home(&self) -> Arc<Home> {
         Arc::clone(&self.home)
-    }
-
-    pub(crate) fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.wake)
     }
 
     /// Serves until it is stopped.
@@ -388,7 +405,8 @@ impl Worker {
         let mut ready = Ready::with_capacity(1024);
         let mut due = Vec::new();
         loop {
-            if self.common.stop.load(Ordering::Acquire) || self.draining && self.clients.is_empty() {
+            self.note_vacancy();
+            if self.common.stop.load(Ordering::Acquire) {
                 return Ok(());
             }
             let accepts = self.has_guests();
@@ -397,6 +415,7 @@ impl Worker {
                 && !self.roomless.is_told()
                 && !accepts
                 && self.dirty.is_empty()
+                && self.closing.is_empty()
                 && self.commands.is_empty();
             let some = if self.commands.is_empty() { self.mailbox.take(&mut self.commands, idle) } else { true };
             let timeout = if idle && !some { self.sleep() } else { Some(Duration::ZERO) };
@@ -417,6 +436,9 @@ impl Worker {
                 }
             }
             self.current = None;
+            if !self.closing.is_empty() {
+                self.accept_last();
+            }
             self.accept();
             for _ in 0..self.again.len() {
                 let Some(key) = self.again.pop_front() else { break };
@@ -435,6 +457,20 @@ impl Worker {
             self.current = None;
             self.hand_on();
             self.end_turn(began, now);
+        }
+    }
+
+    /// Whoever drains ends with the last client of all workers.
+    fn note_vacancy(&mut self) {
+        let vacant = self.draining && self.clients.is_empty();
+        if vacant == self.vacant {
+            return;
+        }
+        self.vacant = vacant;
+        if vacant {
+            self.common.leave();
+        } else {
+            self.common.occupied.fetch_add(1, Ordering::AcqRel); // somebody asks inside
         }
     }
 
@@ -539,6 +575,9 @@ impl Worker {
         drop(left);
         self.hand_on();
         self.sheet.ended.store(true, Ordering::Release);
+        if !self.vacant {
+            self.common.leave();
+        }
         if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.common.events.close();
         }

@@ -107,18 +107,23 @@ impl PyBatch {
         data: &[u8],
         is_first: impl FnOnce() -> bool,
     ) -> PyResult<Py<PyAny>> {
-        let error = match &codec.decoders[usize::from(kind == MessageKind::Binary)] {
+        let (named, error) = match &codec.decoders[usize::from(kind == MessageKind::Binary)] {
             Some(decode) => match decode.call1(py, (plain(py, MessageKind::Binary, data)?,)) {
                 Ok(data) => return Ok(Py::new(py, Message { session, data })?.into_any()),
                 // What is to end the program does.
                 Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
-                Err(error) => error.value(py).str().map_or_else(|_| error.to_string(), |text| text.to_string()),
+                // Its text may be that of the message.
+                Err(error) => {
+                    let named = error.get_type(py).name().map_or_else(|_| String::new(), |name| name.to_string());
+                    let text = error.value(py).str().map(|text| text.to_string());
+                    (named.clone(), text.unwrap_or(named))
+                }
             },
-            None if kind == MessageKind::Text => "a text message, where only binary ones are understood".to_owned(),
-            None => "a binary message, where only text is understood".to_owned(),
+            None if kind == MessageKind::Text => told("a text message, where only binary ones are understood"),
+            None => told("a binary message, where only text is understood"),
         };
         if is_first() {
-            self.engine.refuse_message(&session.get().session, &error, codec.closes);
+            self.engine.refuse_message(&session.get().session, &named, &error, codec.closes);
         }
         Ok(Py::new(py, Invalid { session, data: plain(py, kind, data)?, error })?.into_any())
     }
@@ -126,6 +131,11 @@ impl PyBatch {
 
 fn missing() -> PyErr {
     PyIndexError::new_err("the batch has fewer events")
+}
+
+/// What is wrong, where nothing of the message says so.
+fn told(text: &str) -> (String, String) {
+    (text.to_owned(), text.to_owned())
 }
 
 fn plain(py: Python<'_>, kind: MessageKind, data: &[u8]) -> PyResult<Py<PyAny>> {

@@ -62,12 +62,10 @@ struct Paths {
 }
 
 impl Paths {
-    fn with_the_rest(&self, config: &Config) -> Routes {
+    fn with_the_rest(&self, tag: u32, config: &Config) -> Routes {
         let mut routes = self.routes.clone();
         if !self.named {
-            for path in ["/", "/{*rest}"] {
-                let _ = routes.add_unnamed(path, Route::new(Role::Events, config)); // not where there is an echo
-            }
+            routes.set_fallback(Route { tag, ..Route::new(Role::Events, config) });
         }
         routes
     }
@@ -243,8 +241,8 @@ impl NativeEngine {
         drop(before);
     }
 
-    /// Begins to serve.
-    fn start(&self, py: Python<'_>) -> PyResult<()> {
+    /// Begins to serve. Where no path is for sessions by name, all others are, with this tag.
+    fn _start(&self, py: Python<'_>, rest: u32) -> PyResult<()> {
         let started = py.detach(|| {
             let _starting = locked(&self.starting);
             if self.engine.get().is_some() {
@@ -252,7 +250,7 @@ impl NativeEngine {
             }
             let mut config = locked(&self.config).clone();
             // Under the lock: whatever was added is there.
-            config.routes = Some(Arc::new(locked(&self.paths).with_the_rest(&config)));
+            config.routes = Some(Arc::new(locked(&self.paths).with_the_rest(rest, &config)));
             let _ = self.engine.set(Arc::new(Engine::start(config)?)); // nobody else does
             Ok(true)
         });

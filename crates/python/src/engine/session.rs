@@ -193,7 +193,9 @@ impl PySession {
             NotRefreshed::Closed => errors::session_closed(py),
             NotRefreshed::NoAuth => PyRuntimeError::new_err("nobody is asked for a token where the session is"),
             NotRefreshed::Denied(denied) => PyPermissionError::new_err(denied.to_string()),
-            NotRefreshed::OtherUser => PyPermissionError::new_err("the token is of another user than the session"),
+            NotRefreshed::OtherUser => {
+                PyPermissionError::new_err("the token is of another user than the session, or of none")
+            }
         })
     }
 

@@ -1,0 +1,185 @@
+"""What an engine that can be taken over from leaves behind, and what it costs while nobody comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from engine.callers import dial
+from wirespeed.engine import Engine
+
+pytestmark = [
+    pytest.mark.wirespeed_only("websockets has no engine"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork"),
+]
+
+
+def run(code: str, *arguments: str) -> str:
+    """Run a program in a process of its own; what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_child_that_ends_leaves_the_socket(tmp_path: Path) -> None:
+    said = run(
+        """
+        import os, sys, warnings
+        from wirespeed.engine import Engine
+        warnings.simplefilter("ignore")
+        path = sys.argv[1]
+        old = Engine("127.0.0.1", workers=1, handover=path, drain_timeout=5)
+        old.start()
+        child = os.fork()
+        if not child:
+            old.stop()
+            del old
+            sys.exit(0)  # with all that the interpreter does at its end
+        assert os.waitpid(child, 0)[1] == 0
+        assert os.path.exists(path)
+        with Engine(*old.addresses[0], workers=1, handover=path):
+            for batch in old.batches():
+                pass
+            print("taken over")
+        """,
+        str(tmp_path / "next"),
+    )
+    assert said == "taken over\n"
+
+
+def test_nobody_waits_at_the_socket_of_one_that_has_ended(tmp_path: Path) -> None:
+    """A child keeps a copy of the listener: whoever connected before its end is told so all the same."""
+    said = run(
+        """
+        import os, signal, socket, sys, warnings
+        from wirespeed.engine import Engine
+        warnings.simplefilter("ignore")
+        path = sys.argv[1]
+        old = Engine("127.0.0.1", workers=1, handover=path)
+        old.start()
+        child = os.fork()
+        if not child:
+            signal.pause()
+        os.link(path, path + ".kept")
+        try:
+            old.stop()
+            with socket.socket(socket.AF_UNIX) as other:
+                try:
+                    other.settimeout(8)  # less than the engine waits for a word
+                    other.connect(path + ".kept")
+                    print(other.recv(1))
+                except ConnectionError:
+                    print("refused")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        """,
+        str(tmp_path / "next"),
+    )
+    assert said in ("refused\n", "b''\n")
+
+
+def test_a_lack_of_descriptors_costs_no_time(tmp_path: Path) -> None:
+    said = run(
+        """
+        import os, resource, socket, sys, time
+        from wirespeed.engine import Engine
+        path = sys.argv[1]
+        with Engine("127.0.0.1", workers=1, handover=path):
+            other = socket.socket(socket.AF_UNIX)
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limit[1]))
+            kept = []
+            try:
+                while True:
+                    kept.append(os.dup(0))
+            except OSError:
+                pass
+            other.connect(path)
+            begin = time.process_time()
+            time.sleep(1)
+            used = time.process_time() - begin
+            for descriptor in kept:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+            other.settimeout(20)
+            other.sendall(b"nonsense\\n")
+            assert other.recv(1) == b""  # it goes on
+            print(used)
+        """,
+        str(tmp_path / "next"),
+    )
+    assert float(said) < 0.3
+
+
+def test_signals_do_not_end_a_handover(tmp_path: Path) -> None:
+    """A handled signal interrupts a call on a socket that has a timeout; the new engine's are made where it starts."""
+    path = tmp_path / "next"
+    with Engine("127.0.0.1", workers=1, handover=path, drain_timeout=5) as old:
+        host, port = old.addresses[0]
+        before = signal.signal(signal.SIGUSR1, lambda *_: None)
+        over = threading.Event()
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def knock() -> None:
+            while not over.wait(0.0005):
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+        knocker = threading.Thread(target=knock)
+        knocker.start()
+        try:
+            new = Engine(host, port, workers=1, handover=path)
+            new.start()
+        finally:
+            over.set()
+            knocker.join()
+            signal.signal(signal.SIGUSR1, before)
+        try:
+            with dial(new, "/"):
+                for _ in old.batches():
+                    pass
+        finally:
+            new.stop()
+    assert not path.exists()
+
+
+def test_whoever_asks_while_it_starts_does_not_stop_the_interpreter(tmp_path: Path) -> None:
+    """Somebody is at the socket, and does not answer."""
+    path = str(tmp_path / "next")
+    engine = Engine("127.0.0.1", workers=1, handover=path)
+    failed: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            engine.start()
+        except OSError as error:
+            failed.append(error)
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(path)
+        silent.listen()
+        starter = threading.Thread(target=start)
+        starter.start()
+        with silent.accept()[0]:  # it has asked
+            with pytest.raises(RuntimeError, match="has not started"):
+                engine.stats()
+            with pytest.raises(RuntimeError, match="has started"):
+                engine.route("/late")
+            assert starter.is_alive()
+        starter.join(30)
+    assert len(failed) == 1
