@@ -246,6 +246,36 @@ fn a_fast_sender_goes_at_the_pace_of_those_who_read() {
     }
 }
 
+/// The only reader of a topic, whoever else subscribes to it and gets nothing.
+#[test]
+fn a_slow_reader_slows_the_sender_and_is_not_cut() {
+    std::thread::scope(|scope| {
+        for rate in [100e3, 300e3, 2e6] {
+            for path in ["/feed/a", "/tell/a"] {
+                scope.spawn(move || relay_to_reader_of(rate, path));
+            }
+        }
+    });
+}
+
+fn relay_to_reader_of(rate: f64, path: &str) {
+    let relays =
+        [("/feed/{topic}", Relay::default()), ("/tell/{topic}", Relay { receive: false, ..Relay::default() })];
+    let engine = engine(Config { outbox_limit: 256 * 1024, workers: 1, ..config() }, &relays);
+    let mut reader = Client::open(&engine, "/feed/a");
+    let sender = Client::open(&engine, path);
+    let sending = flood(&sender, 40_000);
+    let messages = reader.read_at(rate, Instant::now() + Duration::from_secs(5));
+    assert!(messages.len() > 100, "{}", messages.len());
+    for (number, payload) in messages.iter().enumerate() {
+        assert_eq!(payload[..4], (number as u32).to_be_bytes());
+    }
+    let total = engine.figures().total();
+    assert_eq!(total.dropped.iter().sum::<u64>(), 0);
+    sender.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let _ = sending.join();
+}
+
 #[test]
 fn many_fast_senders_all_have_their_turns() {
     let engine = engine(

@@ -1,13 +1,14 @@
 //! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
 
 mod commands;
+mod congested;
 mod crowd;
 mod doors;
 mod moving;
 mod roomless;
 mod total;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -210,8 +211,9 @@ pub(crate) struct Worker {
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
     delivered: usize,
-    /// Audiences, topics or everybody, whose publishers should wait; and when to look at them again.
-    congested: HashSet<Option<Topic>>,
+    /// Audiences, topics or everybody, whose publishers should wait, and how many sessions of each got the last message;
+    /// and when to look at them again.
+    congested: HashMap<Option<Topic>, usize>,
     look_after: Instant,
     looked: Instant,
     /// What others want, taken out of the mailbox.
@@ -299,7 +301,7 @@ pub(crate) fn prepare(
         roomless: Roomless::default(),
         dirty: Vec::new(),
         delivered: 0,
-        congested: HashSet::new(),
+        congested: HashMap::new(),
         look_after: Instant::now(),
         looked: Instant::now(),
         commands: VecDeque::new(),

@@ -79,6 +79,9 @@ impl Worker {
                 && live.queued() > 0
             {
                 holders.push((live.is_stalled(now), live.queued(), key));
+                if live.take_asked() {
+                    self.mark(key);
+                }
             }
         }
         holders.sort_unstable_by_key(|(stalled, queued, _)| std::cmp::Reverse((*stalled, *queued)));
