@@ -259,8 +259,7 @@ fn a_slow_reader_slows_the_sender_and_is_not_cut() {
 }
 
 fn relay_to_reader_of(rate: f64, path: &str) {
-    let relays =
-        [("/feed/{topic}", Relay::default()), ("/tell/{topic}", Relay { receive: false, ..Relay::default() })];
+    let relays = [("/feed/{topic}", Relay::default()), ("/tell/{topic}", Relay { receive: false, ..Relay::default() })];
     let engine = engine(Config { outbox_limit: 256 * 1024, workers: 1, ..config() }, &relays);
     let mut reader = Client::open(&engine, "/feed/a");
     let sender = Client::open(&engine, path);
@@ -274,6 +273,31 @@ fn relay_to_reader_of(rate: f64, path: &str) {
     assert_eq!(total.dropped.iter().sum::<u64>(), 0);
     sender.stream.shutdown(std::net::Shutdown::Both).unwrap();
     let _ = sending.join();
+}
+
+#[test]
+fn a_client_that_is_gone_is_found_while_nobody_takes_events() {
+    let interval = Some(Duration::from_millis(500));
+    let settings = Config {
+        workers: 1,
+        max_events: 1,
+        ping_interval: interval,
+        ping_timeout: interval,
+        close_timeout: Duration::from_millis(500),
+        ..config()
+    };
+    let mut routes = Routes::new();
+    for (path, role) in
+        [("/feed/{topic}", Role::Relay(Relay::default())), ("/echo", Role::Echo), ("/app", Role::Events)]
+    {
+        routes.add(path, Route::new(role, &settings)).unwrap();
+    }
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
+    let _gone = [Client::open(&engine, "/feed/a"), Client::open(&engine, "/echo")];
+    let mut app = Client::open(&engine, "/app"); // its beginning is all that events have room for
+    (0..10).for_each(|_| app.send_text("nobody takes this"));
+    eventually(&engine, "they are found", |total| total.sessions == 1);
+    assert!(engine.events().waiting().0 > 0);
 }
 
 #[test]

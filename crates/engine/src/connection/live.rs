@@ -8,7 +8,7 @@ use wirespeed_driver::drive::{Progress, Reading};
 use wirespeed_driver::peer::{Failure, PeerEvent, Stats, payload_len};
 use wirespeed_driver::protocol::{CloseCode, Payload};
 use wirespeed_driver::socket::Socket;
-use wirespeed_driver::{Drive, Peer};
+use wirespeed_driver::{Drive, Peer, buffers};
 
 use self::pace::Blocked;
 use super::Turn;
@@ -31,6 +31,9 @@ const READS: u32 = 4;
 /// Bytes of messages that are handed to the connection at once, while the kernel takes them: as many as stay
 /// in the cache.
 const AT_ONCE: usize = 64 * 1024;
+
+/// Small reads of one that has to wait now and then, before it is trusted with a large one.
+const WARY: u8 = 64;
 
 /// Bytes of messages that one session may add while events have no room, because it is ending.
 const LATE: u64 = 256 * 1024;
@@ -88,6 +91,8 @@ pub(crate) struct Live {
     pub(crate) timer: Option<Instant>,
     /// An edge has told that the client has ended its direction.
     read_closed: bool,
+    /// So many reads more are small ones: what is read while it is to wait is kept.
+    wary: u8,
     /// Bytes read while events had no room, because it is ending.
     late: u64,
     /// Its place among others.
@@ -110,6 +115,7 @@ impl Live {
         permit: Permit,
         meter: Option<Box<Meter>>,
     ) -> Self {
+        let wary = if topic.is_some() || meter.is_some() { WARY } else { 0 };
         Self {
             session,
             relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
@@ -134,6 +140,7 @@ impl Live {
             stopped: false,
             timer: None,
             read_closed: false,
+            wary,
             late: 0,
             _permit: permit,
             meter,
@@ -249,7 +256,11 @@ impl Live {
         if self.is_told() && !roomy {
             return Turn::Held;
         }
-        self.read_on(batch, common)
+        let turn = self.read_on(batch, common);
+        if matches!(turn, Turn::Limited | Turn::Roomless { .. }) {
+            self.wary = WARY;
+        }
+        turn
     }
 
     /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
@@ -284,7 +295,9 @@ impl Live {
         let mut drained = false;
         for _ in 0..READS {
             if !self.drive.peer.has_input() {
-                drained = self.drive.read_edge(self.read_closed);
+                let most = if self.wary > 0 { buffers::SMALL_READ_SIZE } else { usize::MAX };
+                self.wary = self.wary.saturating_sub(1);
+                drained = self.drive.read_edge_of(most, self.read_closed);
             }
             self.take_events(batch, common);
             if self.write(Instant::now) == Progress::Over {
@@ -414,7 +427,7 @@ impl Live {
         [self.drive.deadline(now), closing, expires, resumes].into_iter().flatten().min()
     }
 
-    /// Sees to what is due. `held`: nothing is read at present.
+    /// Sees to what is due. `held`: nobody is read at present of whom something would be told.
     pub(crate) fn handle_deadline(&mut self, now: Instant, held: bool, config: &Config) {
         // What was to leave before the close frame does not.
         if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
@@ -425,7 +438,7 @@ impl Live {
             self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
         }
         let waits = self.stopped || self.is_limited() || self.roomless().is_some();
-        let reading = if held || waits { Reading::Paused } else { Reading::Going };
+        let reading = if held && self.is_told() || waits { Reading::Paused } else { Reading::Going };
         let _ = self.drive.handle_deadline(now, reading);
     }
 

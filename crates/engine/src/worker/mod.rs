@@ -139,6 +139,13 @@ impl Common {
         self.ledger.sum() + held as usize
     }
 
+    /// The same without what waits for workers, which is limited by itself, and is no session's to give.
+    pub(crate) fn held_by_sessions(&self) -> usize {
+        let waiting = self.total_waiting();
+        let homes = self.homes.get().map_or(&[][..], |homes| homes);
+        homes.iter().fold(waiting, |left, home| left.saturating_sub(home.mailbox.bytes()))
+    }
+
     /// A message that is counted.
     pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
         let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
