@@ -6,18 +6,19 @@
 mod auth_support;
 mod support;
 
-use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use auth_support::{SECRET, hs256};
 use serde_json::json;
 use support::{Client, PATIENCE, config};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::broker::{Broker, Connect, Message, Notice, Sink, Status, Took};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::metrics::WorkerFigures;
-use wirespeed_engine::topics::Topic;
+use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Engine, Reason, Relay, Role, Route, Routes};
 
 fn engine(config: Config, paths: &[(&str, Relay)]) -> Engine {
@@ -298,6 +299,103 @@ fn a_client_that_is_gone_is_found_while_nobody_takes_events() {
     (0..10).for_each(|_| app.send_text("nobody takes this"));
     eventually(&engine, "they are found", |total| total.sessions == 1);
     assert!(engine.events().waiting().0 > 0);
+}
+
+/// A broker that takes as much as it is told to.
+#[derive(Default)]
+struct Queue {
+    has_room: AtomicBool,
+    admits: AtomicBool,
+    looks: AtomicUsize,
+    refused: AtomicUsize,
+    sink: OnceLock<Arc<dyn Sink>>,
+}
+
+/// What the engine is given.
+struct Given(Arc<Queue>);
+
+impl Connect for Given {
+    fn connect(&self, sink: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>> {
+        let _ = self.0.sink.set(sink);
+        Ok(Arc::<Queue>::clone(&self.0))
+    }
+}
+
+impl Broker for Queue {
+    fn interest(&self, _: &Pattern, _: bool) {}
+
+    fn publish(&self, _: &Topic, _: Message<'_>) -> Took {
+        Took::Yes
+    }
+
+    fn broadcast(&self, _: Message<'_>) -> Took {
+        Took::Yes
+    }
+
+    fn admits(&self, _: usize) -> bool {
+        let admits = self.admits.load(Ordering::SeqCst);
+        self.refused.fetch_add(usize::from(!admits), Ordering::SeqCst);
+        admits
+    }
+
+    fn has_room(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.has_room.load(Ordering::SeqCst)
+    }
+
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn has_notices(&self) -> bool {
+        false
+    }
+
+    fn take_notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn flush(&self, _: Option<Instant>) -> Option<u64> {
+        None
+    }
+
+    fn close(&self) {}
+}
+
+#[test]
+fn senders_wait_for_the_broker_and_nobody_gets_what_it_refuses() {
+    let queue = Arc::new(Queue::default());
+    let settings = Config { broker: Some(Arc::new(Given(Arc::clone(&queue)))), workers: 1, ..config() };
+    let engine = engine(settings, &[("/feed/{topic}", Relay::default())]);
+    let mut reader = Client::open(&engine, "/feed/a");
+    let mut sender = Client::open(&engine, "/feed/a");
+    let tell = |room, admits| {
+        queue.admits.store(admits, Ordering::SeqCst);
+        queue.has_room.store(room, Ordering::SeqCst);
+        queue.sink.get().unwrap().has_room_again();
+    };
+    tell(false, true);
+    sender.send_text("one");
+    wait_for(&queue.looks);
+    engine.publish(&topic("a"), MessageKind::Text, b"from here", None, None).unwrap();
+    assert_eq!(reader.receive_text(), "from here");
+    assert_eq!(sender.receive_text(), "from here");
+    tell(true, true);
+    assert_eq!(reader.receive_text(), "one");
+    tell(true, false);
+    sender.send_text("refused");
+    wait_for(&queue.refused);
+    tell(true, true);
+    sender.send_text("two");
+    assert_eq!(reader.receive_text(), "two");
+}
+
+fn wait_for(count: &AtomicUsize) {
+    let deadline = Instant::now() + PATIENCE;
+    while count.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
