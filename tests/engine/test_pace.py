@@ -109,10 +109,8 @@ def test_slow_readers_are_not_cut_off(seed: int) -> None:
                     time.sleep(0.002)
                 continue
             if not engine.has_room("room"):
-                try:
-                    engine.wait_for_room("room", timeout=0.1)
-                except TimeoutError:
-                    continue
+                engine.wait_for_room("room", timeout=0.1)  # now and then it ends meanwhile
+                continue
             engine.publish("room", message)
             published += size
         assert not readers.ended, about
