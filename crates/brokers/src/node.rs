@@ -195,6 +195,11 @@ impl Broker for Node {
         !raises
     }
 
+    fn has_room(&self) -> bool {
+        let queue = locked(&self.shared.queue);
+        !queue.is_filling() || !queue.is_strict() && !self.shared.is_connected()
+    }
+
     fn status(&self) -> Status {
         let shared = &self.shared;
         let (queued, queued_bytes) = {
@@ -316,6 +321,14 @@ impl Shared {
         true
     }
 
+    /// Relays may go on that wait for this.
+    fn tell_room(&self) {
+        let sink = locked(&self.sink).clone();
+        if let Some(sink) = sink {
+            sink.has_room_again();
+        }
+    }
+
     fn count_refused(&self, count: u64) {
         self.refused.fetch_add(count, Ordering::Relaxed);
         self.tell(Notice::Refused(count));
@@ -347,9 +360,16 @@ impl Shared {
 
     /// Takes what waits, of so many bytes.
     pub(crate) fn take(&self, most: usize) -> Vec<crate::queue::Item> {
-        let items = locked(&self.queue).take(most);
+        let (items, eased) = {
+            let mut queue = locked(&self.queue);
+            let filling = queue.is_filling();
+            (queue.take(most), filling && !queue.is_filling())
+        };
         if !items.is_empty() {
             self.settled.notify_all(); // there is room
+        }
+        if eased {
+            self.tell_room();
         }
         items
     }
@@ -483,6 +503,7 @@ impl Shared {
         };
         self.connected.send_replace(false);
         if before == State::Connected {
+            self.tell_room();
             self.tell(Notice::Disconnected { reason });
         }
     }
@@ -540,6 +561,7 @@ impl Shared {
         self.settled.notify_all();
         self.doubt_at_end(left);
         self.connected.send_replace(false);
+        self.tell_room();
         let mut notices = locked(&self.notices);
         notices.state = State::Closed;
         notices.reason = None;

@@ -118,6 +118,16 @@ impl Queue {
         self.policy == Policy::Raise && !self.has_room(bytes) && !self.closed
     }
 
+    /// Whether so much waits that whoever can wait should.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.bytes > self.limit / 2 && !self.closed
+    }
+
+    /// Whether nobody gets what finds no room.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.policy == Policy::Raise
+    }
+
     pub(crate) fn push(&mut self, to: To, message: Message<'_>) -> Pushed {
         if self.closed {
             return Pushed { took: Took::Closed, dropped: 0 };

@@ -45,6 +45,8 @@ impl Sink for Taker {
         !self.full.load(Ordering::SeqCst)
     }
 
+    fn has_room_again(&self) {}
+
     fn noticed(&self) {
         self.noticed.fetch_add(1, Ordering::SeqCst);
     }

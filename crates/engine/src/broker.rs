@@ -135,6 +135,11 @@ pub trait Broker: Send + Sync {
     /// Whether a message of so many bytes would be taken, or its publisher is not to be told of it by an error.
     fn admits(&self, bytes: usize) -> bool;
 
+    /// Whether whoever can wait may go on: relays, which nobody tells that a message was not taken. Of a broker that is
+    /// away only if its policy is to say so: else those who are here would stand still with it. What was false and becomes
+    /// true is told, by [`Sink::has_room_again`].
+    fn has_room(&self) -> bool;
+
     /// How it stands.
     fn status(&self) -> Status;
 
@@ -176,8 +181,13 @@ pub trait Sink: Send + Sync {
     /// As for [`Self::publish`].
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable>;
 
-    /// Waits until there is room, or the deadline; whether there is, or nobody is left who needs it.
+    /// Waits until there is room for messages of any topic, or the deadline; whether there is, or nobody is left who
+    /// needs it. Sessions that do not follow come to their limits: one of them would hold up all topics otherwise, as
+    /// one connection brings them.
     fn wait_for_room(&self, deadline: Instant) -> bool;
+
+    /// [`Broker::has_room`] was false, and may be true now.
+    fn has_room_again(&self);
 
     /// There are notices after there were none.
     fn noticed(&self);
@@ -262,6 +272,12 @@ impl Sink for Inlet {
 
     fn wait_for_room(&self, deadline: Instant) -> bool {
         self.homes.iter().all(|home| home.mailbox.wait_for_room(Some(deadline)) != Err(Refused::Full))
+    }
+
+    fn has_room_again(&self) {
+        if let Some(home) = self.homes.first() {
+            home.room.tell();
+        }
     }
 
     fn noticed(&self) {

@@ -116,7 +116,8 @@ pub struct Config {
     pub close_timeout: Duration,
     /// Bytes that may wait for one session.
     pub outbox_limit: usize,
-    /// Bytes of memory that may wait for all of them together, where a message that waits for many counts once. From
+    /// Bytes of memory that may wait for all of them together, where a message that waits for many counts once, and
+    /// what waits for a worker does not: see [`Self::mailbox_limit`]. From
     /// half of it on a session whose client takes nothing may have less than `outbox_limit`; beyond it those who hold
     /// most of it meet the policy, and are cut off if that is not enough.
     pub total_outbox_limit: usize,

@@ -57,13 +57,22 @@ impl Patience {
 #[derive(Debug, Default)]
 pub(crate) struct Congestion {
     any: AtomicBool,
+    /// All of them.
+    all: AtomicBool,
     audiences: Mutex<HashSet<Option<Topic>>>,
 }
 
 impl Congestion {
     /// Whether who sends to this audience should wait.
     pub(crate) fn has(&self, audience: Option<&Topic>) -> bool {
-        self.any.load(Ordering::SeqCst) && lock(&self.audiences).contains(&audience.cloned())
+        self.any.load(Ordering::SeqCst)
+            && (self.all.load(Ordering::SeqCst) || lock(&self.audiences).contains(&audience.cloned()))
+    }
+
+    /// For the worker: who sends to any audience should wait, until he should no longer. Only while there are some, and
+    /// whoever waits is yet to be told.
+    pub(crate) fn set_all(&self, all: bool) {
+        self.all.store(all, Ordering::SeqCst);
     }
 
     /// For the worker: who sends to it should wait.
@@ -77,6 +86,7 @@ impl Congestion {
     pub(crate) fn clear(&self) {
         let mut audiences = lock(&self.audiences);
         audiences.clear();
+        self.set_all(false);
         self.any.store(false, Ordering::SeqCst);
     }
 

@@ -462,6 +462,7 @@ impl Session {
             Ok(room) => Ok(room && queued < self.0.high),
             Err(refused) => {
                 self.0.queued.fetch_sub(size, Ordering::SeqCst);
+                self.0.home.room.tell(); // who has looked meanwhile has seen less than there is
                 Err(refused.into())
             }
         }

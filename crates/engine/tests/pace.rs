@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{Client, PATIENCE, config};
@@ -77,6 +79,80 @@ fn who_waits_for_room_is_slowed_to_the_pace_of_subscribers_and_loses_none() {
     }
     reading.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().0, COUNT));
     assert!(waits > 0, "the publisher was never slowed: this test shows nothing");
+}
+
+/// Readers as slow as these read on and get all that is published, by whoever waits for room.
+const SLOW: [f64; 4] = [100e3, 300e3, 800e3, 2e6];
+
+/// For so long: far longer than one who reads nothing is waited for.
+const STEADILY: Duration = Duration::from_secs(5);
+
+#[test]
+fn slow_readers_are_no_stalled_ones() {
+    std::thread::scope(|scope| {
+        for rate in SLOW {
+            scope.spawn(move || publish_to_reader_of(rate));
+        }
+    });
+}
+
+fn publish_to_reader_of(rate: f64) {
+    let engine = Engine::start(Config { outbox_limit: OUTBOX, workers: 1, ..config() }).unwrap();
+    let mut client = Client::open(&engine, "/");
+    let session = sessions(&engine, 1).remove(0);
+    session.subscribe(&Pattern::new("feed").unwrap()).unwrap();
+    let topic = Topic::new("feed").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while !over.load(Ordering::SeqCst) && session.is_open() {
+                engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
+                let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + Duration::from_millis(100)));
+                while !over.load(Ordering::SeqCst) && engine.has_room(Some(&topic)) == Ok(false) {
+                    let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + Duration::from_millis(100)));
+                }
+                number += 1;
+            }
+        });
+        let read = catch_unwind(AssertUnwindSafe(|| client.read_at(rate, Instant::now() + STEADILY)));
+        over.store(true, Ordering::SeqCst);
+        let messages = read.unwrap_or_else(|panic| resume_unwind(panic));
+        for (number, data) in messages.iter().enumerate() {
+            assert_eq!(data[..8], (number as u64).to_le_bytes(), "in order, without gaps");
+        }
+        assert!(messages.len() * SIZE > (rate * STEADILY.as_secs_f64() / 4.0) as usize, "{}", messages.len());
+    });
+    assert!(session.is_open());
+}
+
+#[test]
+fn readers_of_any_number_of_topics_slow_publishers_down() {
+    const TOPICS: usize = 5000;
+    let engine = Engine::start(Config { workers: 1, outbox_limit: 16 << 20, ..config() }).unwrap();
+    let mut client = Client::open(&engine, "/");
+    let session = sessions(&engine, 1).remove(0);
+    session.subscribe(&Pattern::new("feed.>").unwrap()).unwrap();
+    // It has far more to read than half of its limit, and reads it slowly.
+    session.send(MessageKind::Binary, &vec![0; 15 << 20]).unwrap();
+    let topics: Vec<_> = (0..TOPICS).map(|number| Topic::new(&format!("feed.{number}")).unwrap()).collect();
+    let reading = std::thread::spawn(move || {
+        client.read_at(1e6, Instant::now() + Duration::from_secs(3));
+        (0..=TOPICS).for_each(|_| drop(client.receive().unwrap()));
+        client
+    });
+    for topic in &topics {
+        engine.publish(topic, MessageKind::Binary, b"", None, None).unwrap();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while topics.iter().any(|topic| engine.has_room(Some(topic)).unwrap()) {
+        assert!(Instant::now() < deadline, "some topics have room, and their subscriber is behind");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for topic in &topics {
+        engine.wait_for_room(Some(topic), Some(deadline)).unwrap();
+    }
+    reading.join().unwrap();
 }
 
 #[test]

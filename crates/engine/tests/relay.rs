@@ -6,18 +6,19 @@
 mod auth_support;
 mod support;
 
-use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use auth_support::{SECRET, hs256};
 use serde_json::json;
 use support::{Client, PATIENCE, config};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::broker::{Broker, Connect, Message, Notice, Sink, Status, Took};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::metrics::WorkerFigures;
-use wirespeed_engine::topics::Topic;
+use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Engine, Reason, Relay, Role, Route, Routes};
 
 fn engine(config: Config, paths: &[(&str, Relay)]) -> Engine {
@@ -243,6 +244,157 @@ fn a_fast_sender_goes_at_the_pace_of_those_who_read() {
         // Its own 256 KiB for each reader, and what is under way to the workers.
         let most = most.load(Ordering::Relaxed);
         assert!(most < 8 << 20, "{most} bytes waited");
+    }
+}
+
+/// The only reader of a topic, whoever else subscribes to it and gets nothing.
+#[test]
+fn a_slow_reader_slows_the_sender_and_is_not_cut() {
+    std::thread::scope(|scope| {
+        for rate in [100e3, 300e3, 2e6] {
+            for path in ["/feed/a", "/tell/a"] {
+                scope.spawn(move || relay_to_reader_of(rate, path));
+            }
+        }
+    });
+}
+
+fn relay_to_reader_of(rate: f64, path: &str) {
+    let relays = [("/feed/{topic}", Relay::default()), ("/tell/{topic}", Relay { receive: false, ..Relay::default() })];
+    let engine = engine(Config { outbox_limit: 256 * 1024, workers: 1, ..config() }, &relays);
+    let mut reader = Client::open(&engine, "/feed/a");
+    let sender = Client::open(&engine, path);
+    let sending = flood(&sender, 40_000);
+    let messages = reader.read_at(rate, Instant::now() + Duration::from_secs(5));
+    assert!(messages.len() > 100, "{}", messages.len());
+    for (number, payload) in messages.iter().enumerate() {
+        assert_eq!(payload[..4], (number as u32).to_be_bytes());
+    }
+    let total = engine.figures().total();
+    assert_eq!(total.dropped.iter().sum::<u64>(), 0);
+    sender.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let _ = sending.join();
+}
+
+#[test]
+fn a_client_that_is_gone_is_found_while_nobody_takes_events() {
+    let interval = Some(Duration::from_millis(500));
+    let settings = Config {
+        workers: 1,
+        max_events: 1,
+        ping_interval: interval,
+        ping_timeout: interval,
+        close_timeout: Duration::from_millis(500),
+        ..config()
+    };
+    let mut routes = Routes::new();
+    for (path, role) in
+        [("/feed/{topic}", Role::Relay(Relay::default())), ("/echo", Role::Echo), ("/app", Role::Events)]
+    {
+        routes.add(path, Route::new(role, &settings)).unwrap();
+    }
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
+    let _gone = [Client::open(&engine, "/feed/a"), Client::open(&engine, "/echo")];
+    let mut app = Client::open(&engine, "/app"); // its beginning is all that events have room for
+    (0..10).for_each(|_| app.send_text("nobody takes this"));
+    eventually(&engine, "they are found", |total| total.sessions == 1);
+    assert!(engine.events().waiting().0 > 0);
+}
+
+/// A broker that takes as much as it is told to.
+#[derive(Default)]
+struct Queue {
+    has_room: AtomicBool,
+    admits: AtomicBool,
+    looks: AtomicUsize,
+    refused: AtomicUsize,
+    sink: OnceLock<Arc<dyn Sink>>,
+}
+
+/// What the engine is given.
+struct Given(Arc<Queue>);
+
+impl Connect for Given {
+    fn connect(&self, sink: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>> {
+        let _ = self.0.sink.set(sink);
+        Ok(Arc::<Queue>::clone(&self.0))
+    }
+}
+
+impl Broker for Queue {
+    fn interest(&self, _: &Pattern, _: bool) {}
+
+    fn publish(&self, _: &Topic, _: Message<'_>) -> Took {
+        Took::Yes
+    }
+
+    fn broadcast(&self, _: Message<'_>) -> Took {
+        Took::Yes
+    }
+
+    fn admits(&self, _: usize) -> bool {
+        let admits = self.admits.load(Ordering::SeqCst);
+        self.refused.fetch_add(usize::from(!admits), Ordering::SeqCst);
+        admits
+    }
+
+    fn has_room(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.has_room.load(Ordering::SeqCst)
+    }
+
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn has_notices(&self) -> bool {
+        false
+    }
+
+    fn take_notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn flush(&self, _: Option<Instant>) -> Option<u64> {
+        None
+    }
+
+    fn close(&self) {}
+}
+
+#[test]
+fn senders_wait_for_the_broker_and_nobody_gets_what_it_refuses() {
+    let queue = Arc::new(Queue::default());
+    let settings = Config { broker: Some(Arc::new(Given(Arc::clone(&queue)))), workers: 1, ..config() };
+    let engine = engine(settings, &[("/feed/{topic}", Relay::default())]);
+    let mut reader = Client::open(&engine, "/feed/a");
+    let mut sender = Client::open(&engine, "/feed/a");
+    let tell = |room, admits| {
+        queue.admits.store(admits, Ordering::SeqCst);
+        queue.has_room.store(room, Ordering::SeqCst);
+        queue.sink.get().unwrap().has_room_again();
+    };
+    tell(false, true);
+    sender.send_text("one");
+    wait_for(&queue.looks);
+    engine.publish(&topic("a"), MessageKind::Text, b"from here", None, None).unwrap();
+    assert_eq!(reader.receive_text(), "from here");
+    assert_eq!(sender.receive_text(), "from here");
+    tell(true, true);
+    assert_eq!(reader.receive_text(), "one");
+    tell(true, false);
+    sender.send_text("refused");
+    wait_for(&queue.refused);
+    tell(true, true);
+    sender.send_text("two");
+    assert_eq!(reader.receive_text(), "two");
+}
+
+fn wait_for(count: &AtomicUsize) {
+    let deadline = Instant::now() + PATIENCE;
+    while count.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -5,12 +5,16 @@
 
 mod support;
 
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Client, PATIENCE, config};
+use wirespeed_engine::driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::outbox::Policy;
-use wirespeed_engine::{Config, Engine, Refusal, Session};
+use wirespeed_engine::{Admission, Config, Engine, Refusal, Relay, Role, Route, Routes, Session};
 
 const MIB: usize = 1 << 20;
 const TOTAL: usize = 32 * MIB;
@@ -137,8 +141,93 @@ fn one_for_all() {
     }
 }
 
+/// A worker is busy while far more comes in than may wait for sessions: none has to go for that.
+fn whoever_is_served_late() {
+    const LIMIT: usize = 4 * MIB;
+    let (asked, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(())));
+    let admit = {
+        let (asked, gate) = (Arc::clone(&asked), Arc::clone(&gate));
+        move |request: &Request| {
+            if request.target == "/busy" {
+                asked.store(true, Ordering::SeqCst);
+                drop(gate.lock().unwrap());
+            }
+            Admission::Accept { role: Role::Events, subprotocol: None, headers: HeaderList::new() }
+        }
+    };
+    let engine = Engine::start(Config {
+        workers: 1,
+        total_outbox_limit: LIMIT,
+        outbox_limit: OUTBOX,
+        admit: Arc::new(move |request, _| admit(request)),
+        ..config()
+    })
+    .unwrap();
+    let (mut slow, session) = connect(&engine);
+    let others: Vec<_> = (0..60).map(|_| connect(&engine)).collect();
+    let mut sent = 0;
+    let deadline = Instant::now() + PATIENCE;
+    while engine.figures().total().outbox_bytes < 200_000 {
+        assert!(session.send(MessageKind::Binary, &[0; 8000]).is_ok() && Instant::now() < deadline);
+        sent += 1;
+    }
+    std::thread::scope(|scope| {
+        let shut = gate.lock().unwrap();
+        let busy = scope.spawn(|| Client::open(&engine, "/busy"));
+        while !asked.load(Ordering::SeqCst) {
+            assert!(Instant::now() < deadline, "nobody came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for (_, other) in &others {
+            other.send(MessageKind::Binary, &vec![0; 150_000]).unwrap();
+        }
+        assert!(engine.figures().total_outbox_bytes > 2 * LIMIT);
+        drop(shut);
+        for (mut client, _) in others {
+            scope.spawn(move || assert_eq!(client.receive().unwrap().1.len(), 150_000));
+        }
+        busy.join().unwrap();
+    });
+    (0..sent).for_each(|_| assert_eq!(slow.receive().unwrap().1.len(), 8000));
+    assert!(session.is_open());
+}
+
+/// Those who wait to send keep little of what they have sent: it is in no limit.
+fn senders_that_wait() {
+    const SENDERS: usize = 300;
+    let mut routes = Routes::new();
+    let config = Config { workers: 1, ping_interval: None, ..config() };
+    routes.add("/{topic}", Route::new(Role::Relay(Relay::default()), &config)).unwrap();
+    let told = Relay { receive: false, ..Relay::default() };
+    routes.add("/tell/{topic}", Route::new(Role::Relay(told), &config)).unwrap();
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
+    let mut reader = Client::open(&engine, "/a");
+    let senders: Vec<_> = (0..SENDERS).map(|_| Client::open(&engine, "/tell/a")).collect();
+    let message = {
+        let mut peer = Client::peer();
+        (0..1000).for_each(|_| peer.link.send_message(MessageKind::Binary, &[0; 1000], None).unwrap());
+        peer.link.take_output()
+    };
+    let before = resident();
+    for sender in &senders {
+        sender.stream.set_nonblocking(true).unwrap();
+        let mut left = &message[..];
+        while !left.is_empty()
+            && let Ok(count) = (&sender.stream).write(left)
+        {
+            left = &left[count..];
+        }
+    }
+    // It reads, and slowly: they all wait.
+    reader.read_at(500e3, Instant::now() + Duration::from_secs(2));
+    let grown = resident().saturating_sub(before);
+    assert!(grown < SENDERS * 100 * 1024, "{grown}");
+}
+
 #[test]
 fn what_waits_for_all_is_bounded() {
+    senders_that_wait();
+    whoever_is_served_late();
     one_for_all();
     for policy in [Policy::Disconnect, Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
         attack(policy);

@@ -170,8 +170,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// next. `closed`: an edge has told that the peer has ended its direction; it was the last.
     #[inline]
     pub fn read_edge(&mut self, closed: bool) -> bool {
+        self.read_edge_of(usize::MAX, closed)
+    }
+
+    /// The same of `most` bytes, or of those that any limit leaves.
+    #[inline]
+    pub fn read_edge_of(&mut self, most: usize, closed: bool) -> bool {
         let mut drained = true;
-        self.read_by(false, usize::MAX, |operation, socket| {
+        self.read_by(false, most, |operation, socket| {
             let result = operation.read(socket, Mode::NonBlocking);
             drained = operation.is_drained(&result) && !(closed && result.is_ok());
             result

@@ -1,14 +1,16 @@
 //! A client with a session: its messages are moved, and it is ended in its time.
 
+mod pace;
+
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::drive::{Progress, Reading};
 use wirespeed_driver::peer::{Failure, PeerEvent, Stats, payload_len};
 use wirespeed_driver::protocol::{CloseCode, Payload};
 use wirespeed_driver::socket::Socket;
-use wirespeed_driver::write_queue::Flushed;
-use wirespeed_driver::{Drive, Peer};
+use wirespeed_driver::{Drive, Peer, buffers};
 
+use self::pace::Blocked;
 use super::Turn;
 use super::relaying::Relaying;
 use crate::admission::Permit;
@@ -17,11 +19,11 @@ use crate::congestion::Patience;
 use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
-use crate::outbox::{Outbox, Pending, Policy, Pushed, Volley, Waiting};
+use crate::outbox::Outbox;
 use crate::relay::Relay;
 use crate::session::{Session, SessionFigures};
 use crate::topics::{Pattern, Topic};
-use crate::worker::{Common, Share};
+use crate::worker::Common;
 
 /// Reads of one connection in one turn: then others have theirs.
 const READS: u32 = 4;
@@ -30,8 +32,8 @@ const READS: u32 = 4;
 /// in the cache.
 const AT_ONCE: usize = 64 * 1024;
 
-/// A client that takes nothing for so long is not waited for by those who publish.
-const STALL: Duration = Duration::from_millis(250);
+/// Small reads of one that has to wait now and then, before it is trusted with a large one.
+const WARY: u8 = 64;
 
 /// Bytes of messages that one session may add while events have no room, because it is ending.
 const LATE: u64 = 256 * 1024;
@@ -44,13 +46,6 @@ struct Closing {
     by: Option<Instant>,
 }
 
-/// What a session has given back.
-pub(crate) struct Gone {
-    pub(crate) bytes: usize,
-    /// It has no more, and was cut off.
-    pub(crate) cut: bool,
-}
-
 /// What is done with its messages, and where they go.
 pub(crate) struct Live {
     pub(crate) session: Session,
@@ -60,8 +55,10 @@ pub(crate) struct Live {
     outbox: Outbox,
     /// To be closed once what was sent before has left.
     closing: Option<Box<Closing>>,
-    /// The kernel has no room; since when it has taken nothing.
-    blocked: Option<Instant>,
+    /// The kernel has no room.
+    blocked: Option<Blocked>,
+    /// It was written in between, and the worker is yet to settle what came of that.
+    asked: bool,
     /// Bytes that wait for the client, of which the session's account knows.
     counted: usize,
     /// What has moved, of which the worker's sheet knows.
@@ -94,6 +91,8 @@ pub(crate) struct Live {
     pub(crate) timer: Option<Instant>,
     /// An edge has told that the client has ended its direction.
     read_closed: bool,
+    /// So many reads more are small ones: what is read while it is to wait is kept.
+    wary: u8,
     /// Bytes read while events had no room, because it is ending.
     late: u64,
     /// Its place among others.
@@ -116,6 +115,7 @@ impl Live {
         permit: Permit,
         meter: Option<Box<Meter>>,
     ) -> Self {
+        let wary = if topic.is_some() || meter.is_some() { WARY } else { 0 };
         Self {
             session,
             relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
@@ -123,6 +123,7 @@ impl Live {
             outbox: Outbox::default(),
             closing: None,
             blocked: None,
+            asked: false,
             counted: 0,
             moved: Stats::default(),
             shown: 0,
@@ -139,6 +140,7 @@ impl Live {
             stopped: false,
             timer: None,
             read_closed: false,
+            wary,
             late: 0,
             _permit: permit,
             meter,
@@ -232,6 +234,10 @@ impl Live {
         format!("session {id} was cut off: it takes nothing, and more waits for all sessions than may")
     }
 
+    fn note_undelivered(&mut self, messages: usize) {
+        self.undelivered = self.undelivered.saturating_add(count(messages));
+    }
+
     fn account_queued(&mut self, queued: usize, held: usize, sheet: &Sheet) {
         let held_before = std::mem::replace(&mut self.held, held);
         if held != held_before {
@@ -250,7 +256,11 @@ impl Live {
         if self.is_told() && !roomy {
             return Turn::Held;
         }
-        self.read_on(batch, common)
+        let turn = self.read_on(batch, common);
+        if matches!(turn, Turn::Limited | Turn::Roomless { .. }) {
+            self.wary = WARY;
+        }
+        turn
     }
 
     /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
@@ -285,7 +295,9 @@ impl Live {
         let mut drained = false;
         for _ in 0..READS {
             if !self.drive.peer.has_input() {
-                drained = self.drive.read_edge(self.read_closed);
+                let most = if self.wary > 0 { buffers::SMALL_READ_SIZE } else { usize::MAX };
+                self.wary = self.wary.saturating_sub(1);
+                drained = self.drive.read_edge_of(most, self.read_closed);
             }
             self.take_events(batch, common);
             if self.write(Instant::now) == Progress::Over {
@@ -392,136 +404,6 @@ impl Live {
         *self.role() == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
     }
 
-    /// Adds messages, as one where that is possible: see [`Self::push`].
-    pub(crate) fn push_all(&mut self, volley: &Volley<'_>, share: Share, config: &Config) {
-        let run = volley.run.filter(|_| self.drive.link().takes_runs() && !self.is_ending());
-        if let Some(run) = run {
-            if self.has_way() {
-                let lost = self.drive.link_mut().send_run(run, 0).is_err();
-                self.note_undelivered(if lost { run.len() } else { 0 });
-                return;
-            }
-            let limit = self.limit(share);
-            if !self.is_ending() && self.outbox.push_run(run, self.drive.link().queued(), limit) {
-                return;
-            }
-        }
-        for message in volley.messages {
-            self.push(message, share, config);
-        }
-    }
-
-    /// Adds a message: what the session is to send is to be written before the turn is over. `share`: of its limit, if
-    /// its client takes nothing.
-    pub(crate) fn push(&mut self, message: &Pending, share: Share, config: &Config) {
-        if self.is_ending() {
-            self.note_undelivered(1);
-            return;
-        }
-        if self.has_way() {
-            // Refused only while closing.
-            let lost = message.message.send(self.drive.link_mut()).is_err();
-            self.note_undelivered(lost.into());
-            return;
-        }
-        let (limit, policy) = (self.limit(share), self.session.route().policy);
-        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, policy) {
-            Pushed::Kept { dropped } => self.note_dropped(dropped),
-            Pushed::Dropped => self.note_dropped(1),
-            Pushed::Overflow => {
-                self.note_dropped(1);
-                self.overflow(config);
-            }
-        }
-    }
-
-    /// Whether what is sent need not wait in the outbox, where then nothing is: see [`Self::write`].
-    fn has_way(&mut self) -> bool {
-        if self.blocked.is_none() && self.drive.link().queued() >= AT_ONCE {
-            let _ = self.write(Instant::now); // that it is over is found when it is written again
-        }
-        self.blocked.is_none() && !self.is_ending()
-    }
-
-    /// Bytes that may wait.
-    fn limit(&self, share: Share) -> usize {
-        let own = self.session.route().outbox_limit;
-        let least = share.of(own);
-        if least >= own || !self.is_stalled(Instant::now()) { own } else { least }
-    }
-
-    fn note_undelivered(&mut self, messages: usize) {
-        self.undelivered = self.undelivered.saturating_add(count(messages));
-    }
-
-    fn note_dropped(&mut self, messages: usize) {
-        self.dropped = self.dropped.saturating_add(count(messages));
-    }
-
-    /// It is too slow, and is ended.
-    fn overflow(&mut self, config: &Config) {
-        let cleared = self.outbox.clear();
-        self.note_dropped(cleared);
-        self.session.set_closed();
-        // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
-        let by = Instant::now().checked_add(config.close_timeout);
-        self.closing = Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
-    }
-
-    /// Whether its client has taken nothing for so long that nobody waits for it.
-    pub(crate) fn is_stalled(&self, now: Instant) -> bool {
-        self.blocked.is_some_and(|since| now.saturating_duration_since(since) >= STALL)
-    }
-
-    /// Gives so many bytes back, as its policy has it, because others need them: it is to be written then. Where that
-    /// was done before, and what is on its way to the kernel is all that it has, it is cut off.
-    pub(crate) fn give_way(&mut self, wanted: usize, config: &Config) -> Gone {
-        let before = self.queued();
-        let cut = self.outbox.is_empty();
-        if cut {
-            self.abort();
-        } else if self.session.route().policy == Policy::Disconnect && !self.is_ending() {
-            self.overflow(config);
-        } else {
-            while before - self.queued() < wanted && self.outbox.drop_oldest() {
-                self.note_dropped(1);
-            }
-        }
-        // What is on its way is freed when it is removed, in this turn.
-        Gone { bytes: if cut { before } else { before - self.queued() }, cut }
-    }
-
-    /// Of what was sent to it so many bytes have come here, for [`Self::recount`].
-    pub(crate) fn count_sent(&mut self, bytes: usize) {
-        self.counted += bytes;
-    }
-
-    /// Tells the session's account what waits. True: there is room where there was none.
-    pub(crate) fn recount(&mut self) -> bool {
-        if self.is_ending() {
-            self.session.set_closed(); // before what waits is seen to be gone
-        }
-        let left = self.queued();
-        self.session.recount(std::mem::replace(&mut self.counted, left), left)
-    }
-
-    /// Whether so much waits, and who publishes should wait too: its client reads, and is not slower by far than
-    /// the others.
-    pub(crate) fn is_behind(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> bool {
-        if self.queued() < bytes {
-            return false;
-        }
-        let now = now();
-        self.patience.take_if(|patience| patience.is_forgotten(now));
-        self.blocked.is_none_or(|since| now.duration_since(since) < STALL)
-            && !self.patience.as_ref().is_some_and(|patience| patience.is_gone(now))
-    }
-
-    /// Others have waited for it alone.
-    pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
-        self.patience.get_or_insert_with(|| Box::new(Patience::new(now))).spend(now, waited);
-    }
-
     /// Closes it after what waits, within the time for closing from now on.
     pub(crate) fn close(&mut self, code: CloseCode, reason: Box<str>, config: &Config) {
         self.session.set_closed();
@@ -536,53 +418,6 @@ impl Live {
         self.drive.end(Failure::Aborted);
     }
 
-    /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
-    pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
-        loop {
-            let before = self.drive.link().written();
-            if self.drive.is_closing() {
-                let cleared = self.outbox.clear(); // nothing can follow the close frame, or an error
-                self.note_undelivered(cleared);
-            }
-            while self.drive.link().queued() < AT_ONCE
-                && let Some(waiting) = self.outbox.pop()
-            {
-                let link = self.drive.link_mut();
-                let sent = match &waiting {
-                    Waiting::One(pending) => pending.message.send(link),
-                    Waiting::Run(run, without) => link.send_run(run, *without),
-                };
-                self.note_undelivered(if sent.is_err() { waiting.len() } else { 0 });
-            }
-            if self.outbox.is_empty()
-                && let Some(closing) = self.closing.take()
-                && !self.drive.is_closing()
-            {
-                let Closing { code, reason, .. } = *closing;
-                if self.drive.begin_close(Some(code), &reason, now()).is_err() {
-                    let _ = self.drive.begin_close(None, "", now()); // what cannot be said is left out
-                }
-            }
-            let (flushed, progress) = self.drive.flush_and_advance(&now);
-            let moved = self.drive.link().written() != before;
-            if flushed == Flushed::Blocked {
-                if moved || self.blocked.is_none() {
-                    self.blocked = Some(now());
-                }
-            } else {
-                self.blocked = None;
-            }
-            if progress == Progress::Over {
-                let cleared = self.outbox.clear();
-                self.note_undelivered(cleared);
-            }
-            if progress == Progress::Over || self.blocked.is_some() || self.outbox.is_empty() && self.closing.is_none()
-            {
-                return progress;
-            }
-        }
-    }
-
     /// When [`Self::handle_deadline`] is due.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let closing = self.closing.as_ref().and_then(|closing| closing.by);
@@ -592,7 +427,7 @@ impl Live {
         [self.drive.deadline(now), closing, expires, resumes].into_iter().flatten().min()
     }
 
-    /// Sees to what is due. `held`: nothing is read at present.
+    /// Sees to what is due. `held`: nobody is read at present of whom something would be told.
     pub(crate) fn handle_deadline(&mut self, now: Instant, held: bool, config: &Config) {
         // What was to leave before the close frame does not.
         if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
@@ -603,7 +438,7 @@ impl Live {
             self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
         }
         let waits = self.stopped || self.is_limited() || self.roomless().is_some();
-        let reading = if held || waits { Reading::Paused } else { Reading::Going };
+        let reading = if held && self.is_told() || waits { Reading::Paused } else { Reading::Going };
         let _ = self.drive.handle_deadline(now, reading);
     }
 

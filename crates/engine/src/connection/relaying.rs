@@ -1,4 +1,5 @@
-//! What a client of a relay sends: published on its topic, no faster than those who get it read.
+//! What a client of a relay sends: published on its topic, no faster than those of this engine who get it read, and than
+//! a broker takes it.
 
 use wirespeed_driver::protocol::MessageKind;
 
@@ -51,8 +52,8 @@ impl Relaying {
     /// Looks for room before anything is read: so that of all who wait one at a time goes on, and what is too much is
     /// one message of each worker.
     pub(crate) fn look(&mut self, common: &Common) {
-        let room = common.homes.get().is_none_or(|homes| has_room(homes, Some(&self.topic)).unwrap_or(true));
-        (self.waits, self.moved) = (!room, false);
+        let here = common.homes.get().is_none_or(|homes| has_room(homes, Some(&self.topic)).unwrap_or(true));
+        (self.waits, self.moved) = (!here || !has_broker_room(common), false);
     }
 
     /// Publishes a message. False: it sends nothing here.
@@ -72,11 +73,19 @@ impl Relaying {
             return true;
         }
         let (Ok(message), Some(homes)) = (common.encode(kind, payload), common.homes.get()) else { return true };
+        if common.broker.get().is_some_and(|broker| !broker.admits(payload.len())) {
+            self.waits = true;
+            return true; // nobody gets it, and it is counted: the sender cannot be told
+        }
         let except = (!relay.echo).then(|| session.id());
         let mut posting = Posting::new(common, homes).after_waiting();
         let published = posting.publish(&session.home().registry, &self.topic, message, except, None);
         self.moved = true;
-        self.waits = published.is_ok_and(|published| !published.room);
+        self.waits = published.is_ok_and(|published| !published.room) || !has_broker_room(common);
         true
     }
+}
+
+fn has_broker_room(common: &Common) -> bool {
+    common.broker.get().is_none_or(|broker| broker.has_room())
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wirespeed_driver::encoded::Run;
 use wirespeed_driver::protocol::CloseCode;
 
-use super::{CONGESTION_PAUSE, Key, Worker};
-use crate::connection::{Client, Live};
+use super::congested::Sent;
+use super::{Key, Worker};
+use crate::connection::Client;
 use crate::outbox::{Pending, Volley};
 use crate::session::SessionFigures;
 use crate::topics::{Pattern, Topic};
@@ -24,9 +25,6 @@ const RUN_MESSAGE: usize = 4 * 1024;
 
 /// Messages of a run that count as one delivery: what is left of their cost.
 const RUN_SHARE: usize = 8;
-
-/// Audiences whose publishers wait, at most.
-const MAX_CONGESTED: usize = 256;
 
 /// What others want of a worker.
 pub(crate) enum Command {
@@ -99,22 +97,6 @@ impl Command {
             }
             _ => 0,
         }
-    }
-}
-
-/// Sessions that a message went to, and how many of them are behind.
-#[derive(Default)]
-struct Sent {
-    all: usize,
-    behind: usize,
-}
-
-impl Sent {
-    fn count(&mut self, live: &mut Live, high: usize, now: impl FnOnce() -> Instant) -> bool {
-        let behind = live.is_behind(high, now);
-        self.all += 1;
-        self.behind += usize::from(behind);
-        behind
     }
 }
 
@@ -282,11 +264,12 @@ impl Worker {
             live.push_all(volley, self.share, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
+            live.take_asked(); // it is written in this turn
             if !std::mem::replace(&mut live.dirty, true) {
                 self.dirty.push(key);
             }
         }
-        self.note_sent(&sent, volley, || Some(topic.clone()));
+        self.note_deliveries(&sent, volley, || Some(topic.clone()));
     }
 
     fn broadcast(&mut self, volley: &Volley<'_>, except: Option<u64>) {
@@ -300,84 +283,21 @@ impl Worker {
             live.push_all(volley, self.share, &self.common.config);
             let high = live.session.high();
             sent.count(live, high, Instant::now);
+            live.take_asked(); // as above
             self.mark(key);
         }
-        self.note_sent(&sent, volley, || None);
+        self.note_deliveries(&sent, volley, || None);
     }
 
-    fn note_sent(&mut self, sent: &Sent, volley: &Volley<'_>, audience: impl FnOnce() -> Option<Topic>) {
+    fn note_deliveries(&mut self, sent: &Sent, volley: &Volley<'_>, audience: impl FnOnce() -> Option<Topic>) {
         self.delivered += sent.all * volley.messages.len().div_ceil(RUN_SHARE);
-        if sent.behind > 0 {
-            let audience = audience();
-            // Who is behind in many topics is known by those that there are.
-            if self.congested.len() < MAX_CONGESTED && self.congested.insert(audience.clone()) {
-                if self.congested.len() == 1 {
-                    self.looked = Instant::now();
-                }
-                self.home.congestion.add(audience);
-            }
-        }
-    }
-
-    /// Who sends to an audience may go on when all of it has caught up that is worth the wait.
-    pub(super) fn look_at_congestion(&mut self) {
-        if self.congested.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        if now < self.look_after {
-            return;
-        }
-        let waited = now.duration_since(self.looked);
-        self.looked = now;
-        let mut congested = std::mem::take(&mut self.congested);
-        let before = congested.len();
-        congested.retain(|audience| {
-            let keep = self.is_behind(audience, now, waited);
-            if !keep {
-                self.home.congestion.remove(audience);
-            }
-            keep
-        });
-        let fewer = congested.len() < before;
-        self.congested = congested;
-        // However many they are, looking at them is a small part of the work.
-        self.look_after = now + CONGESTION_PAUSE.max(now.elapsed() * 20);
-        if fewer {
-            self.home.room.tell();
-        }
-    }
-
-    fn is_behind(&mut self, audience: &Option<Topic>, now: Instant, waited: Duration) -> bool {
-        let keys: Vec<_> = match audience {
-            Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
-            None => self.clients.keys(),
-        };
-        let mut sent = Sent::default();
-        let mut last = Vec::new();
-        for key in keys {
-            if let Some(Client::Live(live)) = self.clients.get_mut(key) {
-                // Half of what made it wait: else it would go on for one message.
-                let high = live.session.high().div_ceil(2);
-                if sent.count(live, high, || now) {
-                    last.push(key);
-                }
-            }
-        }
-        if sent.behind * 2 > sent.all {
-            return true; // it is too fast for most
-        }
-        for key in &last {
-            if let Some(Client::Live(live)) = self.clients.get_mut(*key) {
-                live.was_waited_for(now, waited);
-            }
-        }
-        !last.is_empty()
+        self.note_sent(sent, audience);
     }
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {
         if let Some(Client::Live(live)) = self.clients.get_mut(key) {
             live.push(message, self.share, &self.common.config);
+            live.take_asked(); // it is written in this turn
             self.mark(key);
         }
     }

@@ -1,13 +1,14 @@
 //! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
 
 mod commands;
+mod congested;
 mod crowd;
 mod doors;
 mod moving;
 mod roomless;
 mod total;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -140,6 +141,13 @@ impl Common {
         self.ledger.sum() + held as usize
     }
 
+    /// The same without what waits for workers, which is limited by itself, and is no session's to give.
+    pub(crate) fn held_by_sessions(&self) -> usize {
+        let waiting = self.total_waiting();
+        let homes = self.homes.get().map_or(&[][..], |homes| homes);
+        homes.iter().fold(waiting, |left, home| left.saturating_sub(home.mailbox.bytes()))
+    }
+
     /// A message that is counted.
     pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
         let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
@@ -225,8 +233,9 @@ pub(crate) struct Worker {
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
     delivered: usize,
-    /// Audiences, topics or everybody, whose publishers should wait; and when to look at them again.
-    congested: HashSet<Option<Topic>>,
+    /// Audiences, topics or everybody, whose publishers should wait, and how many sessions of each got the last message;
+    /// and when to look at them again.
+    congested: HashMap<Option<Topic>, usize>,
     look_after: Instant,
     looked: Instant,
     /// What others want, taken out of the mailbox.
@@ -318,7 +327,7 @@ pub(crate) fn prepare(
         roomless: Roomless::default(),
         dirty: Vec::new(),
         delivered: 0,
-        congested: HashSet::new(),
+        congested: HashMap::new(),
         look_after: Instant::now(),
         looked: Instant::now(),
         commands: VecDeque::new(),

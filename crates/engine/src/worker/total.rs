@@ -47,7 +47,7 @@ impl Worker {
             return;
         }
         (self.total_after, self.taken_in) = (now + LOOK, 0);
-        let used = self.common.total_waiting();
+        let used = self.common.held_by_sessions();
         self.share = Share::new(used, total);
         if used <= total {
             return;
@@ -66,7 +66,7 @@ impl Worker {
 
     /// After how long to look again; `None`: when something happens.
     pub(super) fn look_in(&self, now: Instant) -> Option<Duration> {
-        let over = self.common.total_waiting() > self.common.config.total_outbox_limit;
+        let over = self.common.held_by_sessions() > self.common.config.total_outbox_limit;
         // Where nothing waits, others have to look.
         (over && self.sheet.outbox_bytes.value() > 0).then(|| self.total_after.saturating_duration_since(now))
     }
@@ -79,6 +79,9 @@ impl Worker {
                 && live.queued() > 0
             {
                 holders.push((live.is_stalled(now), live.queued(), key));
+                if live.take_asked() {
+                    self.mark(key);
+                }
             }
         }
         holders.sort_unstable_by_key(|(stalled, queued, _)| std::cmp::Reverse((*stalled, *queued)));

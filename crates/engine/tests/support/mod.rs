@@ -152,4 +152,33 @@ impl Client {
         self.peer.link.send_close(Some(CloseCode(code)), reason).unwrap();
         self.flush();
     }
+
+    /// Reads so many bytes in a second and no more, steadily, until then; the messages that came. Panics if the other end
+    /// has closed or ended.
+    pub fn read_at(&mut self, rate: f64, until: Instant) -> Vec<Vec<u8>> {
+        let (began, mut got, mut messages) = (Instant::now(), 0, Vec::new());
+        let mut bytes = vec![0; 64 * 1024];
+        while Instant::now() < until {
+            let wanted = ((began.elapsed().as_secs_f64() * rate) as usize - got).min(bytes.len());
+            if wanted == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            let count = match self.stream.read(&mut bytes[..wanted]) {
+                Ok(count) => count,
+                Err(error) => panic!("a reader of {rate} bytes in a second: {error}"),
+            };
+            assert!(count > 0, "a reader of {rate} bytes in a second was cut off");
+            got += count;
+            self.peer.receive_slice(&bytes[..count]);
+            while let Some(event) = self.peer.poll_event() {
+                if let PeerEvent::Message { payload, .. } = event {
+                    messages.push(payload.as_slice().to_vec());
+                }
+            }
+            let close = self.peer.link.close_received();
+            assert!(close.is_none(), "a reader of {rate} bytes in a second was closed: {close:?}");
+        }
+        messages
+    }
 }

@@ -1,0 +1,231 @@
+//! What a session is sent, no faster than its client takes it: what waits, who waits for it, and what becomes of one that
+//! takes nothing.
+
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::drive::Progress;
+use wirespeed_driver::protocol::CloseCode;
+use wirespeed_driver::write_queue::Flushed;
+
+use super::{AT_ONCE, Closing, Live, count};
+use crate::config::Config;
+use crate::congestion::Patience;
+use crate::outbox::{Pending, Policy, Pushed, Volley, Waiting};
+use crate::worker::Share;
+
+/// A client that takes nothing for so long is not waited for by those who publish. Receivers tell of what was read a
+/// part of their window at a time, which over the loopback is 64 KiB at least: less than that in this time looks like
+/// nothing.
+const STALL: Duration = Duration::from_secs(2);
+
+/// Between two questions whether it takes something again.
+const ASK: Duration = Duration::from_millis(50);
+
+/// That the kernel has no room for more of a session's. Edges (epoll(7)) tell of room only once there is much, so what
+/// this says of the client is to be asked of [`Live::is_stalled`].
+#[derive(Clone, Copy)]
+pub(super) struct Blocked {
+    /// When it has last taken something, as far as is known.
+    since: Instant,
+    /// When it was last tried.
+    tried: Instant,
+}
+
+/// What a session has given back.
+pub(crate) struct Gone {
+    pub(crate) bytes: usize,
+    /// It has no more, and was cut off.
+    pub(crate) cut: bool,
+}
+
+impl Live {
+    /// Adds messages, as one where that is possible: see [`Self::push`].
+    pub(crate) fn push_all(&mut self, volley: &Volley<'_>, share: Share, config: &Config) {
+        if let Some(run) = volley.run.filter(|_| self.drive.link().takes_runs()) {
+            let limit = self.limit(share);
+            if self.has_way() {
+                let lost = self.drive.link_mut().send_run(run, 0).is_err();
+                self.note_undelivered(if lost { run.len() } else { 0 });
+                return;
+            }
+            if !self.is_ending() && self.outbox.push_run(run, self.drive.link().queued(), limit) {
+                return;
+            }
+        }
+        for message in volley.messages {
+            self.push(message, share, config);
+        }
+    }
+
+    /// Adds a message: what the session is to send is to be written before the turn is over. `share`: of its limit, if
+    /// its client takes nothing.
+    pub(crate) fn push(&mut self, message: &Pending, share: Share, config: &Config) {
+        let limit = self.limit(share);
+        if self.has_way() {
+            // Refused only while closing.
+            let lost = message.message.send(self.drive.link_mut()).is_err();
+            self.note_undelivered(lost.into());
+            return;
+        }
+        if self.is_ending() {
+            self.note_undelivered(1);
+            return;
+        }
+        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, self.session.route().policy) {
+            Pushed::Kept { dropped } => self.note_dropped(dropped),
+            Pushed::Dropped => self.note_dropped(1),
+            Pushed::Overflow => {
+                self.note_dropped(1);
+                self.overflow(config);
+            }
+        }
+    }
+
+    /// Bytes that may wait. To be asked first of all: it may turn out that the kernel has room.
+    fn limit(&mut self, share: Share) -> usize {
+        let own = self.session.route().outbox_limit;
+        let least = share.of(own);
+        if least < own && self.is_stalled(Instant::now()) { least } else { own }
+    }
+
+    /// Whether what is sent need not wait in the outbox, where then nothing is: see [`Self::write`]. False where it is
+    /// ending.
+    fn has_way(&mut self) -> bool {
+        if self.blocked.is_some() || self.is_ending() {
+            return false;
+        }
+        if self.drive.link().queued() >= AT_ONCE {
+            let _ = self.write(Instant::now); // that it is over is found when it is written again
+        }
+        self.blocked.is_none() && !self.is_ending()
+    }
+
+    fn note_dropped(&mut self, messages: usize) {
+        self.dropped = self.dropped.saturating_add(count(messages));
+    }
+
+    /// It is too slow, and is ended.
+    fn overflow(&mut self, config: &Config) {
+        let cleared = self.outbox.clear();
+        self.note_dropped(cleared);
+        self.session.set_closed();
+        // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
+        let by = Instant::now().checked_add(config.close_timeout);
+        self.closing = Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
+    }
+
+    /// Whether its client has taken nothing for so long that nobody waits for it: before that is said, the kernel is
+    /// tried. [`Self::take_asked`] then.
+    pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
+        let stalls =
+            |blocked: Option<Blocked>| blocked.filter(|blocked| now.saturating_duration_since(blocked.since) >= STALL);
+        let Some(blocked) = stalls(self.blocked) else { return false };
+        if now.saturating_duration_since(blocked.tried) >= ASK {
+            self.asked = true;
+            let _ = self.write(Instant::now); // that it is over is found when it is written again
+        }
+        stalls(self.blocked).is_some()
+    }
+
+    /// Whether it was written meanwhile: then it is to be written again, by its worker, who settles what came of that.
+    pub(crate) fn take_asked(&mut self) -> bool {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Gives so many bytes back, as its policy has it, because others need them: it is to be written then. Where that
+    /// was done before, and what is on its way to the kernel is all that it has, it is cut off.
+    pub(crate) fn give_way(&mut self, wanted: usize, config: &Config) -> Gone {
+        let before = self.queued();
+        let cut = self.outbox.is_empty();
+        if cut {
+            self.abort();
+        } else if self.session.route().policy == Policy::Disconnect && !self.is_ending() {
+            self.overflow(config);
+        } else {
+            while before - self.queued() < wanted && self.outbox.drop_oldest() {
+                self.note_dropped(1);
+            }
+        }
+        // What is on its way is freed when it is removed, in this turn.
+        Gone { bytes: if cut { before } else { before - self.queued() }, cut }
+    }
+
+    /// Of what was sent to it so many bytes have come here, for [`Self::recount`].
+    pub(crate) fn count_sent(&mut self, bytes: usize) {
+        self.counted += bytes;
+    }
+
+    /// Tells the session's account what waits. True: there is room where there was none.
+    pub(crate) fn recount(&mut self) -> bool {
+        if self.is_ending() {
+            self.session.set_closed(); // before what waits is seen to be gone
+        }
+        let left = self.queued();
+        self.session.recount(std::mem::replace(&mut self.counted, left), left)
+    }
+
+    /// Whether so much waits, and who publishes should wait too: its client reads, and is not slower by far than
+    /// the others.
+    pub(crate) fn is_behind(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> bool {
+        if self.queued() < bytes {
+            return false;
+        }
+        let now = now();
+        self.patience.take_if(|patience| patience.is_forgotten(now));
+        !self.patience.as_ref().is_some_and(|patience| patience.is_gone(now))
+            && !self.is_stalled(now)
+            && self.queued() >= bytes
+    }
+
+    /// Others have waited for it alone.
+    pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
+        self.patience.get_or_insert_with(|| Box::new(Patience::new(now))).spend(now, waited);
+    }
+
+    /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
+    pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
+        loop {
+            let before = self.drive.link().written();
+            if self.drive.is_closing() {
+                let cleared = self.outbox.clear(); // nothing can follow the close frame, or an error
+                self.note_undelivered(cleared);
+            }
+            while self.drive.link().queued() < AT_ONCE
+                && let Some(waiting) = self.outbox.pop()
+            {
+                let link = self.drive.link_mut();
+                let sent = match &waiting {
+                    Waiting::One(pending) => pending.message.send(link),
+                    Waiting::Run(run, without) => link.send_run(run, *without),
+                };
+                self.note_undelivered(if sent.is_err() { waiting.len() } else { 0 });
+            }
+            if self.outbox.is_empty()
+                && let Some(closing) = self.closing.take()
+                && !self.drive.is_closing()
+            {
+                let Closing { code, reason, .. } = *closing;
+                if self.drive.begin_close(Some(code), &reason, now()).is_err() {
+                    let _ = self.drive.begin_close(None, "", now()); // what cannot be said is left out
+                }
+            }
+            let (flushed, progress) = self.drive.flush_and_advance(&now);
+            let moved = self.drive.link().written() != before;
+            if flushed == Flushed::Blocked {
+                let tried = now();
+                let since = self.blocked.filter(|_| !moved).map_or(tried, |blocked| blocked.since);
+                self.blocked = Some(Blocked { since, tried });
+            } else {
+                self.blocked = None;
+            }
+            if progress == Progress::Over {
+                let cleared = self.outbox.clear();
+                self.note_undelivered(cleared);
+            }
+            if progress == Progress::Over || self.blocked.is_some() || self.outbox.is_empty() && self.closing.is_none()
+            {
+                return progress;
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Audiences whose publishers should wait: which they are, and when they no longer are.
+
+use std::time::{Duration, Instant};
+
+use super::{CONGESTION_PAUSE, Client, Key, Worker};
+use crate::connection::Live;
+use crate::topics::Topic;
+
+/// Audiences that are known one by one. Where there are more, all of this worker's count for as long as half of these
+/// are left: who subscribes with a wildcard may be behind in any number of topics.
+const MAX_CONGESTED: usize = 4096;
+
+/// Sessions that a message went to, and how many of them are behind.
+#[derive(Default)]
+pub(super) struct Sent {
+    pub(super) all: usize,
+    behind: usize,
+}
+
+impl Sent {
+    pub(super) fn count(&mut self, live: &mut Live, high: usize, now: impl FnOnce() -> Instant) -> bool {
+        let behind = live.is_behind(high, now);
+        self.all += 1;
+        self.behind += usize::from(behind);
+        behind
+    }
+}
+
+impl Worker {
+    pub(super) fn note_sent(&mut self, sent: &Sent, audience: impl FnOnce() -> Option<Topic>) {
+        if sent.behind == 0 {
+            return;
+        }
+        let audience = audience();
+        if let Some(all) = self.congested.get_mut(&audience) {
+            *all = sent.all;
+        } else if self.congested.len() < MAX_CONGESTED {
+            if self.congested.is_empty() {
+                self.looked = Instant::now();
+            }
+            self.congested.insert(audience.clone(), sent.all);
+            self.home.congestion.add(audience);
+        } else {
+            self.home.congestion.set_all(true);
+        }
+    }
+
+    /// Who sends to an audience may go on when all of it has caught up that is worth the wait.
+    pub(super) fn look_at_congestion(&mut self) {
+        if self.congested.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if now < self.look_after {
+            return;
+        }
+        let waited = now.duration_since(self.looked);
+        self.looked = now;
+        let mut congested = std::mem::take(&mut self.congested);
+        let before = congested.len();
+        congested.retain(|audience, all| {
+            let keep = self.is_behind(audience.as_ref(), *all, now, waited);
+            if !keep {
+                self.home.congestion.remove(audience);
+            }
+            keep
+        });
+        let fewer = congested.len() < before;
+        self.congested = congested;
+        if self.congested.len() <= MAX_CONGESTED / 2 {
+            self.home.congestion.set_all(false);
+        }
+        // However many they are, looking at them is a small part of the work.
+        self.look_after = now + CONGESTION_PAUSE.max(now.elapsed() * 20);
+        if fewer {
+            self.home.room.tell();
+        }
+    }
+
+    /// `all`: how many of it got the last message, so without whoever sent it.
+    fn is_behind(&mut self, audience: Option<&Topic>, all: usize, now: Instant, waited: Duration) -> bool {
+        let keys: Vec<Key> = match audience {
+            Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
+            None => self.clients.keys(),
+        };
+        self.published += 1;
+        let mut sent = Sent::default();
+        let mut last = Vec::new();
+        for key in keys {
+            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+            // Who subscribes in several ways is one of them, and a broadcast goes to few.
+            if std::mem::replace(&mut live.published, self.published) == self.published
+                || audience.is_none() && (!live.is_told() || live.is_ending())
+            {
+                continue;
+            }
+            // Half of what made it wait: else it would go on for one message.
+            let high = live.session.high().div_ceil(2);
+            if sent.count(live, high, || now) {
+                last.push(key);
+            }
+            if live.take_asked() {
+                self.mark(key);
+            }
+        }
+        if sent.behind * 2 > all {
+            return true; // it is too fast for most
+        }
+        for key in &last {
+            if let Some(Client::Live(live)) = self.clients.get_mut(*key) {
+                live.was_waited_for(now, waited);
+            }
+        }
+        !last.is_empty()
+    }
+}
