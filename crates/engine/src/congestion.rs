@@ -1,8 +1,9 @@
 //! Whose publishers should wait: a session that a message went to is behind, and reads on.
 //!
-//! Clients that are as fast as each other are not quite: the publisher is asked to wait for the last of them, so
-//! that none is cut. One that is far slower is the business of its outbox and of the policy for slow consumers:
-//! whoever takes nothing is not waited for, and neither is one that the others have waited for most of the time.
+//! Clients that are as fast as each other are not quite, and how fast each could be is not known: what it has not read
+//! yet is in its kernel. So the publisher is asked to wait for the last of them, if that one goes on reading at a pace
+//! which is not far too slow. Whoever takes nothing, or does not catch up in time while most others wait, is the
+//! business of its outbox and of the policy for slow consumers.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -12,44 +13,37 @@ use std::time::{Duration, Instant};
 use crate::locks::lock;
 use crate::topics::Topic;
 
-/// A session may be waited for alone for this part of the time, in quarters.
-const SHARE: u32 = 3;
+/// For so long most others wait for a session until it has caught up, which is a quarter of its limit.
+const TOO_LONG: Duration = Duration::from_secs(5);
 
-/// So much more than its share it may take, and then nobody waits for it until that is forgotten.
-const TOO_LONG: Duration = Duration::from_millis(300);
+/// Then for so long nobody waits for it: whoever reads as slowly as possible can hold up others for a quarter of the time.
+const GONE: Duration = Duration::from_secs(15);
 
-/// For how long others have waited for one session alone.
-#[derive(Clone, Copy, Debug)]
+/// For how long most others have waited for one session to catch up.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     spent: Duration,
-    at: Instant,
-    gone: bool,
+    /// It was too long: until then.
+    gone: Option<Instant>,
 }
 
 impl Patience {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { spent: Duration::ZERO, at: now, gone: false }
-    }
-
-    fn spent(&self, now: Instant) -> Duration {
-        self.spent.saturating_sub(now.saturating_duration_since(self.at) / 4 * SHARE)
-    }
-
     /// They have waited for so long.
     pub(crate) fn spend(&mut self, now: Instant, waited: Duration) {
-        self.spent = self.spent(now) + waited;
-        self.at = now;
-        self.gone |= self.spent >= TOO_LONG;
+        self.spent = self.spent.saturating_add(waited);
+        if self.gone.is_none() && self.spent >= TOO_LONG {
+            self.gone = now.checked_add(GONE);
+        }
     }
 
     /// Whether they wait no longer.
-    pub(crate) fn is_gone(&self, now: Instant) -> bool {
-        self.gone && !self.is_forgotten(now)
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.is_some()
     }
 
-    /// Whether it is as if it had been waited for never.
-    pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
-        self.spent(now).is_zero()
+    /// Whether it is as if they had never waited.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.gone.is_some_and(|until| until <= now)
     }
 }
 

@@ -98,6 +98,8 @@ impl Worker {
             let high = live.session.high().div_ceil(2);
             if sent.count(live, high, || now) {
                 last.push(key);
+            } else {
+                live.caught_up();
             }
             if live.take_asked() {
                 self.mark(key);

@@ -9,14 +9,13 @@ use wirespeed_driver::write_queue::Flushed;
 
 use super::{AT_ONCE, Closing, Live, count};
 use crate::config::Config;
-use crate::congestion::Patience;
 use crate::outbox::{Pending, Policy, Pushed, Volley, Waiting};
 use crate::worker::Share;
 
-/// A client that takes nothing for so long is not waited for by those who publish. Receivers tell of what was read a
-/// part of their window at a time, which over the loopback is 64 KiB at least: less than that in this time looks like
-/// nothing.
-const STALL: Duration = Duration::from_secs(2);
+/// A client that takes nothing for so long is not waited for by those who publish. Receivers whose window is full tell of
+/// what was read once it is a sixteenth of their buffer, and a segment: less than that in this time looks like nothing.
+/// Linux lets buffers grow to 6 MiB as it comes, to 32 MiB on some machines; segments of the loopback have 64 KiB.
+const STALL: Duration = Duration::from_secs(5);
 
 /// Between two questions whether it takes something again.
 const ASK: Duration = Duration::from_millis(50);
@@ -171,15 +170,20 @@ impl Live {
             return false;
         }
         let now = now();
-        self.patience.take_if(|patience| patience.is_forgotten(now));
-        !self.patience.as_ref().is_some_and(|patience| patience.is_gone(now))
+        self.patience.take_if(|patience| patience.is_over(now));
+        !self.patience.as_ref().is_some_and(|patience| patience.is_gone())
             && !self.is_stalled(now)
             && self.queued() >= bytes
     }
 
-    /// Others have waited for it alone.
+    /// Most others wait for it, and have for so long since the last look.
     pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
-        self.patience.get_or_insert_with(|| Box::new(Patience::new(now))).spend(now, waited);
+        self.patience.get_or_insert_default().spend(now, waited);
+    }
+
+    /// It has caught up with those who wait for it.
+    pub(crate) fn caught_up(&mut self) {
+        self.patience.take_if(|patience| !patience.is_gone());
     }
 
     /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
