@@ -195,23 +195,18 @@ impl NativeEngine {
     }
 
     /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's.
-    fn _route(&self, py: Python<'_>, path: &str, role: &str, settings: &Bound<'_, PyDict>, tag: u32) -> PyResult<()> {
+    fn _route(&self, path: &str, role: &str, settings: &Bound<'_, PyDict>, tag: u32) -> PyResult<()> {
         let config = locked(&self.config).clone();
         let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
-        let added = py.detach(|| {
-            let _starting = locked(&self.starting);
-            if self.engine.get().is_some() {
-                return None;
-            }
-            let mut paths = locked(&self.paths);
-            let named = route.role != Role::Echo;
-            let added = paths.routes.add(path, route);
-            paths.named |= named && added.is_ok();
-            Some(added)
-        });
-        let Some(added) = added else {
+        // Not waited for: while it starts, it is as if it had.
+        let starting = self.starting.try_lock();
+        if starting.is_err() || self.engine.get().is_some() {
             return Err(PyRuntimeError::new_err("the engine has started: add its paths before"));
-        };
+        }
+        let mut paths = locked(&self.paths);
+        let named = route.role != Role::Echo;
+        let added = paths.routes.add(path, route);
+        paths.named |= named && added.is_ok();
         added.map_err(PyValueError::new_err)
     }
 
