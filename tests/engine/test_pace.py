@@ -80,8 +80,8 @@ def test_slow_readers_are_not_cut_off(seed: int) -> None:
     rate = rng.choice([100e3, 200e3, 500e3, 1e6, 5e6])
     count, size = rng.choice([1, 1, 2, 5]), rng.choice([100, 1_000, 20_000])
     limit = rng.choice([256 * 1024, 1 << 20])
-    # A receive buffer that grows to megabytes tells of what was read a sixteenth at a time. One of 512 KiB was seen not to
-    # tell for seconds that it was empty (Linux 6.18: only window probes went on).
+    # A receive buffer that grows to megabytes tells of what was read a sixteenth at a time. One of 512 KiB was seen not
+    # to tell for seconds that it was empty (Linux 6.18: only window probes went on).
     window = rng.choice([16_384, 65_536]) if rate < 1e6 else None
     relayed, workers = rng.random() < 0.5, rng.choice([1, 2])
     about = f"seed {seed}: {count} at {rate:,.0f} bytes/s, {size=} {limit=} {window=} {relayed=} {workers=}"

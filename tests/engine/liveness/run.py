@@ -312,8 +312,8 @@ class _Run:
         return lambda: "closed"
 
     def _room(self, topic: str | None) -> object:
-        # Who publishes waits for those that read, and for nobody who does not.
-        return self.engine.wait_for_room(topic, timeout=PATIENCE / 4) or f"no room for {topic}"
+        # Who publishes waits for those that read; for nobody who does not, or too slowly, for more than five seconds.
+        return self.engine.wait_for_room(topic, timeout=PATIENCE * 0.75) or f"no room for {topic}"
 
     def _call(self, call: Call, function: Callable[[], object]) -> None:
         call.began = time.monotonic_ns()
