@@ -3,7 +3,7 @@
 //! A connection that is idle holds none of them: that is what makes idle connections cheap and the buffers in
 //! use warm.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,6 +39,9 @@ pub const WRITE_SIZE: usize = 128 * 1024;
 /// Room beyond [`WRITE_SIZE`] for headers and the overhead of TLS records.
 const WRITE_CAPACITY: usize = WRITE_SIZE + 4096;
 
+/// Of a buffer for writing at first, where large ones are out.
+const SMALL_WRITE: usize = 2 * 1024;
+
 /// Buffers kept per thread and kind. A thread serves one connection at a time, or a loop that reads one at a
 /// time.
 const KEPT: usize = 4;
@@ -51,6 +54,8 @@ thread_local! {
     static LARGE_READ: RefCell<(Option<Vec<u8>>, u32)> = const { RefCell::new((None, 0)) };
     static READ: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     static WRITE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    /// It has had a large buffer for writing.
+    static PRIMED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A buffer for bytes that were read, lent until it is dropped.
@@ -152,10 +157,15 @@ fn give_read(buffer: Vec<u8>) {
     }
 }
 
-/// An empty buffer of a little more than [`WRITE_SIZE`] capacity.
+/// An empty buffer of a little more than [`WRITE_SIZE`] capacity; a small one, which grows as needed, where more are out
+/// than a thread keeps: those of many connections that have a little to write each.
 #[must_use]
 pub fn take_write() -> Vec<u8> {
-    WRITE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(WRITE_CAPACITY))
+    if let Some(buffer) = WRITE.with_borrow_mut(Vec::pop) {
+        return buffer;
+    }
+    let first = !PRIMED.replace(true);
+    Vec::with_capacity(if first { WRITE_CAPACITY } else { SMALL_WRITE })
 }
 
 /// Takes a buffer back; one that grew beyond need is freed.

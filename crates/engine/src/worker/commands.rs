@@ -253,22 +253,18 @@ impl Worker {
 
     fn publish(&mut self, topic: &Topic, volley: &Volley<'_>, except: Option<u64>) {
         self.published += 1;
+        let mut audience = std::mem::take(&mut self.audience);
+        audience.extend(self.topics.matching(topic).flat_map(|set| set.iter()));
         let mut sent = Sent::default();
-        for key in self.topics.matching(topic).flat_map(|set| set.iter()) {
+        for key in audience.drain(..) {
             let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
-            if std::mem::replace(&mut live.published, self.published) == self.published
-                || except == Some(live.session.id())
+            if std::mem::replace(&mut live.published, self.published) != self.published
+                && except != Some(live.session.id())
             {
-                continue;
-            }
-            live.push_all(volley, self.share, &self.common.config);
-            let high = live.session.high();
-            sent.count(live, high, Instant::now);
-            live.take_asked(); // it is written in this turn
-            if !std::mem::replace(&mut live.dirty, true) {
-                self.dirty.push(key);
+                self.deliver(key, volley, &mut sent);
             }
         }
+        self.audience = audience;
         self.note_deliveries(&sent, volley, || Some(topic.clone()));
     }
 
@@ -277,19 +273,35 @@ impl Worker {
         for key in self.clients.keys() {
             let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
             // One that is ending is open no more.
-            if !live.is_told() || live.is_ending() || except == Some(live.session.id()) {
-                continue;
+            if live.is_told() && !live.is_ending() && except != Some(live.session.id()) {
+                self.deliver(key, volley, &mut sent);
             }
-            live.push_all(volley, self.share, &self.common.config);
-            let high = live.session.high();
-            sent.count(live, high, Instant::now);
-            live.take_asked(); // as above
-            self.mark(key);
         }
         self.note_deliveries(&sent, volley, || None);
     }
 
+    /// To one of many.
+    fn deliver(&mut self, key: Key, volley: &Volley<'_>, sent: &mut Sent) {
+        self.current = Some(key);
+        let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
+        live.push_all(volley, self.share, &self.common.config);
+        let high = live.session.high();
+        sent.count(live, high, Instant::now);
+        live.take_asked(); // it is written in this turn
+        if live.dirty {
+            return;
+        }
+        if self.commands.is_empty() {
+            // Nothing follows that could leave with it: while all of it is in the cache.
+            self.write(key);
+        } else {
+            live.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
     fn note_deliveries(&mut self, sent: &Sent, volley: &Volley<'_>, audience: impl FnOnce() -> Option<Topic>) {
+        self.current = None;
         self.delivered += sent.all * volley.messages.len().div_ceil(RUN_SHARE);
         self.note_sent(sent, audience);
     }

@@ -217,6 +217,8 @@ pub(crate) struct Worker {
     pending: Pending<Key>,
     /// Which of them subscribe to what.
     topics: Index<Key>,
+    /// Who gets what is published: empty between two messages.
+    audience: Vec<Key>,
     /// Messages published here: a client that subscribes to one in several ways gets it once.
     published: u64,
     /// Of what is due, and when: one entry for each client, as a rule.
@@ -319,6 +321,7 @@ pub(crate) fn prepare(
         doors,
         clients: Slab::default(),
         topics: Index::new(),
+        audience: Vec::new(),
         published: 0,
         wheel: Wheel::new(Instant::now()),
         again: VecDeque::new(),
