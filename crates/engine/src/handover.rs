@@ -95,6 +95,16 @@ pub(crate) struct Inherited {
 /// # Errors
 /// Whoever is there does not answer as an engine does, or what is there is no socket.
 pub(crate) fn ask(path: &Path) -> io::Result<Option<Inherited>> {
+    ask_once(path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            let text = format!("handover: whoever listens at {} has not answered for {PATIENCE:?}", path.display());
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
+        _ => error,
+    })
+}
+
+fn ask_once(path: &Path) -> io::Result<Option<Inherited>> {
     let stream = match connect(path) {
         Ok(stream) => stream,
         // Refused like where nobody listens; ours must not take its place.

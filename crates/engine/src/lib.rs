@@ -62,6 +62,7 @@
 //! ```
 
 pub mod admission;
+mod asked;
 pub mod auth;
 pub mod broker;
 mod certificate;

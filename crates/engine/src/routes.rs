@@ -221,7 +221,7 @@ fn names(path: &str) -> Result<Vec<&str>, String> {
 
 /// The target of a request without what stands before its path (RFC 9112 3.2.2) and without a fragment, which is not
 /// sent: empty if it is of another form.
-fn local(request: &Request) -> &str {
+pub(crate) fn local(request: &Request) -> &str {
     let target = request.path_and_query().unwrap_or_default();
     target.split_once('#').map_or(target, |(target, _)| target)
 }

@@ -12,9 +12,10 @@ use percent_encoding::percent_decode_str;
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
 use wirespeed_driver::frames::Account;
-use wirespeed_driver::protocol::handshake::{HeaderList, Request};
+use wirespeed_driver::protocol::handshake::HeaderList;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
+use crate::asked::Asked;
 use crate::auth::acl::{Acl, AclOptions, Rights};
 use crate::auth::{Denied, Error, Identity};
 use crate::congestion::Congestion;
@@ -24,7 +25,7 @@ use crate::locks::lock;
 use crate::mailbox::{Mailbox, Refused, Wake};
 use crate::outbox::Pending;
 use crate::room::{Room, Watch};
-use crate::routes::{self, Route};
+use crate::routes::Route;
 use crate::topics::{Pattern, Registry, WorkerId};
 use crate::who::{User, Who};
 use crate::worker::{Command, Key};
@@ -78,7 +79,7 @@ pub(crate) struct Home {
 /// What is known of a client when its session begins.
 pub(crate) struct About {
     pub(crate) remote: Option<SocketAddr>,
-    pub(crate) request: Request,
+    pub(crate) asked: Asked,
     pub(crate) subprotocol: Option<Box<str>>,
 }
 
@@ -248,7 +249,7 @@ impl Session {
     /// The path of the request's target, not decoded.
     #[must_use]
     pub fn path(&self) -> &str {
-        routes::path(&self.0.about.request)
+        self.0.about.asked.path()
     }
 
     /// What holds for all sessions of its path.
@@ -273,13 +274,13 @@ impl Session {
     /// The query of the request's target, not decoded, without its question mark; empty if there is none.
     #[must_use]
     pub fn query(&self) -> &str {
-        routes::query(&self.0.about.request)
+        self.0.about.asked.query()
     }
 
-    /// The header fields of the request.
+    /// The header fields of the request, made again from what is kept.
     #[must_use]
-    pub fn headers(&self) -> &HeaderList {
-        &self.0.about.request.headers
+    pub fn headers(&self) -> HeaderList {
+        self.0.about.asked.headers()
     }
 
     /// The subprotocol that was chosen.

@@ -13,6 +13,7 @@ use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{Keepalive, Peer, buffers};
 
 use crate::admission::{self, Answer, NoHeader, Permit, ProxyHead, Turned};
+use crate::asked::Asked;
 use crate::auth::Denied;
 use crate::config::{Admission, Config, Role};
 use crate::http;
@@ -272,7 +273,7 @@ impl Opening {
                 peer.link.send_head(&response.to_bytes());
                 let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
                 let subprotocol = subprotocol.map(String::into_boxed_str);
-                let about = About { remote: self.remote, request, subprotocol };
+                let about = About { remote: self.remote, asked: Asked::new(&request), subprotocol };
                 return Some(Opened::Session(Box::new(Accepted { peer, route, about, user, topic, permit })));
             }
             Err(refused) => refused,

@@ -285,18 +285,21 @@ impl Worker {
         self.current = Some(key);
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
         live.push_all(volley, self.share, &self.common.config);
-        let high = live.session.high();
-        sent.count(live, high, Instant::now);
-        live.take_asked(); // it is written in this turn
-        if live.dirty {
-            return;
+        if !std::mem::replace(&mut live.dirty, true) {
+            if self.commands.is_empty() {
+                // Nothing follows that could leave with it: while all of it is in the cache.
+                live.dirty = false;
+                self.write(key);
+            } else {
+                self.dirty.push(key);
+            }
         }
-        if self.commands.is_empty() {
-            // Nothing follows that could leave with it: while all of it is in the cache.
-            self.write(key);
-        } else {
-            live.dirty = true;
-            self.dirty.push(key);
+        if let Some(Client::Live(live)) = self.clients.get_mut(key) {
+            let high = live.session.high();
+            sent.count(live, high, Instant::now);
+            if live.take_asked() {
+                self.mark(key);
+            }
         }
     }
 

@@ -137,7 +137,7 @@ impl PySession {
 
     #[getter]
     fn headers(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        headers::make_headers(py, headers::to_python(self.session.headers())).map(Bound::unbind)
+        headers::make_headers(py, headers::to_python(&self.session.headers())).map(Bound::unbind)
     }
 
     #[getter]
