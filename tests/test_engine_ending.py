@@ -66,6 +66,11 @@ APP = textwrap.dedent("""
             print("called", flush=True)
             time.sleep(1000)
 
+    if how.startswith("quick"):
+        @engine.on_connect
+        def come(session):
+            print("come", flush=True)
+
     @engine.on_disconnect
     def gone(session, code, reason):
         print("gone", session.path, flush=True)
@@ -142,7 +147,8 @@ def test_who_is_cut_off_is_told_of(app: App, how: str, timeout: float) -> None:
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         assert client.recv(12) == b"HTTP/1.1 101"
-        # The close frame is not answered.
+        # Signals are taken by now. The close frame is not answered.
+        assert next(app.lines) == "come"
         app.child.send_signal(signal.SIGTERM)
         out, errors = app.child.communicate(timeout=BOUND)
     assert (out, errors) == ("gone /cut\nover True\n", "")
