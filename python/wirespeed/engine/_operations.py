@@ -230,7 +230,7 @@ class Operations(NativeEngine):
 
     def _told_to_end(self, _number: int, _frame: object) -> None:
         if self._process != os.getpid():
-            # A child has this handler by `fork`, and not the engine: it ends as it would without.
+            # A child that the interpreter knows nothing of: see `_give_sigterm_back`.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
             os.kill(os.getpid(), signal.SIGTERM)
             return
@@ -281,6 +281,24 @@ class Operations(NativeEngine):
         # A daemon that waits for a descriptor: neither the engine nor the interpreter waits for it.
         arguments = (logs, logs.bell(), self._logger)
         threading.Thread(target=_log, args=arguments, name="wirespeed-log", daemon=True).start()
+
+
+def _give_sigterm_back() -> None:
+    """In a child, which has the handler by `fork`, and not the engine: it ends as it would without.
+
+    Not by the handler: in a child of another thread than the main one, CPython 3.13 calls none.
+    """
+    handler, engines = signal.getsignal(signal.SIGTERM), set()
+    # Of several engines, one may have the handler before another's, and that one the one before its own.
+    while isinstance(engine := getattr(handler, "__self__", None), Operations):
+        handler = signal.SIG_DFL if engine in engines else engine._before
+        engines.add(engine)
+    if engines:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_sigterm_back)
 
 
 def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:
