@@ -62,16 +62,17 @@ impl ControlPayload {
 
     /// Appends as far as there is room. The header was checked: a control frame's payload always fits.
     pub(crate) fn extend(&mut self, data: &[u8]) {
-        let start = usize::from(self.len);
-        let end = (start + data.len()).min(Self::MAX);
-        self.bytes[start..end].copy_from_slice(&data[..end - start]);
-        self.len = end as u8;
+        let room = self.bytes.iter_mut().skip(usize::from(self.len));
+        for (place, byte) in room.zip(data) {
+            *place = *byte;
+            self.len += 1;
+        }
     }
 
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 

@@ -20,6 +20,18 @@
 //! Nothing needs polling: the crate has no timers. Deadlines belong to the layer above.
 
 #![cfg_attr(not(feature = "std"), no_std)]
+// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 
 extern crate alloc;
 
@@ -28,6 +40,7 @@ pub mod connection;
 pub mod deflate;
 pub mod error;
 pub mod event;
+pub mod faults;
 pub mod frame;
 pub mod handshake;
 pub mod limits;

@@ -5,8 +5,7 @@
 pub struct Limits {
     /// Bytes of one message, after inflation. Default 1 MiB, as in the `websockets` library.
     pub message_size: Option<usize>,
-    /// Bytes of one frame's payload, before inflation, or of one inflated fragment. Default: no bound but the
-    /// message's.
+    /// Bytes of one frame's payload, as it comes and inflated. Default: no bound but the message's.
     pub fragment_size: Option<usize>,
     /// Frames that one message may be split into. Default 4096: without a bound, endless empty fragments keep
     /// a message open for ever at no cost to the sender.

@@ -12,7 +12,8 @@ pub struct OutOfMemory;
 /// A buffer that a message is assembled in: an object of the application's own, so that its bytes are written
 /// once.
 ///
-/// The length only grows; [`Self::spare`] and [`Self::advance`] work as with `Vec::spare_capacity_mut` and
+/// The length only grows, but where there is no memory: then what was written may be gone, and the connection
+/// fails. [`Self::spare`] and [`Self::advance`] work as with `Vec::spare_capacity_mut` and
 /// `Vec::set_len`.
 pub trait PayloadBuffer: Sized {
     /// An empty buffer for a message of this kind. `expected` is its final size where the frame header tells
@@ -46,7 +47,7 @@ pub trait PayloadBuffer: Sized {
         if data.is_empty() {
             return Ok(());
         }
-        let spare = &mut self.spare(data.len())?[..data.len()];
+        let spare = self.spare(data.len())?.get_mut(..data.len()).ok_or(OutOfMemory)?;
         spare.write_copy_of_slice(data);
         // SAFETY: the line above initialised exactly the first data.len() bytes of the spare room.
         #[allow(unsafe_code)]

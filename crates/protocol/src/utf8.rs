@@ -24,9 +24,11 @@ impl Validator {
         while self.partial_len > 0 {
             let Some((&byte, rest)) = piece.split_first() else { return Ok(()) };
             piece = rest;
-            self.partial[usize::from(self.partial_len)] = byte;
+            // Never full: four bytes are a character, or can be none.
+            let place = self.partial.get_mut(usize::from(self.partial_len)).ok_or(InvalidUtf8)?;
+            *place = byte;
             self.partial_len += 1;
-            match core::str::from_utf8(&self.partial[..usize::from(self.partial_len)]) {
+            match core::str::from_utf8(self.partial.get(..usize::from(self.partial_len)).unwrap_or_default()) {
                 Ok(_) => self.partial_len = 0,
                 Err(error) if error.error_len().is_none() => {}
                 Err(_) => return Err(InvalidUtf8),
@@ -35,8 +37,8 @@ impl Validator {
         match simdutf8::compat::from_utf8(piece) {
             Ok(_) => Ok(()),
             Err(error) if error.error_len().is_none() => {
-                let partial = &piece[error.valid_up_to()..];
-                self.partial[..partial.len()].copy_from_slice(partial);
+                let partial = piece.get(error.valid_up_to()..).unwrap_or_default();
+                self.partial.get_mut(..partial.len()).ok_or(InvalidUtf8)?.copy_from_slice(partial);
                 self.partial_len = partial.len() as u8;
                 Ok(())
             }

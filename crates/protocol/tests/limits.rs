@@ -202,6 +202,7 @@ impl PayloadBuffer for Measured {
 /// 64 MiB of zeros in 64 KiB: refused with no more memory than the limit's, doubled by the growth of a
 /// vector.
 #[test]
+#[cfg_attr(miri, ignore = "hours: 64 MiB are compressed")]
 fn a_bomb_is_refused_at_the_limit() {
     let bomb = compress(&vec![0; 64 << 20]);
     assert!(bomb.len() < 128 << 10);
@@ -258,15 +259,51 @@ fn fragment_size() {
         // Control frames are no fragments.
         assert_eq!(feed(&mut limited(side, limits, false), &to(side, Frame::ping([0; 100]))).len(), 1);
 
-        // Inflated: held against the limit where fragments are what is delivered.
+        // Inflated: however messages are handed out, which depends on who waits for them.
         let large = to(side, Frame::binary(compress(&[7; 100])).rsv(4));
         assert!(large.len() < 8 + 8);
-        assert_eq!(feed(&mut limited(side, limits, true), &large), [Seen::binary(&[7; 100])]);
+        assert_eq!(feed(&mut limited(side, limits, true), &large), [fault(None)]);
         assert_eq!(feed(&mut fragments(limited(side, limits, true)), &large), [fault(None)]);
         // The smaller of two limits is the one that is named.
         let both = Limits { message_size: Some(4), ..limits };
         let events = feed(&mut fragments(limited(side, both, true)), &large);
         assert_eq!(events, [Seen::Fault(Fault::MessageTooBig { size: None, limit: 4 })]);
+    }
+}
+
+/// Each fragment is held against the limit by itself, and all of it: however it arrives, and whatever came before.
+#[test]
+fn fragment_size_of_what_is_inflated() {
+    let limits = Limits { fragment_size: Some(20), ..NO_LIMITS };
+    let part = |len| [compress(&vec![7; len]), vec![0, 0, 0xFF, 0xFF]].concat();
+    for side in SIDES {
+        let message = |last| {
+            let first = Frame::binary(part(20)).rsv(4).open();
+            stream_to(
+                side,
+                [first, Frame::continuation(part(20)).open(), Frame::continuation(compress(&vec![7; last]))],
+            )
+        };
+        let fault = Seen::Fault(Fault::FragmentTooBig { size: None, limit: 20 });
+        for chunk in [1, 3, 1000] {
+            let mut receiver = limited(side, limits, true);
+            assert_eq!(feed_all(&mut receiver, message(20).chunks(chunk)), [Seen::binary(&[7; 60])]);
+            let mut receiver = limited(side, limits, true);
+            assert_eq!(feed_all(&mut receiver, message(21).chunks(chunk)), std::slice::from_ref(&fault));
+            let events = feed_all(&mut fragments(limited(side, limits, true)), message(21).chunks(chunk));
+            assert_eq!(events.len(), 3);
+            assert_eq!(events.last(), Some(&fault));
+        }
+        // Handed out in another way from the second fragment on.
+        for last in [20, 21] {
+            let (mut receiver, bytes) = (limited(side, limits, true), message(last));
+            let at = to(side, Frame::binary(part(20)).rsv(4).open()).len();
+            assert!(feed(&mut receiver, &bytes[..at]).is_empty());
+            let mut receiver = fragments(receiver);
+            let events = feed(&mut receiver, &bytes[at..]);
+            assert_eq!(events.len(), 3);
+            assert_eq!(events.last() == Some(&fault), last == 21);
+        }
     }
 }
 
@@ -367,6 +404,53 @@ fn without_memory() {
         let mut input = bytes.as_mut_slice();
         assert!(matches!(receiver.receive(&mut input), Ok(Some(Event::Message { .. }))));
         assert_eq!(receiver.receive(&mut input).unwrap_err(), Fault::OutOfMemory);
+    }
+}
+
+/// A buffer that has room for a few bytes, and loses them when it should grow.
+#[derive(Debug)]
+struct Forgetful(Vec<u8>);
+
+impl PayloadBuffer for Forgetful {
+    fn with_capacity(_: MessageKind, _: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self(Vec::with_capacity(8)))
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn spare(&mut self, additional: usize) -> Result<&mut [MaybeUninit<u8>], OutOfMemory> {
+        if self.0.len() + additional > 8 {
+            self.0.clear();
+            return Err(OutOfMemory);
+        }
+        Ok(self.room())
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        self.0.spare_capacity_mut()
+    }
+
+    unsafe fn advance(&mut self, written: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.set_len(self.0.len() + written) }
+    }
+}
+
+#[test]
+fn without_memory_in_the_middle_of_a_message() {
+    for side in SIDES {
+        for opcode in [TEXT, BINARY] {
+            let mut receiver = Connection::<Forgetful>::new(Config::new(side));
+            let mut bytes = stream_to(side, [Frame::new(opcode, b"12345678").open(), Frame::continuation("9")]);
+            let mut input = bytes.as_mut_slice();
+            assert_eq!(receiver.receive(&mut input).unwrap_err(), Fault::OutOfMemory);
+        }
     }
 }
 

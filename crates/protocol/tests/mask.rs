@@ -3,7 +3,7 @@
 mod support;
 
 use proptest::prelude::*;
-use support::Rng;
+use support::{Rng, sparse};
 use wirespeed_protocol::mask::{append, apply, portable};
 
 /// Every size up to several vectors and every alignment of the data in memory and of the key, in place and
@@ -15,12 +15,18 @@ fn every_size_and_alignment() {
     let key = [0x12, 0x34, 0x56, 0x78];
     let mut storage = [0u8; 800];
     let mut copy = Vec::new();
-    for len in (0..=300).chain([383, 384, 385, 511, 512, 513, 639, 640, 641]) {
-        for alignment in 0..32 {
+    // Under Miri, a thousand times slower: what lies on both sides of each step of the kernels.
+    let steps = [0, 1, 3, 4, 7, 8, 9, 31, 32, 33, 127, 128, 129, 161];
+    let larger = (0..=300).chain([383, 384, 385, 511, 512, 513, 639, 640, 641]);
+    let lengths: Vec<usize> = if cfg!(miri) { steps.into() } else { larger.collect() };
+    let alignments: Vec<usize> = if cfg!(miri) { vec![0, 1, 31] } else { (0..32).collect() };
+    for len in lengths {
+        for &alignment in &alignments {
             for offset in 0..4 {
                 let mut expected = data[..len].to_vec();
                 portable::oracle(&mut expected, key, offset);
 
+                let storage = &mut storage[..len + 64];
                 storage.fill(0xEE);
                 storage[alignment..alignment + len].copy_from_slice(&data[..len]);
                 apply(&mut storage[alignment..alignment + len], key, offset);
@@ -41,7 +47,7 @@ fn every_size_and_alignment() {
 fn source_alignment() {
     let mut rng = Rng::new(2);
     let data = rng.bytes(400);
-    for start in 0..64 {
+    for start in (0..64).step_by(sparse(21)) {
         for len in [0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 300] {
             let mut expected = data[start..start + len].to_vec();
             portable::oracle(&mut expected, [9, 8, 7, 6], 3);

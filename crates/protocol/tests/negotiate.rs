@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod support;
+
 use proptest::prelude::*;
+use support::cases;
 use wirespeed_protocol::deflate::negotiate::{Config, Params};
 use wirespeed_protocol::handshake::extension::{HEADER, parse_extensions};
 use wirespeed_protocol::handshake::{HandshakeError, HeaderList};
@@ -376,7 +379,7 @@ fn any_config() -> impl Strategy<Value = Config> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
     /// Whatever both want, they agree, each sees the mirror image of the other, and no bound is exceeded.
     #[test]

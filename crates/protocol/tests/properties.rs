@@ -8,7 +8,7 @@ mod support;
 use proptest::prelude::*;
 use support::model::model;
 use support::wire::{self, BINARY, CLOSE, CONTINUATION, LengthForm, PING, PONG, TEXT};
-use support::{Frame, KEY, Rng, Seen, connection_with, feed, feed_all, params};
+use support::{Frame, KEY, Rng, Seen, cases, connection_with, feed, feed_all, params};
 use wirespeed_protocol::frame::{Header, Opcode};
 use wirespeed_protocol::{Delivery, Limits, MessageKind, Side, State};
 
@@ -105,7 +105,7 @@ fn pieces(bytes: &[u8], seed: u64) -> Vec<&[u8]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(cases(1500)))]
 
     /// Any stream, whole and in pieces, is received as the model says.
     #[test]

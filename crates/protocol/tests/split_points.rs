@@ -9,7 +9,7 @@ use support::inflate::stored;
 use support::wire::{BINARY, LengthForm, TEXT, header};
 use support::{
     Frame, KEY, Rng, SIDES, Seen, connection, connection_with, feed, feed_all, fragments, params, receive_every_split,
-    receive_some_splits, stream_to, to,
+    receive_some_splits, sparse, stream_to, to,
 };
 use wirespeed_protocol::{CloseCode, CloseFrame, Connection, Delivery, Fault, Limits, MessageKind, Side};
 
@@ -270,7 +270,7 @@ fn many_messages_in_one_input() {
         let mut expected = Vec::new();
         let mut bytes = Vec::new();
         let mut rng = Rng::new(3);
-        for index in 0..2000_usize {
+        for index in (0..2000_usize).step_by(sparse(31)) {
             let payload = rng.bytes(index % 150);
             bytes.extend(to(side, Frame::binary(&payload)));
             expected.push(Seen::binary(&payload));

@@ -100,6 +100,8 @@ struct Incoming {
     compressed: bool,
     /// Frames so far.
     fragments: u32,
+    /// Bytes that the frame which is arriving has inflated to; no more are counted than that holds, 4 GiB.
+    inflated: u32,
     /// Whether a part of this message was delivered as a fragment, be it an empty one.
     streamed: bool,
     /// Bytes of this message that were already delivered as fragments.
@@ -126,7 +128,7 @@ impl<B: PayloadBuffer> Destination<B> {
         let wanted = self.wanted;
         let room = self.buffer.room();
         let len = room.len().min(wanted);
-        &mut room[..len]
+        room.get_mut(..len).unwrap_or_default()
     }
 }
 

@@ -41,6 +41,7 @@ impl<B: PayloadBuffer> Connection<B> {
 
     #[inline]
     fn receive_event<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
+        crate::faults::reach("protocol.receive");
         if self.pending_fragment {
             self.pending_fragment = false;
             return self.take_fragment();
@@ -90,18 +91,22 @@ impl<B: PayloadBuffer> Connection<B> {
                 split_front(input, size);
                 return Ok(Some(header));
             }
-            let len = input.len();
-            self.head.bytes[..len].copy_from_slice(input);
-            self.head.len = len as u8;
+            // What is no whole header is shorter than the longest one.
+            if let Some(kept) = self.head.bytes.get_mut(..input.len()) {
+                kept.copy_from_slice(input);
+                self.head.len = input.len() as u8;
+            }
             *input = &mut [];
             return Ok(None);
         }
         // Byte by byte: this happens once per read at most.
-        while !input.is_empty() {
-            let byte = split_front(input, 1)[0];
-            self.head.bytes[usize::from(self.head.len)] = byte;
-            self.head.len += 1;
-            if let Some((header, _)) = Header::decode(&self.head.bytes[..usize::from(self.head.len)])? {
+        while let [byte, ..] = split_front(input, 1) {
+            if let Some(place) = self.head.bytes.get_mut(usize::from(self.head.len)) {
+                *place = *byte;
+                self.head.len += 1;
+            }
+            let head = self.head.bytes.get(..usize::from(self.head.len)).unwrap_or_default();
+            if let Some((header, _)) = Header::decode(head)? {
                 self.head.len = 0;
                 return Ok(Some(header));
             }
@@ -196,6 +201,7 @@ impl<B: PayloadBuffer> Connection<B> {
             Opcode::Continuation => {
                 if let Some(incoming) = &mut self.incoming {
                     incoming.fragments += 1;
+                    incoming.inflated = 0;
                 }
                 return Ok(());
             }
@@ -210,6 +216,7 @@ impl<B: PayloadBuffer> Connection<B> {
             kind,
             compressed: header.rsv1,
             fragments: 1,
+            inflated: 0,
             streamed: false,
             delivered: 0,
             utf8: utf8::Validator::default(),
@@ -235,7 +242,8 @@ impl<B: PayloadBuffer> Connection<B> {
                 buffer.extend_from_slice(chunk).map_err(Fault::from)
             };
             // The text first: which of two faults is reported must not depend on how the bytes were divided.
-            validate_text(incoming, &buffer.as_slice()[start..])?;
+            // Without memory nothing may be left of it.
+            validate_text(incoming, buffer.as_slice().get(start..).unwrap_or_default())?;
             taken
         })
     }
@@ -253,7 +261,7 @@ impl<B: PayloadBuffer> Connection<B> {
                 if incoming.compressed {
                     let start = buffer.as_slice().len();
                     connection.inflate(buffer, incoming, None)?;
-                    validate_text(incoming, &buffer.as_slice()[start..])?;
+                    validate_text(incoming, buffer.as_slice().get(start..).unwrap_or_default())?;
                 }
                 if incoming.kind == MessageKind::Text {
                     incoming.utf8.finish().map_err(|_| Fault::InvalidUtf8)?;
@@ -298,26 +306,29 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(Event::Close(close))
     }
 
-    /// Inflates `chunk`, or the end of the message, within the limits.
-    fn inflate(&mut self, buffer: &mut B, incoming: &Incoming, chunk: Option<&[u8]>) -> Result<(), Fault> {
+    /// Inflates `chunk`, or the end of the message, within the limits: the same however messages are handed
+    /// out, or what a peer may send would depend on who waits for it.
+    fn inflate(&mut self, buffer: &mut B, incoming: &mut Incoming, chunk: Option<&[u8]>) -> Result<(), Fault> {
+        crate::faults::reach("protocol.inflate");
         let Some(params) = self.deflate else { return Err(Fault::ReservedBits(4)) };
         let bounds = self.bounds;
+        let start = buffer.as_slice().len();
+        // Both as lengths of the buffer.
         let message_limit = bounds.message_size.saturating_sub(incoming.delivered);
-        let fragment_limit = match self.delivery {
-            Delivery::Fragments => bounds.fragment_size,
-            Delivery::Messages => usize::MAX,
-        };
+        let fragment_limit = start.saturating_add(bounds.fragment_size.saturating_sub(incoming.inflated as usize));
         let limit = message_limit.min(fragment_limit);
         let inflater = self.inflater.get_or_insert_with(|| Box::new(Inflater::new(&params)));
         match chunk {
             Some(chunk) => inflater.inflate(chunk, buffer, limit)?,
             None => inflater.finish(buffer, limit)?,
         }
-        if buffer.as_slice().len() > limit {
+        let len = buffer.as_slice().len();
+        incoming.inflated = incoming.inflated.saturating_add(u32::try_from(len - start).unwrap_or(u32::MAX));
+        if len > limit {
             return Err(if message_limit <= fragment_limit {
                 Fault::MessageTooBig { size: None, limit: bounds.message_size }
             } else {
-                Fault::FragmentTooBig { size: None, limit: fragment_limit }
+                Fault::FragmentTooBig { size: None, limit: bounds.fragment_size }
             });
         }
         Ok(())
@@ -383,9 +394,9 @@ impl<B: PayloadBuffer> Connection<B> {
         let offset = (frame.header.length - frame.remaining) as usize;
         frame.remaining -= written as u64;
         if let Some(key) = frame.header.mask {
-            mask::apply(&mut destination.buffer.as_mut_slice()[start..], key, offset);
+            mask::apply(destination.buffer.as_mut_slice().get_mut(start..).unwrap_or_default(), key, offset);
         }
-        let valid = validate_text(incoming, &destination.buffer.as_slice()[start..]);
+        let valid = validate_text(incoming, destination.buffer.as_slice().get(start..).unwrap_or_default());
         self.buffer = Some(destination.buffer);
         valid.map_err(|fault| self.fail(fault))
     }
@@ -399,10 +410,11 @@ fn validate_text(incoming: &mut Incoming, bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Splits `len` bytes off the front of `input`.
+/// Splits `len` bytes off the front of `input`, as far as there are so many.
 #[inline]
 fn split_front<'i>(input: &mut &'i mut [u8], len: usize) -> &'i mut [u8] {
-    let (front, rest) = mem::take(input).split_at_mut(len);
+    let whole = mem::take(input);
+    let (front, rest) = whole.split_at_mut(len.min(whole.len()));
     *input = rest;
     front
 }

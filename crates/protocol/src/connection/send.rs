@@ -187,15 +187,14 @@ impl<B: PayloadBuffer> Connection<B> {
         debug_assert_eq!(self.state, State::Failed);
         if self.close_sent.is_none() && self.close_received.is_none() {
             // The caller's text may be of any length: cut where a character ends, so that it stays UTF-8.
-            let mut end = reason.len().min(CloseFrame::MAX_REASON);
-            while !reason.is_char_boundary(end) {
-                end -= 1;
-            }
-            self.append_close(CloseFrame { code: Some(code), reason: reason[..end].to_string() }, key, out);
+            let end = reason.floor_char_boundary(CloseFrame::MAX_REASON);
+            let reason = reason.get(..end).unwrap_or_default().to_string();
+            self.append_close(CloseFrame { code: Some(code), reason }, key, out);
         }
     }
 
     fn append_close(&mut self, close: CloseFrame, key: impl DrawKey, out: &mut Vec<u8>) {
+        crate::faults::reach("protocol.close");
         let mut payload = ControlPayload::new();
         if let Some(code) = close.code {
             payload.extend(&code.0.to_be_bytes());
@@ -254,6 +253,7 @@ impl<B: PayloadBuffer> Connection<B> {
     }
 
     fn send_compressed(&mut self, opcode: Opcode, payload: &[u8], fin: bool, key: impl DrawKey, out: &mut Vec<u8>) {
+        crate::faults::reach("protocol.deflate");
         let Some(params) = self.deflate else { return };
         let deflater = self.deflater.get_or_insert_with(|| Box::new(Deflater::new(&params)));
         let mut compressed = deflater.take_spare();
@@ -275,6 +275,7 @@ impl<B: PayloadBuffer> Connection<B> {
         key: impl DrawKey,
         out: &mut Vec<u8>,
     ) {
+        crate::faults::reach("protocol.send");
         let mask = match self.side {
             Side::Client => Some(key()),
             Side::Server => None,

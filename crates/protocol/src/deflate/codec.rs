@@ -127,7 +127,7 @@ impl Deflater {
             // cannot occur: the stream is never finished and its configuration was checked when it was made.
             let _ = self.stream.compress_uninit(input, spare, DeflateFlush::SyncFlush);
             let produced = (self.stream.total_out() - total_out) as usize;
-            input = &input[(self.stream.total_in() - total_in) as usize..];
+            input = input.get((self.stream.total_in() - total_in) as usize..).unwrap_or_default();
             // SAFETY: the encoder initialised the first `produced` bytes of the spare room.
             #[allow(unsafe_code)]
             unsafe {
@@ -138,7 +138,7 @@ impl Deflater {
             }
         }
         if fin {
-            if out[start..].ends_with(&TAIL) {
+            if out.get(start..).is_some_and(|sent| sent.ends_with(&TAIL)) {
                 // RFC 7692 7.2.1: "Remove 4 octets (that are 0x00 0x00 0xff 0xff) from the tail end."
                 out.truncate(out.len() - TAIL.len());
             } else if out.len() == start {
@@ -209,7 +209,7 @@ impl Inflater {
             let excess = self.window.len().saturating_sub(kept);
             self.window.drain(..excess);
         }
-        self.window.extend_from_slice(&inflated[inflated.len().saturating_sub(size)..]);
+        self.window.extend_from_slice(inflated.get(inflated.len().saturating_sub(size)..).unwrap_or_default());
     }
 
     fn reset(&mut self) {
@@ -262,10 +262,11 @@ impl Inflater {
             let step = (input.len() * 4).clamp(*INFLATE_STEP.start(), *INFLATE_STEP.end());
             let spare = out.spare(step.min(limit.saturating_add(1) - len))?;
             let room = spare.len().min(limit.saturating_add(1) - len);
+            let spare = spare.get_mut(..room).unwrap_or_default();
             let (total_in, total_out) = (stream.total_in(), stream.total_out());
-            let status = stream.decompress_uninit(input, &mut spare[..room], InflateFlush::SyncFlush);
+            let status = stream.decompress_uninit(input, spare, InflateFlush::SyncFlush);
             let produced = (stream.total_out() - total_out) as usize;
-            input = &input[(stream.total_in() - total_in) as usize..];
+            input = input.get((stream.total_in() - total_in) as usize..).unwrap_or_default();
             // SAFETY: the decoder initialised the first `produced` bytes of the spare room.
             #[allow(unsafe_code)]
             unsafe {
@@ -286,7 +287,7 @@ impl Inflater {
                     return Ok(());
                 }
             } else if produced < room {
-                self.remember(&out.as_slice()[start..]);
+                self.remember(out.as_slice().get(start..).unwrap_or_default());
                 // With room left over the decoder has taken all input; if it has not, it cannot go on.
                 return if input.is_empty() { Ok(()) } else { Err(Fault::InvalidDeflate) };
             }

@@ -36,7 +36,7 @@ impl Encoded {
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 
@@ -94,7 +94,7 @@ impl Header {
         }
         let mut size = 2 + length_size;
         let mask = if second & MASKED != 0 {
-            let Some(&key) = rest[length_size..].first_chunk() else { return Ok(None) };
+            let Some(&key) = rest.get(length_size..).and_then(<[u8]>::first_chunk) else { return Ok(None) };
             size += 4;
             Some(key)
         } else {
@@ -126,8 +126,10 @@ impl Header {
                 10
             }
         };
-        if let Some(key) = self.mask {
-            bytes[len..len + 4].copy_from_slice(&key);
+        if let Some(key) = self.mask
+            && let Some(place) = bytes.get_mut(len..len + 4)
+        {
+            place.copy_from_slice(&key);
             len += 4;
         }
         Encoded { bytes, len: len as u8 }

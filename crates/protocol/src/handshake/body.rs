@@ -50,7 +50,7 @@ impl BodyReader {
 
     /// Takes bytes; true once the body is complete or at its limit.
     pub(crate) fn receive(&mut self, mut input: &[u8]) -> bool {
-        while !input.is_empty() {
+        while let [first, behind @ ..] = input {
             input = match self.framing {
                 Framing::Done => return true,
                 Framing::Length(remaining) => {
@@ -66,14 +66,14 @@ impl BodyReader {
                     rest
                 }
                 Framing::ChunkEnd(position) => {
-                    if input[0] != b"\r\n"[position] {
+                    if b"\r\n".get(position) != Some(first) {
                         self.truncate();
                     } else if position == 0 {
                         self.framing = Framing::ChunkEnd(1);
                     } else {
                         self.framing = Framing::ChunkSize(Vec::new());
                     }
-                    &input[1..]
+                    behind
                 }
             };
         }
@@ -105,22 +105,23 @@ impl BodyReader {
     fn take<'a>(&mut self, input: &'a [u8], remaining: u64) -> (&'a [u8], u64) {
         let wanted = usize::try_from(remaining).unwrap_or(usize::MAX).min(input.len());
         let kept = wanted.min(self.limit - self.body.len());
-        self.body.extend_from_slice(&input[..kept]);
+        self.body.extend_from_slice(input.get(..kept).unwrap_or_default());
         if kept < wanted {
             self.truncate();
         }
-        (&input[wanted..], remaining - wanted as u64)
+        (input.get(wanted..).unwrap_or_default(), remaining - wanted as u64)
     }
 
     fn receive_chunk_size<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
         let Framing::ChunkSize(line) = &mut self.framing else { return input };
         let newline = input.iter().position(|&byte| byte == b'\n');
         let take = newline.map_or(input.len(), |position| position + 1);
+        let Some((taken, rest)) = input.split_at_checked(take) else { return &[] };
         if line.len() + take > CHUNK_LINE {
             self.truncate();
-            return &input[take..];
+            return rest;
         }
-        line.extend_from_slice(&input[..take]);
+        line.extend_from_slice(taken);
         if newline.is_some() {
             match httparse::parse_chunk_size(line) {
                 // The trailer section behind the last chunk is not read: nothing of it is reported.
@@ -129,7 +130,7 @@ impl BodyReader {
                 _ => self.truncate(),
             }
         }
-        &input[take..]
+        rest
     }
 
     /// Goes on, unless the body has just been cut.

@@ -369,7 +369,7 @@ const EXCERPT: usize = 128;
 pub(crate) fn excerpt(line: &[u8]) -> String {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let mut text = line[..line.len().min(EXCERPT)].escape_ascii().to_string();
+    let mut text = line.get(..EXCERPT).unwrap_or(line).escape_ascii().to_string();
     if line.len() > EXCERPT {
         text.push_str("...");
     }
@@ -382,11 +382,8 @@ struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut end = self.0.len().min(EXCERPT);
-        while !self.0.is_char_boundary(end) {
-            end -= 1;
-        }
-        for character in self.0[..end].chars() {
+        let end = self.0.floor_char_boundary(EXCERPT);
+        for character in self.0.get(..end).unwrap_or_default().chars() {
             if character.is_control() {
                 write!(f, "{}", character.escape_default())?
             } else {

@@ -64,7 +64,7 @@ impl Parser<'_> {
                 return (extensions.len() > before).then_some(());
             }
             extensions.push(self.parse_extension()?);
-            if !self.rest.is_empty() && self.rest[0] != b',' {
+            if self.rest.first().is_some_and(|byte| *byte != b',') {
                 return None;
             }
         }

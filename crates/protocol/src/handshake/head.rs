@@ -47,14 +47,15 @@ impl HeadReader {
 
     /// Takes bytes up to the end of the head and returns how many it took once the head is complete.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<Option<usize>, HandshakeError> {
+        crate::faults::reach("protocol.head");
         let mut consumed = 0;
         while consumed < input.len() {
             let room = self.limits.head_size.saturating_sub(self.received());
-            let rest = &input[consumed..];
-            let window = &rest[..rest.len().min(room)];
+            let rest = input.get(consumed..).unwrap_or_default();
+            let window = rest.get(..room).unwrap_or(rest);
             let newline = window.iter().position(|&byte| byte == b'\n');
             let take = newline.map_or(window.len(), |position| position + 1);
-            self.buffer.extend_from_slice(&window[..take]);
+            self.buffer.extend_from_slice(window.get(..take).unwrap_or_default());
             consumed += take;
             self.check_first_bytes()?;
             if newline.is_some() && self.finish_line()? {
@@ -120,7 +121,7 @@ impl HeadReader {
 
     /// Checks the line that has just become complete; true if it ends the head.
     fn finish_line(&mut self) -> Result<bool, HandshakeError> {
-        let line = &self.buffer[self.line_start..];
+        let line = self.buffer.get(self.line_start..).unwrap_or_default();
         // RFC 9112 2.2: a recipient "MAY recognize a single LF as a line terminator". Our choice: no. What
         // two recipients can read in two ways, an attacker can use.
         if !line.ends_with(b"\r\n") {

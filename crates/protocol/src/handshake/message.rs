@@ -55,7 +55,7 @@ impl Request {
         if authority == 0 {
             return None;
         }
-        let path = &rest[authority..];
+        let path = rest.get(authority..)?;
         // RFC 9110 4.2.3: an empty path is the same as "/".
         if path.is_empty() {
             Some("/")

@@ -63,7 +63,9 @@ impl ResponseReader {
         loop {
             match &mut self.state {
                 State::Head(head) => {
-                    let Some(taken) = head.receive(&input[consumed..])? else { return Ok(Progress::Incomplete) };
+                    let Some(taken) = head.receive(input.get(consumed..).unwrap_or_default())? else {
+                        return Ok(Progress::Incomplete);
+                    };
                     consumed += taken;
                     self.received += head.received();
                     let response = head.parse_response()?;
@@ -89,7 +91,7 @@ impl ResponseReader {
                     self.state = State::Body(response, body);
                 }
                 State::Body(response, body) => {
-                    if !body.receive(&input[consumed..]) {
+                    if !body.receive(input.get(consumed..).unwrap_or_default()) {
                         return Ok(Progress::Incomplete);
                     }
                     let response = core::mem::replace(response, Box::new(Response::new(0, Default::default())));

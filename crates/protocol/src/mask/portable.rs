@@ -8,6 +8,7 @@ use super::Key;
 /// # Safety
 ///
 /// `source` is readable and `destination` writable for `len` bytes; they are the same or do not overlap.
+#[allow(clippy::indexing_slicing, reason = "an index below 4 of 4 bytes")]
 #[inline]
 pub(super) unsafe fn xor(destination: *mut u8, source: *const u8, len: usize, key: Key) {
     let word = u64::from(u32::from_ne_bytes(key));
@@ -29,6 +30,7 @@ pub(super) unsafe fn xor(destination: *mut u8, source: *const u8, len: usize, ke
 }
 
 /// The obvious loop: what every kernel is compared with.
+#[allow(clippy::indexing_slicing, reason = "an index below 4 of 4 bytes")]
 pub fn oracle(data: &mut [u8], key: Key, offset: usize) {
     for (i, byte) in data.iter_mut().enumerate() {
         *byte ^= key[(offset + i) & 3];

@@ -105,16 +105,30 @@ pub fn receive(side: Side, bytes: &[u8]) -> Vec<Seen> {
     feed(&mut connection(side), bytes)
 }
 
+/// The step of a loop that tries everything: 1, and more under Miri, which is a thousand times slower.
+pub const fn sparse(step: usize) -> usize {
+    if cfg!(miri) { step } else { 1 }
+}
+
+/// How many cases a property has of its own, and under Miri those that `PROPTEST_CASES` says.
+pub fn cases(count: u32) -> u32 {
+    if cfg!(miri) {
+        std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(count)
+    } else {
+        count
+    }
+}
+
 /// Receives `bytes` whole, byte by byte and in two parts at every split, in three parts where that is cheap,
 /// on connections made by `make`, and expects the same events each time.
 pub fn receive_every_split(make: impl Fn() -> Connection, bytes: &[u8]) -> Vec<Seen> {
     let whole = feed(&mut make(), bytes);
     assert_eq!(feed_all(&mut make(), bytes.chunks(1)), whole, "byte by byte");
-    for split in 0..=bytes.len() {
+    for split in (0..=bytes.len()).step_by(sparse(7)) {
         let (first, second) = bytes.split_at(split);
         assert_eq!(feed_all(&mut make(), [first, second]), whole, "split at {split}");
         if bytes.len() <= 48 {
-            for again in 0..=second.len() {
+            for again in (0..=second.len()).step_by(sparse(5)) {
                 let (second, third) = second.split_at(again);
                 assert_eq!(feed_all(&mut make(), [first, second, third]), whole, "split at {split} and {again} more");
             }
@@ -131,7 +145,7 @@ pub fn receive_some_splits(
 ) -> Vec<Seen> {
     let whole = feed(&mut make(), bytes);
     assert_eq!(feed_all(&mut make(), bytes.chunks(1)), whole, "byte by byte");
-    for split in splits {
+    for split in splits.into_iter().step_by(sparse(31)) {
         let (first, second) = bytes.split_at(split);
         assert_eq!(feed_all(&mut make(), [first, second]), whole, "split at {split}");
     }
