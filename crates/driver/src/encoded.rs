@@ -58,7 +58,7 @@ impl Encoded {
     /// What the message says.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
-        &self.plain[self.plain.len() - self.len..]
+        self.plain.get(self.plain.len() - self.len..).unwrap_or_default()
     }
 
     /// Bytes that it takes on the wire, uncompressed.
@@ -91,6 +91,7 @@ impl Encoded {
         };
         // Whoever else needs it meanwhile waits for it, and does not make it again.
         let mut known = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
+        wirespeed_protocol::faults::reach("driver.shared_deflate");
         if let Some((_, frames)) = known.iter().find(|(other, _)| *other == key) {
             return Ok(Arc::clone(frames));
         }

@@ -34,10 +34,12 @@ pub fn draw_key() -> Key {
         if pool.used == POOL || pool.forks != forks() {
             refill(pool);
         }
+        #[allow(clippy::indexing_slicing, reason = "a multiple of 4 below POOL, which is one, by the line above")]
+        let drawn = &mut pool.bytes[pool.used..pool.used + 4];
         let mut key = Key::default();
-        key.copy_from_slice(&pool.bytes[pool.used..pool.used + 4]);
+        key.copy_from_slice(drawn);
         // A key that was given out is not kept.
-        pool.bytes[pool.used..pool.used + 4].fill(0);
+        drawn.fill(0);
         pool.used += 4;
         key
     })
@@ -61,6 +63,10 @@ pub fn draw_nonce() -> [u8; 16] {
 }
 
 fn fill(bytes: &mut [u8]) {
+    #[allow(
+        clippy::expect_used,
+        reason = "frames with masks that can be guessed are no alternative, and no peer can cause it"
+    )]
     getrandom::fill(bytes).expect("the operating system has random numbers");
 }
 

@@ -40,7 +40,7 @@ pub struct Keepalive {
 /// A duration, or none, in half the room, for as many connections as there are: in nanoseconds. What would
 /// take centuries is for ever, which is none.
 #[derive(Clone, Copy)]
-struct Span(u64);
+pub(crate) struct Span(u64);
 
 impl From<Option<Duration>> for Span {
     fn from(span: Option<Duration>) -> Self {
@@ -49,7 +49,7 @@ impl From<Option<Duration>> for Span {
 }
 
 impl Span {
-    fn get(self) -> Option<Duration> {
+    pub(crate) fn get(self) -> Option<Duration> {
         (self.0 != u64::MAX).then(|| Duration::from_nanos(self.0))
     }
 }
@@ -131,7 +131,7 @@ impl Keepalive {
     pub fn handle_pong(&mut self, payload: &[u8], now: Instant) -> Option<(Vec<u64>, Duration)> {
         let index = self.outstanding().iter().position(|ping| *ping.payload == *payload)?;
         let outstanding = self.outstanding.as_mut()?;
-        let latency = now.saturating_duration_since(outstanding[index].sent);
+        let latency = now.saturating_duration_since(outstanding.get(index)?.sent);
         self.latency = Some(latency).into();
         let answered = outstanding.drain(..=index).map(|ping| ping.id).collect();
         if outstanding.is_empty() {

@@ -12,6 +12,19 @@
 //! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
 //! - [`tls`] are the layers between the two.
 
+// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod blocking;
 pub mod buffers;
 pub mod contexts;

@@ -171,7 +171,8 @@ impl Socket {
     pub fn receive(&self, buffer: &mut Vec<u8>, most: usize, mode: Mode) -> io::Result<usize> {
         let room = buffer.spare_capacity_mut();
         let most = most.min(room.len());
-        let received = self.inner.recv_with_flags(&mut room[..most], mode.flags())?;
+        let room = room.get_mut(..most).unwrap_or_default();
+        let received = self.inner.recv_with_flags(room, mode.flags())?;
         // SAFETY: the kernel wrote `received` bytes to the start of the spare capacity.
         unsafe { buffer.set_len(buffer.len() + received) };
         Ok(received)
@@ -188,7 +189,8 @@ impl Socket {
         let room = first.len();
         let spare = second.spare_capacity_mut();
         let most = most.min(spare.len());
-        let mut parts = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(&mut spare[..most])];
+        let spare = spare.get_mut(..most).unwrap_or_default();
+        let mut parts = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(spare)];
         let (received, _) = self.inner.recv_vectored_with_flags(&mut parts, mode.flags())?;
         // SAFETY: the kernel filled `first`, then wrote the rest to the start of the spare capacity.
         unsafe { second.set_len(second.len() + received.saturating_sub(room)) };

@@ -4,6 +4,10 @@
 
 use std::time::Duration;
 
+/// How long a thread waits for another one while the program ends: the other may be there no more, or may be about to
+/// let go.
+pub const LAST_PATIENCE: Duration = Duration::from_millis(50);
+
 /// A number that tells this thread from every other that lives; not 0.
 #[must_use]
 #[inline]

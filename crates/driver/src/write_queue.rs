@@ -145,7 +145,7 @@ impl WriteQueue {
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
         while !self.is_empty() {
             let sent = if self.before.is_none() {
-                socket.send(&self.bytes[self.start..], mode)
+                socket.send(self.bytes.get(self.start..).unwrap_or_default(), mode)
             } else {
                 self.send_gathered(&[], socket, mode)
             };
@@ -171,7 +171,7 @@ impl WriteQueue {
             let waiting = self.len();
             // Too many parts: those of its own first.
             let end = if self.segments().count() + 2 > GATHERED { taken } else { more.len().min(taken + AT_ONCE) };
-            let rest = &more[taken..end];
+            let rest = more.get(taken..end).unwrap_or_default();
             match self.send_gathered(rest, socket, Mode::NonBlocking) {
                 Ok(sent) => {
                     let own = sent.min(waiting);
@@ -195,10 +195,10 @@ impl WriteQueue {
         let mut count = 0;
         let parts = self.segments().map(Segment::bytes).chain([&self.bytes[..]]);
         for (slice, part) in slices.iter_mut().zip(parts.chain([more])) {
-            *slice = IoSlice::new(if count == 0 { &part[self.start..] } else { part });
+            *slice = IoSlice::new(if count == 0 { part.get(self.start..).unwrap_or_default() } else { part });
             count += 1;
         }
-        socket.send_vectored(&slices[..count], mode)
+        socket.send_vectored(slices.get(..count).unwrap_or_default(), mode)
     }
 
     /// This many of the oldest bytes were written.
@@ -232,7 +232,7 @@ impl WriteQueue {
         let mut taken = Vec::with_capacity(self.len());
         let mut skip = self.start;
         for part in self.segments().map(Segment::bytes).chain([&self.bytes[..]]) {
-            taken.extend_from_slice(&part[std::mem::take(&mut skip)..]);
+            taken.extend_from_slice(part.get(std::mem::take(&mut skip)..).unwrap_or_default());
         }
         self.written += taken.len() as u64;
         self.clear();

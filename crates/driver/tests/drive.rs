@@ -325,6 +325,39 @@ fn a_ping_waits_for_the_rest_of_a_frame() {
 }
 
 #[test]
+fn a_peer_that_takes_nothing_of_a_frame_is_left_as_one_without_a_pong() {
+    let now = Instant::now();
+    let mut conn = pinging(now, None);
+    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 3).unwrap();
+    assert!(!conn.link_mut().append_large(&mut large, b"x"));
+    let at = |conn: &mut Drive<Vec<u8>>, seconds: u32, reading| {
+        let retry = conn.handle_deadline(now + seconds * S, reading);
+        assert_eq!(retry.is_none(), conn.link().failure().is_some());
+        retry.is_some()
+    };
+    assert!((10..=14).all(|seconds| at(&mut conn, seconds, Reading::Going)));
+    // It takes some, so it is alive; and it need not take any while we do not read.
+    assert!(!conn.take_output().is_empty());
+    assert!(at(&mut conn, 15, Reading::Going));
+    assert!(at(&mut conn, 19, Reading::Paused));
+    assert!((20..=23).all(|seconds| at(&mut conn, seconds, Reading::Going)));
+    assert!(!at(&mut conn, 24, Reading::Going));
+    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
+}
+
+#[test]
+fn a_loop_that_was_busy_is_not_held_against_the_peer_of_a_large_frame() {
+    let now = Instant::now();
+    let mut conn = pinging(now, None);
+    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 3).unwrap();
+    assert!(!conn.link_mut().append_large(&mut large, b"x"));
+    let mut at = |seconds: u32| conn.handle_deadline(now + seconds * S, Reading::Going).is_some();
+    // Between two looks is one turn of the loop, however late: what the peer has made room for was not written before.
+    assert!([10, 100, 200, 300].into_iter().all(&mut at));
+    assert!(!at(400));
+}
+
+#[test]
 fn a_pong_that_may_lie_unread_is_waited_for() {
     let now = Instant::now();
     let is_kept = |conn: &Drive<Vec<u8>>| conn.link().failure().is_none();

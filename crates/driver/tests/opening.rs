@@ -389,6 +389,25 @@ fn a_refusal_is_written_before_the_end() {
 }
 
 #[test]
+fn an_edge_may_tell_of_room_and_of_an_answer() {
+    // A request larger than the socket takes at once, and an answer before all of it was written: whoever is told of
+    // edges is told of both at once, and never again.
+    let (ours, theirs) = sockets(Some(4096));
+    let mut headers = HeaderList::new();
+    headers.push("X-Long", "x".repeat(100_000)).unwrap();
+    let request = ClientRequest { headers, ..ClientRequest::new("example.com", "/chat") };
+    let handshake = ClientHandshake::new(&request, [7; 16], HeadLimits::default()).unwrap();
+    let mut client = Client::new(Plan { proxy_tls: None, tunnel: None, tls: None, handshake }).unwrap();
+    let mut carrier = Carrier::default();
+    let blocked = Moved::Waits(Readiness { readable: true, writable: true });
+    assert_eq!(carrier.proceed(&mut client, &ours).unwrap(), blocked);
+    theirs.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Mode::NonBlocking).unwrap();
+    let _ = theirs.receive(&mut Vec::with_capacity(1_000_000), usize::MAX, Mode::NonBlocking).unwrap();
+    let error = carrier.proceed(&mut client, &ours).unwrap_err();
+    assert!(matches!(error, Error::Handshake(HandshakeError::Rejected(_))), "{error}");
+}
+
+#[test]
 fn a_refusal_ends_our_direction_whether_or_not_it_is_read() {
     for is_read in [false, true] {
         let sockets = sockets(None);

@@ -33,6 +33,11 @@ pub trait Host {
         f()
     }
 
+    /// Whether the program ends: of its threads there may be no other any more.
+    fn is_ending(&self) -> bool {
+        false
+    }
+
     /// Called after a signal, outside the connection's lock: may run anything, even calls on the same
     /// connection.
     fn check_interrupt(&self) -> Result<(), Self::Interrupt>;
@@ -59,6 +64,7 @@ impl Source for [u8] {
     }
 
     fn piece(&self, range: Range<usize>) -> &[u8] {
+        #[allow(clippy::indexing_slicing, reason = "our own ranges, of a source whose length was asked")]
         &self[range]
     }
 }

@@ -27,7 +27,7 @@ use crate::drive::{Drive, Inbox, Marks};
 use crate::entropy;
 use crate::peer::{Closing, Failure, Peer, Stats};
 use crate::socket::Socket;
-use crate::thread::this_thread;
+use crate::thread::{LAST_PATIENCE, this_thread};
 
 pub use crate::drive::Item;
 pub use host::{Host, Source};
@@ -93,6 +93,14 @@ struct State<B, M> {
 }
 
 impl<B: PayloadBuffer, M> State<B, M> {
+    /// A panic has left it, perhaps half changed: whoever waits, or sleeps in the socket, looks up and finds the lock
+    /// poisoned. Nothing else is touched.
+    #[cold]
+    fn rouse(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+        self.drive.rouse();
+    }
+
     fn new(drive: Drive<B, Arc<Socket>>, settings: &Settings) -> Self {
         Self {
             drive,
@@ -125,12 +133,14 @@ pub struct Blocking<B, M> {
 }
 
 /// The lock, held; it remembers by whom.
-struct Guard<'a, B, M> {
+struct Guard<'a, B: PayloadBuffer, M> {
     state: MutexGuard<'a, State<B, M>>,
-    holder: &'a AtomicUsize,
+    of: &'a Blocking<B, M>,
+    /// This thread panicked before it had the lock: it is in a finalizer, perhaps, of what a panic unwinds.
+    unwinding: bool,
 }
 
-impl<B, M> Deref for Guard<'_, B, M> {
+impl<B: PayloadBuffer, M> Deref for Guard<'_, B, M> {
     type Target = State<B, M>;
 
     #[inline]
@@ -139,17 +149,34 @@ impl<B, M> Deref for Guard<'_, B, M> {
     }
 }
 
-impl<B, M> DerefMut for Guard<'_, B, M> {
+impl<B: PayloadBuffer, M> DerefMut for Guard<'_, B, M> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.state
     }
 }
 
-impl<B, M> Drop for Guard<'_, B, M> {
+impl<B: PayloadBuffer, M> Drop for Guard<'_, B, M> {
     #[inline]
     fn drop(&mut self) {
-        self.holder.store(0, Ordering::Relaxed); // before the lock is given up, which is dropped after this
+        if std::thread::panicking() && !self.unwinding {
+            self.state.rouse();
+            self.of.changed.notify_all();
+        }
+        self.of.holder.store(0, Ordering::Relaxed); // before the lock is given up, which is dropped after this
+    }
+}
+
+/// A thread that does its part without the lock: whoever waits for it does not wait for ever if it panics.
+struct Away<'a, B: PayloadBuffer + Send, M: Send>(&'a Blocking<B, M>);
+
+impl<B: PayloadBuffer + Send, M: Send> Drop for Away<'_, B, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut state = self.0.current().lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.forget(&mut state, Failure::Defect);
+        }
     }
 }
 
@@ -178,6 +205,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// the connection is the parent's: the copy is over.
     #[inline]
     fn lock<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Guard<'_, B, M> {
+        let mut patience = None;
         loop {
             match self.current().try_lock() {
                 Ok(state) => {
@@ -190,19 +218,29 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Err(std::sync::TryLockError::Poisoned(poisoned)) => {
                     let mut state = self.hold(poisoned.into_inner());
                     self.current().clear_poison();
-                    self.forget(&mut state, Failure::Aborted);
+                    self.forget(&mut state, Failure::Defect);
                     return state;
                 }
+                // Of a thread that there is not, perhaps in the middle of a change: what it has is never looked at.
                 Err(std::sync::TryLockError::WouldBlock) if self.forks != entropy::forks() => {
-                    // Of a thread that there is not, perhaps in the middle of a change: what it has is never
-                    // looked at.
-                    self.disowned.get_or_init(|| Mutex::new(State::new(Drive::disowned(self.side), &self.settings)));
+                    self.disown(Failure::Forked);
+                }
+                Err(std::sync::TryLockError::WouldBlock) if host.is_ending() => {
+                    if *patience.get_or_insert_with(|| Instant::now() + LAST_PATIENCE) <= Instant::now() {
+                        self.disown(Failure::Ending);
+                    }
+                    host.wait(|| std::thread::sleep(LAST_PATIENCE / 50));
                 }
                 Err(std::sync::TryLockError::WouldBlock) => {
                     host.wait(|| drop(self.current().lock().unwrap_or_else(PoisonError::into_inner)));
                 }
             }
         }
+    }
+
+    #[cold]
+    fn disown(&self, failure: Failure) {
+        self.disowned.get_or_init(|| Mutex::new(State::new(Drive::disowned(self.side, failure), &self.settings)));
     }
 
     /// The state, or what stands for it.
@@ -214,7 +252,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[inline]
     fn hold<'a>(&'a self, state: MutexGuard<'a, State<B, M>>) -> Guard<'a, B, M> {
         self.holder.store(this_thread(), Ordering::Relaxed);
-        Guard { state, holder: &self.holder }
+        Guard { state, of: self, unwinding: std::thread::panicking() }
     }
 
     /// Whether this thread has the lock, so that it would wait for itself: it is inside a layer, or a
@@ -265,12 +303,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if changed {
                 break Ok(());
             }
+            if host.is_ending() {
+                // Whoever would change it has ended with the program.
+                let mut state = self.lock(host);
+                self.forget(&mut state, Failure::Ending);
+                break Ok(());
+            }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 break Err(Error::TimedOut);
             }
         };
         let mut state = self.lock(host);
-        state.waiting -= 1;
+        // What stands for a connection that cannot be looked at has counted nobody.
+        state.waiting = state.waiting.saturating_sub(1);
         result.map(|()| state)
     }
 

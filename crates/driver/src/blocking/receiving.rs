@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wirespeed_protocol::faults;
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
-use super::{Blocking, Error, Guard, Host, Item, PingTicket, State, earliest, is_transient};
+use super::{Away, Blocking, Error, Guard, Host, Item, PingTicket, State, earliest, is_transient};
 use crate::drive::{Reading, Receiver, Wanted};
 use crate::keepalive::Due;
 use crate::peer::{Failure, ReadOperation};
@@ -289,7 +290,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state.reading = true;
         state.only_sends = false;
         drop(state);
-        let result = host.wait(|| read(&socket, &mut operation));
+        let result = host.wait(|| {
+            let _away = Away(self);
+            faults::reach("driver.wait");
+            read(&socket, &mut operation)
+        });
         let mut state = self.lock(host);
         state.reading = false;
         let told = match &result {

@@ -4,9 +4,10 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use wirespeed_protocol::faults;
 use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
-use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
+use super::{Away, Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
 use crate::buffers;
 use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
@@ -148,22 +149,29 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.drain_all(state, host)
     }
 
-    /// Sends a fragment: the first of a message if `kind` is given.
-    pub fn send_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
+    /// Sends the first fragment of a message; [`Self::send_fragment`] sends the others.
+    pub fn send_first_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
         host: &H,
-        kind: Option<MessageKind>,
+        kind: MessageKind,
         source: &S,
-        fin: bool,
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
         let payload = source.piece(0..source.len());
-        match kind {
-            Some(kind) => state.drive.link_mut().send_first_fragment(kind, payload, compress),
-            None => state.drive.link_mut().send_fragment(payload, fin),
-        }
-        .map_err(refused)?;
+        state.drive.link_mut().send_first_fragment(kind, payload, compress).map_err(refused)?;
+        self.drain_all(state, host)
+    }
+
+    /// Sends another fragment of the message that has been begun: its last one with `fin`.
+    pub fn send_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
+        &self,
+        host: &H,
+        source: &S,
+        fin: bool,
+    ) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.take_turn(host)?;
+        state.drive.link_mut().send_fragment(source.piece(0..source.len()), fin).map_err(refused)?;
         self.drain_all(state, host)
     }
 
@@ -411,7 +419,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let wake = earliest(wake, deadline);
             drop(state);
-            let ready = host.wait(|| socket.wait(Readiness { readable, writable: true }, wake));
+            let ready = host.wait(|| {
+                let _away = Away(self);
+                faults::reach("driver.wait_for_room");
+                socket.wait(Readiness { readable, writable: true }, wake)
+            });
             state = match ready {
                 Ok(ready) => {
                     let state = self.lock(host);

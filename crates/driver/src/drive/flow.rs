@@ -231,12 +231,12 @@ impl<E: Environment> Flow<E> {
         }
     }
 
-    /// That of a connection of the parent process, which is over.
+    /// That of a connection that a thread has which there is not: it is over.
     #[must_use]
-    pub fn disowned() -> Self {
+    pub fn disowned(failure: Failure) -> Self {
         let none = Marks::at(0);
         let limits = Limits { messages: none, bytes: none, write: none, coalesce: true, yield_after: 1 };
-        Self { end: End::Complete, ..Self::new(Drive::disowned(Side::Client), limits, false) }
+        Self { end: End::Complete, ..Self::new(Drive::disowned(Side::Client, failure), limits, false) }
     }
 
     /// Whether everybody who waits was told that it is over.

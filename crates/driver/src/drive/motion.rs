@@ -8,13 +8,17 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
 use super::Sender;
-use crate::keepalive::Due;
+use crate::keepalive::{Due, Span};
+
 use crate::peer::{Failure, LargeSend, Link, Peer, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
 
 /// When to look again at a ping that could not be sent in the middle of a frame.
 const PING_RETRY: Duration = Duration::from_millis(50);
+
+/// How often a peer must have been found to take nothing of a frame, at least, before it is given up.
+const LOOKS: u32 = 4;
 
 /// Where the bytes come from and go to.
 enum Stream<S> {
@@ -70,7 +74,7 @@ pub struct Drive<B, S = Socket> {
     /// The connection itself.
     pub peer: Peer<B>,
     stream: Stream<S>,
-    close_timeout: Option<Duration>,
+    close_timeout: Span,
     /// Until when the end of TCP may be waited for; `None`: the closing has not begun.
     finish_by: Option<Option<Instant>>,
     /// TLS was told that nothing more will be sent.
@@ -84,6 +88,18 @@ pub struct Drive<B, S = Socket> {
     /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault
     /// of the peer.
     was_paused: bool,
+    /// A ping is due, and waits for the rest of a frame.
+    unsent_ping: Option<Box<UnsentPing>>,
+}
+
+/// What is known of a peer while no ping can pass.
+struct UnsentPing {
+    /// What was written when it last took some of the frame.
+    written: u64,
+    /// How long it has taken nothing since, as far as somebody has looked.
+    silent: Duration,
+    /// The last look.
+    looked: Instant,
 }
 
 impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
@@ -94,21 +110,22 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         Self {
             peer,
             stream: socket.map_or(Stream::Elsewhere, Stream::Socket),
-            close_timeout,
+            close_timeout: close_timeout.into(),
             finish_by: None,
             said_goodbye: false,
             kept: false,
             shut: false,
             shut_due: false,
             was_paused: false,
+            unsent_ping: None,
         }
     }
 
-    /// What stands, in a child process, for a connection of the parent's that cannot be looked at.
+    /// What stands for a connection that cannot be looked at, because a thread that there is not has it.
     #[must_use]
-    pub fn disowned(side: Side) -> Self {
-        let mut conn = Self::new(Peer::disowned(side), None, None);
-        conn.end(Failure::Forked);
+    pub fn disowned(side: Side, failure: Failure) -> Self {
+        let mut conn = Self::new(Peer::disowned(side, failure.clone()), None, None);
+        conn.end(failure);
         conn
     }
 
@@ -299,7 +316,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     }
 
     fn begin_finish(&mut self, now: Instant) -> Option<Instant> {
-        let by = self.close_timeout.and_then(|timeout| now.checked_add(timeout));
+        let by = self.close_timeout.get().and_then(|timeout| now.checked_add(timeout));
         *self.finish_by.get_or_insert(by)
     }
 
@@ -337,6 +354,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     }
 
     fn advance_closing(&mut self, now: Instant) -> Progress {
+        wirespeed_protocol::faults::reach("driver.closing");
         if self.is_over() {
             return Progress::Over;
         }
@@ -404,6 +422,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         }
     }
 
+    /// Wakes whoever sleeps in the socket, by ending TCP. Nothing else is changed.
+    pub fn rouse(&self) {
+        // After a fork the socket is shared with the parent, whose connection goes on.
+        if let (Some(socket), false) = (self.stream.socket(), self.peer.link.is_forked()) {
+            socket.shutdown();
+        }
+    }
+
     /// Ends TCP here and now.
     pub fn end(&mut self, failure: Failure) -> Progress {
         if let Stream::Socket(socket) = &self.stream {
@@ -462,6 +488,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// Sees to what is due at `now`. The caller flushes, advances, and asks for the next deadline; this is
     /// the earliest moment at which to do so if it is later than that.
     pub fn handle_deadline(&mut self, now: Instant, reading: Reading) -> Option<Instant> {
+        wirespeed_protocol::faults::reach("driver.deadline");
         let paused = reading == Reading::Paused;
         self.was_paused |= paused;
         if self.is_over() || self.is_closing() {
@@ -475,8 +502,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                     self.peer.link.send_keepalive(now);
                     self.was_paused = paused;
                     if self.peer.link.is_mid_frame() {
+                        if self.is_stuck(now, paused) {
+                            self.give_up();
+                            return None;
+                        }
                         return Some(now + PING_RETRY); // when the frame is out
                     }
+                    self.unsent_ping = None;
                 }
                 Due::TimedOut if self.was_paused => {
                     // Its pong may lie unread behind what the application has not received.
@@ -487,13 +519,36 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                     if (reading == Reading::Resumed || self.has_unread())
                         && self.peer.link.keepalive.handle_resumed(now) => {}
                 Due::TimedOut => {
-                    let code = CloseCode::INTERNAL_ERROR;
-                    self.peer.fail_with_code(Failure::KeepaliveTimeout, code, "keepalive ping timeout");
+                    self.give_up();
                     break;
                 }
             }
         }
         None
+    }
+
+    fn give_up(&mut self) {
+        self.peer.fail_with_code(Failure::KeepaliveTimeout, CloseCode::INTERNAL_ERROR, "keepalive ping timeout");
+    }
+
+    /// No ping passes a frame that is half out: a peer that takes nothing of it for as long as a pong may take
+    /// is as silent as one that does not answer. Unless it waits for us to read.
+    fn is_stuck(&mut self, now: Instant, paused: bool) -> bool {
+        let Some(timeout) = self.peer.link.keepalive.timeout() else { return false };
+        let written = self.peer.link.written();
+        let moves = paused || self.has_unread();
+        match &mut self.unsent_ping {
+            Some(ping) if ping.written == written && !moves => {
+                // A loop that was busy has written nothing meanwhile: only what passes between its turns counts.
+                let passed = now.saturating_duration_since(ping.looked).min(timeout / LOOKS);
+                (ping.silent, ping.looked) = (ping.silent + passed, now);
+                ping.silent >= timeout
+            }
+            ping => {
+                *ping = Some(Box::new(UnsentPing { written, silent: Duration::ZERO, looked: now }));
+                false
+            }
+        }
     }
 
     /// Reading was paused or resumed.

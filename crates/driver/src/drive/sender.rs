@@ -36,7 +36,7 @@ impl<B: PayloadBuffer> Sender<'_, B> {
         if let Some(socket) = self.socket
             && self.link.is_bare()
         {
-            rest = &payload[self.link.write_large(&mut large, payload, socket)..];
+            rest = payload.get(self.link.write_large(&mut large, payload, socket)..).unwrap_or_default();
             flushed = Flushed::Blocked;
         }
         for piece in rest.chunks(buffers::WRITE_SIZE) {

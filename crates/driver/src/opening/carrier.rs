@@ -27,6 +27,8 @@ pub struct Carrier {
     unsent: Option<io::Error>,
     /// Our direction of TCP was ended.
     shut: bool,
+    /// It was called before.
+    begun: bool,
     received: usize,
     total: u64,
     /// Bytes that may still come once the opening has failed.
@@ -44,7 +46,7 @@ impl Carrier {
     /// then no more.
     #[must_use]
     pub fn lingering(bytes: u64) -> Self {
-        Self { unsent: None, shut: false, received: 0, total: 0, patience: bytes }
+        Self { unsent: None, shut: false, begun: false, received: 0, total: 0, patience: bytes }
     }
 
     /// Bytes that the last read brought, for whoever is told of edges: the rest of what is there has yet to
@@ -67,6 +69,8 @@ impl Carrier {
     /// The opening has failed. What the output holds may say why: it was written as far as the
     /// socket took it.
     pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
+        // Whoever is told of edges may have been told just now that there is something.
+        let mut looked = !std::mem::replace(&mut self.begun, true);
         loop {
             let speaks = !opening.output().is_empty();
             let blocked = self.write(opening, socket)?;
@@ -76,7 +80,12 @@ impl Carrier {
             }
             // The answer to what was said just now is not there yet: no look for it. What came before has been
             // read, unless the last read was full.
-            if speaks && self.unsent.is_none() && stage != Stage::Failed && self.received < buffers::SMALL_READ_SIZE {
+            if speaks
+                && looked
+                && self.unsent.is_none()
+                && stage != Stage::Failed
+                && self.received < buffers::SMALL_READ_SIZE
+            {
                 return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));
             }
             if stage == Stage::Failed && !blocked {
@@ -90,6 +99,7 @@ impl Carrier {
             }
             let mut buffer = buffers::take_read();
             let result = socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking);
+            looked = true;
             match self.take(opening, socket, &buffer, result)? {
                 Some(Moved::Waits(_)) => {
                     return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));

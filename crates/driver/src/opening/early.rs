@@ -125,7 +125,7 @@ impl Early {
             self.eof = true;
         }
         // A vector of its size: this may stay for the life of the connection.
-        self.cipher_tail = cipher[consumed..].to_vec();
+        self.cipher_tail = cipher.get(consumed..).unwrap_or_default().to_vec();
         Ok(())
     }
 }

@@ -105,6 +105,7 @@ impl Server {
     }
 
     fn try_advance(&mut self) -> Result<(), Error> {
+        wirespeed_protocol::faults::reach("driver.opening_server");
         if let Step::Tls = self.step {
             if self.early.is_handshaking()? {
                 return Ok(());

@@ -4,7 +4,6 @@
 mod control;
 mod sharing;
 
-use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -13,83 +12,21 @@ use std::time::Duration;
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::mask::{self, Key};
 use wirespeed_protocol::{
-    CloseFrame, Connection, ControlPayload, Delivery, Fault, MessageKind, PayloadBuffer, SendError, Side, State,
+    CloseFrame, Connection, ControlPayload, Delivery, MessageKind, PayloadBuffer, SendError, Side, State,
 };
 
+use super::failure::{Closing, Failure};
 use crate::buffers;
 use crate::contexts::{self, Context};
 use crate::entropy::{self, draw_key};
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
-use crate::tls::{self, Layer};
+use crate::tls::Layer;
 use crate::write_queue::{Flushed, WriteQueue};
 
 /// What leaves as it is is written from where it lies if it is at least this much: below, the copy costs less
 /// than to keep track of it.
 const BARE_MIN: usize = 64 * 1024;
-
-/// Why a connection ended otherwise than by two close frames.
-#[derive(Clone, Debug)]
-pub enum Failure {
-    /// The peer broke the protocol.
-    Fault(Fault),
-    /// The stream ended.
-    Eof,
-    /// The socket failed.
-    Io(Arc<io::Error>),
-    /// TLS failed.
-    Tls(Arc<tls::Error>),
-    /// No pong in time.
-    KeepaliveTimeout,
-    /// The opening handshake was refused: an HTTP response says why.
-    Refused,
-    /// The application ended it, without a closing handshake or before its end.
-    Aborted,
-    /// The peer did not do its part of the closing, or did not end TCP, in time.
-    CloseTimeout,
-    /// This is a copy in a child process: the connection is the parent's.
-    Forked,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Eof => f.write_str("the stream ended without a closing handshake"),
-            Self::Io(error) => error.fmt(f),
-            Self::Tls(error) => error.fmt(f),
-            Self::KeepaliveTimeout => f.write_str("keepalive ping timeout"),
-            Self::Refused => f.write_str("the opening handshake was refused"),
-            Self::Aborted => f.write_str("the application ended it without a closing handshake"),
-            Self::CloseTimeout => f.write_str("timed out while closing connection"),
-            Self::Forked => f.write_str(
-                "this is a copy in a child process: the connection belongs to the process that has opened it",
-            ),
-        }
-    }
-}
-
-/// How a connection ended, or is ending.
-#[derive(Debug, Default)]
-pub struct Closing {
-    /// The peer's close frame.
-    pub received: Option<CloseFrame>,
-    /// Ours.
-    pub sent: Option<CloseFrame>,
-    /// Which came first.
-    pub received_then_sent: Option<bool>,
-}
-
-impl Closing {
-    /// Whether both ends have closed in the ordinary way: with 1000, 1001 or no code (RFC 6455 7.4.1).
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        let clean = |frame: &Option<CloseFrame>| {
-            frame.as_ref().is_some_and(|frame| frame.code.is_none_or(|code| matches!(code.0, 1000 | 1001)))
-        };
-        clean(&self.received) && clean(&self.sent)
-    }
-}
 
 /// Counters of one connection. Bytes are those of payloads, before compression.
 #[derive(Clone, Copy, Debug, Default)]
@@ -440,6 +377,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// Hands queued bytes to the kernel.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
+        wirespeed_protocol::faults::reach("driver.write");
         if self.is_forked() {
             self.clear_output();
             return Ok(Flushed::All);

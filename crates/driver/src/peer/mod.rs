@@ -10,6 +10,7 @@
 //! - `plain`: frames that are to be encrypted when they leave; `output`: bytes that the socket has not taken.
 //!   None while there are none.
 
+mod failure;
 mod link;
 
 use std::io;
@@ -28,7 +29,8 @@ use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::Layer;
 
-pub use link::{Closing, Failure, LargeSend, Link, Stats};
+pub use failure::{Closing, Failure};
+pub use link::{LargeSend, Link, Stats};
 
 /// A payload of which at least this much is missing is received straight into its buffer. Below, the second
 /// buffer of the system call costs more than the copy (measured: even at 8 KiB).
@@ -170,13 +172,12 @@ impl<B: PayloadBuffer> Peer<B> {
         }
     }
 
-    /// What stands, in a child process, for a connection of the parent's that cannot be looked at: it is
-    /// over.
+    /// What stands for a connection that cannot be looked at, because a thread that there is not has it: it is over.
     #[must_use]
-    pub fn disowned(side: Side) -> Self {
+    pub fn disowned(side: Side, failure: Failure) -> Self {
         let keepalive = Keepalive::new(None, None, Instant::now());
         let mut peer = Self::new(Connection::new(Config::new(side)), None, &[], Vec::new(), keepalive);
-        peer.fail(Failure::Forked);
+        peer.fail(failure);
         peer
     }
 
@@ -195,7 +196,7 @@ impl<B: PayloadBuffer> Peer<B> {
             return (None, &mut self.link);
         }
         let link = &mut self.link;
-        let mut slice = &mut self.input[self.input_start..];
+        let mut slice = self.input.get_mut(self.input_start..).unwrap_or_default();
         let before = slice.len();
         link.adopt_decompressor();
         let result = link.connection.receive(&mut slice);
@@ -319,6 +320,7 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
+        wirespeed_protocol::faults::reach("driver.read");
         self.fresh = true;
         let ReadOperation { buffer, destination, direct, .. } = read;
         self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffers::READ_SIZE;
@@ -352,7 +354,7 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Copies what was read and not parsed to a vector of its size: it may stay for a while.
     pub fn shrink_input(&mut self) {
         if self.unparsed() > 0 && self.input.capacity() >= buffers::READ_SIZE {
-            self.input = ReadBuffer::exact(&self.input[self.input_start..]);
+            self.input = ReadBuffer::exact(self.input.get(self.input_start..).unwrap_or_default());
             self.input_start = 0;
         }
     }
@@ -373,7 +375,7 @@ impl<B: PayloadBuffer> Peer<B> {
         }
         self.fresh = true;
         if self.unparsed() > 0 {
-            input.extend_from_slice(&self.input[self.input_start..]);
+            input.extend_from_slice(self.input.get(self.input_start..).unwrap_or_default());
         }
         self.input = input;
         self.input_start = start;
@@ -419,8 +421,8 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Keeps what the layer did not consume of `buffer`, in a vector of its size.
     fn keep_tail(&mut self, buffer: &[u8], consumed: usize) {
         let Some(secure) = &mut self.link.secure else { return };
-        if consumed < buffer.len() {
-            secure.cipher_tail = buffer[consumed..].to_vec();
+        if let Some(tail @ [_, ..]) = buffer.get(consumed..) {
+            secure.cipher_tail = tail.to_vec();
         } else if secure.cipher_tail.capacity() > 0 {
             secure.cipher_tail = Vec::new();
         }

@@ -69,7 +69,7 @@ impl RustlsLayer {
 
     /// Encrypts `plain`, or the notice of the end; false: something else comes first.
     fn encrypt(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>, plain: Option<&[u8]>) -> Result<bool, Error> {
-        let pending = &mut pending[self.skip..];
+        let pending = pending.get_mut(self.skip..).unwrap_or_default();
         let (discard, done) = match &mut self.connection {
             Connection::Client(connection) => encrypt(connection.process_tls_records(pending), outgoing, plain),
             Connection::Server(connection) => encrypt(connection.process_tls_records(pending), outgoing, plain),
@@ -158,7 +158,7 @@ fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8])
     let mut room = guess;
     loop {
         outgoing.resize(start + room, 0);
-        match write(&mut outgoing[start..]) {
+        match write(outgoing.get_mut(start..).unwrap_or_default()) {
             Ok(written) => {
                 outgoing.truncate(start + written.unwrap_or(0));
                 return;
@@ -209,10 +209,11 @@ fn encrypt_in<Data>(
 
 impl Layer for RustlsLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
+        wirespeed_protocol::faults::reach("driver.tls_receive");
         let mut consumed = std::mem::take(&mut self.skip);
         plain.append(&mut self.early);
         loop {
-            let (discard, step) = self.step(&mut incoming[consumed..], plain, outgoing);
+            let (discard, step) = self.step(incoming.get_mut(consumed..).unwrap_or_default(), plain, outgoing);
             consumed += discard;
             match step {
                 Ok(Step::Again) => {}
@@ -221,7 +222,8 @@ impl Layer for RustlsLayer {
                     // The alert that tells the peer why lies in wait; nothing else may be processed after an
                     // error.
                     while self.common().wants_write() {
-                        let (discard, step) = self.step(&mut incoming[consumed..], plain, outgoing);
+                        let (discard, step) =
+                            self.step(incoming.get_mut(consumed..).unwrap_or_default(), plain, outgoing);
                         consumed += discard;
                         if step.is_err() {
                             break;
@@ -234,6 +236,7 @@ impl Layer for RustlsLayer {
     }
 
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+        wirespeed_protocol::faults::reach("driver.tls_send");
         // Whatever rustls has to say first, such as the answer to a key update, precedes.
         loop {
             if self.encrypt(pending, outgoing, Some(plain))? {
@@ -241,7 +244,7 @@ impl Layer for RustlsLayer {
             }
             let before = outgoing.len();
             let mut early = std::mem::take(&mut self.early);
-            let (discard, step) = self.step(&mut pending[self.skip..], &mut early, outgoing);
+            let (discard, step) = self.step(pending.get_mut(self.skip..).unwrap_or_default(), &mut early, outgoing);
             self.skip += discard;
             self.early = early;
             if matches!(step?, Step::Done) && outgoing.len() == before && (self.handshaking || self.peer_closed) {

@@ -26,7 +26,7 @@ impl Layer for Stacked {
         let mut told = Vec::new();
         let result = self.inner.receive(&mut self.between, plain, &mut told);
         if !told.is_empty() {
-            self.outer.send(&mut incoming[consumed..], &told, outgoing)?;
+            self.outer.send(incoming.get_mut(consumed..).unwrap_or_default(), &told, outgoing)?;
         }
         self.between.drain(..result?);
         if self.between.is_empty() {
