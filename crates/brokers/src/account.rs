@@ -11,6 +11,7 @@ use wirespeed_engine::broker::{self, Message};
 use wirespeed_engine::topics::{Index, Pattern, Topic};
 
 use crate::envelope::{self, NodeId, Origin};
+use crate::parcel;
 
 /// Publishers, and topics of publishers, of which the last number is remembered. If there are more, all are
 /// forgotten, and what is missing at that moment is not counted.
@@ -65,6 +66,8 @@ pub(crate) struct Account {
     remembered: usize,
     /// Messages that did not come.
     lost: u64,
+    /// That of the last message: the next one's, mostly.
+    topic: Option<Topic>,
 }
 
 impl Account {
@@ -82,6 +85,7 @@ impl Account {
             on_topics: HashMap::default(),
             remembered: 0,
             lost: 0,
+            topic: None,
         }
     }
 
@@ -130,14 +134,14 @@ impl Account {
         std::mem::take(&mut self.lost)
     }
 
-    /// Whether it is a message of this node: for who need not look further.
+    /// Whether it is, or they are, of this node: for who need not look further.
     pub(crate) fn is_from(bytes: &[u8], node: &NodeId) -> bool {
-        envelope::open(bytes).and_then(|opened| opened.origin).is_some_and(|origin| origin.node == *node)
+        envelope::open(parcel::first(bytes)).and_then(|opened| opened.origin).is_some_and(|origin| origin.node == *node)
     }
 
-    /// Whose message it is and its number among all of theirs: for who puts in order what came in no order.
+    /// Whose message it is and its number among all of theirs, of several the first one's: for who puts in order what came in no order.
     pub(crate) fn order(bytes: &[u8]) -> Option<(NodeId, u64)> {
-        let origin = envelope::open(bytes)?.origin?;
+        let origin = envelope::open(parcel::first(bytes))?.origin?;
         Some((origin.node, origin.place.overall))
     }
 
@@ -157,7 +161,7 @@ impl Account {
             }
             For::All
         } else {
-            let Ok(topic) = Topic::new(name) else { return Arrival::Invalid };
+            let Some(topic) = self.topic(name) else { return Arrival::Invalid };
             if broker::is_reserved(&topic) || !self.is_wanted(&topic, via, origin.is_some()) {
                 return Arrival::Ignore;
             }
@@ -169,6 +173,13 @@ impl Account {
             Some(origin) if !self.is_new(name, origin) => Arrival::Ignore,
             _ => Arrival::Deliver(to, message),
         }
+    }
+
+    fn topic(&mut self, name: &str) -> Option<Topic> {
+        if self.topic.as_ref().is_none_or(|last| last.as_str() != name) {
+            self.topic = Some(Topic::new(name).ok()?);
+        }
+        self.topic.clone()
     }
 
     fn is_wanted(&self, topic: &Topic, via: Option<&[Pattern]>, numbered: bool) -> bool {
@@ -291,7 +302,10 @@ mod tests {
         account.end(&pattern("a.*"));
         assert!(!delivered(&mut account, "app.a.b", Some("a.*"), &sealed(OTHER, 3, 1)));
         assert_eq!(account.arrive("app.a b", None, b"x"), Arrival::Invalid);
+        account.ask(&pattern(">"));
+        assert!(delivered(&mut account, "app.a.b", None, b"x"));
         assert_eq!(account.arrive("app._wirespeed.x", None, b"x"), Arrival::Ignore);
+        assert_eq!(account.arrive("app.one._wirespeed.x", None, b"x"), Arrival::Ignore);
     }
 
     #[test]

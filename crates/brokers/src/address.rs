@@ -53,7 +53,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// Why a text says no broker. It shows nothing of the text but the name of an option.
+/// Why a text says no broker. It shows nothing of the text but its scheme and the name of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAddress(String);
 
@@ -92,16 +92,16 @@ impl Address {
     /// # Errors
     /// It says no broker.
     pub fn parse(text: &str) -> Result<Self, InvalidAddress> {
-        let Some((scheme, rest)) = text.split_once("://") else {
+        let Some((written, rest)) = text.split_once("://") else {
             return invalid("a broker is a URL, such as nats://127.0.0.1:4222 or redis://127.0.0.1:6379");
         };
-        let scheme = scheme.to_ascii_lowercase().replace("valkeys", "rediss").replace("valkey", "redis");
+        let scheme = written.to_ascii_lowercase().replace("valkeys", "rediss").replace("valkey", "redis");
         let Some((_, kind, tls, default_port)) = SCHEMES.iter().find(|(name, ..)| *name == scheme).copied() else {
             let names: Vec<_> = SCHEMES.iter().map(|(name, ..)| *name).collect();
             return invalid(format!("the scheme of a broker must be one of {}, not {scheme:?}", names.join(", ")));
         };
         // Lists are often written as several URLs.
-        let rest = &rest.replace(&format!(",{scheme}://"), ",");
+        let rest = &rest.replace(&format!(",{written}://"), ",");
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut address = Self {
             kind,
@@ -143,6 +143,10 @@ impl Address {
                 "tls_ca" => self.ca = Some(path()?),
                 "tls_cert" => certificate = Some(path()?),
                 "tls_key" => key = Some(path()?),
+                // The rest of a password in which there is a question mark, maybe.
+                _ if query.contains('@') => {
+                    return invalid("a \"?\" in the user or password of a broker's URL is written %3F");
+                }
                 _ => return invalid(format!("a broker's URL has no option {name:?}: tls_ca, tls_cert and tls_key")),
             }
         }
@@ -250,7 +254,8 @@ mod tests {
             ("nats://a", "nats://a:4222"),
             ("nats://user:p%40ss@a:1,b", "nats://a:1,b:4222"),
             ("nats://a:1,nats://b:2", "nats://a:1,b:2"),
-            ("TLS://[::1]:5", "nats+tls://[::1]:5"),
+            ("valkey+cluster://a,valkey+cluster://b:1", "redis+cluster://a:6379,b:1"),
+            ("TLS://[::1]:5,TLS://b", "nats+tls://[::1]:5,b:4222"),
             ("redis://:secret@h/3", "redis://h:6379/3"),
             ("valkeys://h", "rediss://h:6379"),
             ("redis+sentinel://a,b:7/mymaster", "redis+sentinel://a:26379,b:7/mymaster"),
@@ -276,6 +281,7 @@ mod tests {
             ("redis://a,b", "one server"),
             ("redis://a/b", "number of a database"),
             ("redis+sentinel://a", "name of the master"),
+            ("nats://user:pass?secret@a", "is written %3F"),
             ("redis+cluster://a/1", "no databases"),
             ("memory://", "needs a name"),
             ("nats://a?x=secret", "no option \"x\""),

@@ -18,6 +18,9 @@ const KEYED: u8 = 2;
 /// Bytes before the key.
 pub(crate) const HEADER: usize = 4 + 1 + 16 + 8 + 4 + 8;
 
+/// What [`open`] takes for none.
+pub(crate) const NONE: &[u8] = &MAGIC;
+
 /// The longest key that is sent: longer ones are left away, and so is what they are for.
 const KEY_MAX: usize = u16::MAX as usize;
 

@@ -12,14 +12,31 @@
 //! what they have read without a limit, but on the same thread: how far they get ahead is what tokio lets a task read
 //! in one turn, some MiB at most.
 
+// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod account;
 mod address;
 mod backoff;
 mod envelope;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod interests;
 mod memory;
 mod nats;
 mod node;
+mod parcel;
 mod publisher;
 mod queue;
 mod redis;

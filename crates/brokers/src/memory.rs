@@ -164,13 +164,13 @@ async fn send(member: &Membership, name: &str, item: &Item) {
 /// Whether it is there, or not wanted; else there is no room.
 fn put(inbox: &Inbox, name: &str, item: &Item) -> bool {
     let mut inner = locked(&inbox.inner);
-    let wanted = name.starts_with(inner.prefix.as_str())
-        && match &item.to {
-            To::All => true,
-            // A prefix that one of them has and the other not makes another topic of it.
-            To::Topic(_) => wirespeed_engine::topics::Topic::new(&name[inner.prefix.len()..])
-                .is_ok_and(|topic| inner.wanted.matching(&topic).next().is_some()),
-        };
+    let wanted = name.strip_prefix(inner.prefix.as_str()).is_some_and(|name| match &item.to {
+        To::All => true,
+        // A prefix that one of them has and the other not makes another topic of it.
+        To::Topic(_) => {
+            wirespeed_engine::topics::Topic::new(name).is_ok_and(|topic| inner.wanted.matching(&topic).next().is_some())
+        }
+    });
     if inner.closed || !wanted {
         return true;
     }

@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -25,6 +26,7 @@ use crate::address::Address;
 use crate::backoff;
 use crate::envelope::NodeId;
 use crate::node::Shared;
+use crate::parcel;
 
 /// Messages that the library may have been given and not yet written.
 const UNDER_WAY: usize = 64;
@@ -165,7 +167,11 @@ async fn connect(shared: &Arc<Shared>) -> Option<Client> {
         let told = Arc::clone(shared);
         let options = options(address).event_callback(move |event| {
             let told = Arc::clone(&told);
-            async move { hear(&told, &event) }
+            async move {
+                if catch_unwind(AssertUnwindSafe(|| hear(&told, &event))).is_err() {
+                    told.defect.notify_one();
+                }
+            }
         });
         match options.connect(servers(address)).await {
             Ok(client) => return Some(client),
@@ -279,6 +285,14 @@ impl Nats<'_> {
         }
     }
 
+    /// Bytes of several messages together: what the server takes of one, if it has said so.
+    fn most(&self) -> usize {
+        match self.client.server_info().max_payload {
+            0 => parcel::MOST,
+            most => most.min(parcel::MOST),
+        }
+    }
+
     /// Sends until it is dropped. `sent`: of how much the server has not said that it has it.
     async fn send(&self, sent: &Cell<u64>) {
         let shared = self.shared;
@@ -286,12 +300,12 @@ impl Nats<'_> {
             let items = shared.take(BATCH);
             let idle = items.is_empty();
             sent.set(sent.get() + items.len() as u64);
-            for item in items {
-                if let Err(error) = self.client.publish(shared.name(&item.to), item.bytes).await
+            for parcel in parcel::pack(items, self.most()) {
+                if let Err(error) = self.client.publish(shared.name(&parcel.to), parcel.bytes).await
                     && error.kind() != PublishErrorKind::Send
                 {
-                    sent.set(sent.get() - 1);
-                    shared.refuse(1);
+                    sent.set(sent.get() - parcel.count);
+                    shared.refuse(parcel.count);
                 }
             }
             let waited = shared.takes_flush();

@@ -4,33 +4,32 @@
 //! subscribe change what is wanted in the same way. The thread makes the broker agree with both, and gives what comes
 //! to the engine. Nobody waits for the thread but who asks it to flush, or closes it.
 
+mod thread;
+
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
-use wirespeed_engine::broker::{Broker, Connect, Message, Notice, RESERVED, Sink, State, Status, Took};
+use wirespeed_engine::broker::{Broker, Connect, Message, Notice, RESERVED, Sink, State, Status, Took, is_reserved};
+use wirespeed_engine::lock as locked;
 use wirespeed_engine::topics::{Pattern, Topic};
 
 use crate::account::{ALL, Account, Arrival, For};
 use crate::address::{Address, Kind};
 use crate::envelope::NodeId;
 use crate::interests::Interests;
+use crate::parcel;
 use crate::queue::{Policy, Queue, To};
-use crate::{backoff, memory, nats, redis};
 
 /// Notices that are kept for who does not take them.
 const NOTICES: usize = 256;
 
 /// How long the thread waits for room before it looks whether it is to end.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// How long what was taken may take to be sent when all ends.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Which broker, and how it is used: for an engine, as [`wirespeed_engine::Config::broker`].
 #[derive(Clone, Debug)]
@@ -58,7 +57,10 @@ impl Hub {
     /// It is no name of a topic: in words.
     pub fn set_prefix(&mut self, prefix: &str) -> Result<(), String> {
         if !prefix.is_empty() {
-            Topic::new(prefix).map_err(|error| error.to_string())?;
+            let topic = Topic::new(prefix).map_err(|error| error.to_string())?;
+            if is_reserved(&topic) {
+                return Err(format!("{RESERVED:?} is the brokers' own"));
+            }
         }
         self.prefix = prefix.to_owned();
         Ok(())
@@ -108,6 +110,8 @@ pub(crate) struct Shared {
     pub(crate) outgoing: Notify,
     /// What is wanted has changed.
     pub(crate) wanted: Notify,
+    /// A task of a client's library has panicked in code of ours, which only that library hears of.
+    pub(crate) defect: Notify,
     connected: watch::Sender<bool>,
     closing: watch::Sender<bool>,
     published: AtomicU64,
@@ -117,10 +121,6 @@ pub(crate) struct Shared {
     dropped: AtomicU64,
     doubtful: AtomicU64,
     invalid: AtomicU64,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node {
@@ -145,6 +145,7 @@ impl Node {
             notices: Mutex::default(),
             outgoing: Notify::new(),
             wanted: Notify::new(),
+            defect: Notify::new(),
             connected: watch::Sender::new(false),
             closing: watch::Sender::new(false),
             published: AtomicU64::new(0),
@@ -171,7 +172,7 @@ impl Node {
 
 impl Broker for Node {
     fn interest(&self, pattern: &Pattern, wanted: bool) {
-        if pattern.segments().next() == Some(RESERVED) {
+        if pattern.segments().any(|segment| segment == RESERVED) {
             return;
         }
         if locked(&self.shared.interests).want(pattern, wanted) {
@@ -264,6 +265,7 @@ impl Shared {
 
     pub(crate) fn push(&self, to: To, message: Message<'_>) -> Took {
         let mut queue = locked(&self.queue);
+        wirespeed_engine::driver::protocol::faults::reach("brokers.push");
         let first = queue.len() == 0;
         let pushed = queue.push(to, message);
         drop(queue);
@@ -336,6 +338,7 @@ impl Shared {
 
     pub(crate) fn tell(&self, notice: Notice) {
         let mut notices = locked(&self.notices);
+        wirespeed_engine::driver::protocol::faults::reach("brokers.notice");
         let first = notices.waiting.is_empty();
         match (notices.waiting.back_mut(), &notice) {
             (Some(Notice::Lost(count)), Notice::Lost(more))
@@ -362,6 +365,7 @@ impl Shared {
     pub(crate) fn take(&self, most: usize) -> Vec<crate::queue::Item> {
         let (items, eased) = {
             let mut queue = locked(&self.queue);
+            wirespeed_engine::driver::protocol::faults::reach("brokers.take");
             let filling = queue.is_filling();
             (queue.take(most), filling && !queue.is_filling())
         };
@@ -443,32 +447,39 @@ impl Shared {
         self.wanted.notify_one();
     }
 
-    /// Something came. Waits while the engine has no room, and so does all that this thread does.
+    /// Something came, one message or several. Waits while the engine has no room, and so does all that this thread does.
     pub(crate) fn arrive(&self, account: &mut Account, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) {
+        if Account::is_from(bytes, &self.id) {
+            return; // so are all that are with it
+        }
         let Some(sink) = locked(&self.sink).clone() else { return };
+        for message in parcel::unpack(bytes) {
+            self.arrive_one(&*sink, account, name, via, message);
+        }
+    }
+
+    fn arrive_one(&self, sink: &dyn Sink, account: &mut Account, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) {
+        wirespeed_engine::driver::protocol::faults::reach("brokers.arrive");
         let put = match account.arrive(name, via, bytes) {
             Arrival::Ignore => return,
             Arrival::Deliver(For::Topic(topic), message) => sink.publish(&topic, message).ok(),
             Arrival::Deliver(For::All, message) => sink.broadcast(message).ok(),
             Arrival::Invalid => None,
         };
-        let lost = account.take_lost();
-        if lost > 0 {
-            self.count_lost(lost);
-        }
+        self.count_lost(account.take_lost());
         let Some(room) = put else {
             self.invalid.fetch_add(1, Ordering::Relaxed);
             return;
         };
         self.received.fetch_add(1, Ordering::Relaxed);
-        if !room {
-            while !sink.wait_for_room(Instant::now() + SLICE) && !self.is_closing() {}
-        }
+        while !room && !sink.wait_for_room(Instant::now() + SLICE) && !self.is_closing() {}
     }
 
-    pub(crate) fn count_lost(&self, count: u64) {
-        self.lost.fetch_add(count, Ordering::Relaxed);
-        self.tell(Notice::Lost(count));
+    fn count_lost(&self, count: u64) {
+        if count > 0 {
+            self.lost.fetch_add(count, Ordering::Relaxed);
+            self.tell(Notice::Lost(count));
+        }
     }
 
     // ---- for the thread: how it stands ----
@@ -534,64 +545,5 @@ impl Shared {
 
     pub(crate) fn is_closing(&self) -> bool {
         *self.closing.borrow()
-    }
-
-    // ---- the thread ----
-
-    fn run(self: &Arc<Self>, runtime: &tokio::runtime::Runtime) {
-        let mut attempt = 0;
-        while !self.is_closing() {
-            // A defect of ours is a connection that broke.
-            let served = catch_unwind(AssertUnwindSafe(|| {
-                runtime.block_on(async {
-                    let transport = std::pin::pin!(self.serve());
-                    let end = std::pin::pin!(self.end());
-                    futures_util::future::select(transport, end).await;
-                });
-            }));
-            if served.is_err() {
-                self.set_disconnected("a defect of ours");
-                self.forget_interests();
-                let pause = backoff::delay(attempt);
-                attempt += 1;
-                std::thread::sleep(pause);
-            }
-        }
-        let left = locked(&self.queue).close();
-        self.settled.notify_all();
-        self.doubt_at_end(left);
-        self.connected.send_replace(false);
-        self.tell_room();
-        let mut notices = locked(&self.notices);
-        notices.state = State::Closed;
-        notices.reason = None;
-    }
-
-    fn doubt_at_end(&self, left: u64) {
-        if left > 0 {
-            self.doubtful.fetch_add(left, Ordering::Relaxed);
-            self.tell(Notice::Doubtful(left));
-        }
-    }
-
-    /// Moves messages until it is dropped.
-    async fn serve(self: &Arc<Self>) {
-        match self.address.kind {
-            Kind::Memory => memory::serve(self).await,
-            Kind::Nats => nats::serve(self).await,
-            Kind::Redis | Kind::Sentinel | Kind::Cluster => redis::serve(self).await,
-        }
-    }
-
-    /// Waits until all is to end, and then, if there is a connection, a moment for what was taken.
-    async fn end(&self) {
-        let mut closing = self.closing.subscribe();
-        let _ = closing.wait_for(|closing| *closing).await; // its sender is here
-        let deadline = tokio::time::Instant::now() + LINGER;
-        while self.is_connected() && !locked(&self.queue).is_settled() && tokio::time::Instant::now() < deadline {
-            self.flushes.store(true, Ordering::Release);
-            self.outgoing.notify_one();
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
     }
 }

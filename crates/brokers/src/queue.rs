@@ -38,7 +38,7 @@ pub(crate) enum To {
 }
 
 /// Something that waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) to: To,
     pub(crate) bytes: Bytes,
@@ -215,6 +215,11 @@ impl Queue {
     /// time that it was said. `None`: not yet.
     pub(crate) fn flushed(&mut self, accepted: u64) -> Option<u64> {
         (self.settled >= accepted).then(|| std::mem::take(&mut self.missing))
+    }
+
+    /// How many were taken out and are not settled.
+    pub(crate) fn under_way(&self) -> u64 {
+        (self.accepted - self.settled).saturating_sub(self.items.len() as u64)
     }
 
     /// Whether nothing waits or is under way.

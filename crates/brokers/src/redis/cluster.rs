@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use futures_util::future;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
@@ -21,6 +20,7 @@ use super::{BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, is
 use crate::account::{ALL, Account};
 use crate::backoff;
 use crate::node::Shared;
+use crate::parcel::{self, Parcel};
 use crate::queue::{Item, To};
 
 /// Commands that are under way at once.
@@ -105,15 +105,17 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             continue;
         }
         let groups = by_channel(shared, items);
-        let mut left: u64 = groups.iter().map(|(_, payloads)| payloads.len() as u64).sum();
+        let mut left: u64 =
+            groups.iter().map(|(_, payloads)| payloads.iter().map(|payload| payload.count).sum::<u64>()).sum();
         for chunk in groups.chunks(AT_ONCE) {
             let sent = future::join_all(chunk.iter().map(|(channel, payloads)| {
                 let mut connection = connection.clone();
                 let mut commands = redis::pipe();
                 for payload in payloads {
-                    commands.cmd("SPUBLISH").arg(channel).arg(&payload[..]).ignore();
+                    commands.cmd("SPUBLISH").arg(channel).arg(&payload.bytes[..]).ignore();
                 }
-                async move { (payloads.len() as u64, commands.query_async::<()>(&mut connection).await) }
+                let count = payloads.iter().map(|payload| payload.count).sum::<u64>();
+                async move { (count, commands.query_async::<()>(&mut connection).await) }
             }))
             .await;
             let mut broken = None;
@@ -137,15 +139,15 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
 }
 
 /// What is under way at once may be sent in any order: of each channel that is one pipeline.
-fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Bytes>)> {
-    let mut groups: Vec<(String, Vec<Bytes>)> = Vec::new();
+fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Parcel>)> {
+    let mut groups: Vec<(String, Vec<Parcel>)> = Vec::new();
     let mut places: HashMap<To, usize> = HashMap::new();
-    for Item { to, bytes } in items {
-        match places.get(&to).and_then(|place| groups.get_mut(*place)) {
-            Some((_, payloads)) => payloads.push(bytes),
+    for parcel in parcel::pack(items, parcel::MOST) {
+        match places.get(&parcel.to).and_then(|place| groups.get_mut(*place)) {
+            Some((_, payloads)) => payloads.push(parcel),
             None => {
-                groups.push((shared.name(&to), vec![bytes]));
-                places.insert(to, groups.len() - 1);
+                places.insert(parcel.to.clone(), groups.len());
+                groups.push((shared.name(&parcel.to), vec![parcel]));
             }
         }
     }

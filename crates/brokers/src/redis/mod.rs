@@ -4,7 +4,7 @@
 //! wants it. Each is made again on its own when it breaks. Which server it is, Sentinels may say.
 
 mod cluster;
-mod glob;
+pub(crate) mod glob;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,6 +25,7 @@ use crate::account::{ALL, Account};
 use crate::address::{Address, Kind};
 use crate::backoff;
 use crate::node::Shared;
+use crate::parcel;
 
 /// Bytes that are sent at once.
 const BATCH: usize = 256 * 1024;
@@ -255,11 +256,11 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             }
             continue;
         }
-        let mut commands = redis::pipe();
-        for item in &items {
-            commands.cmd("PUBLISH").arg(shared.name(&item.to)).arg(&item.bytes[..]).ignore();
-        }
         let count = items.len() as u64;
+        let mut commands = redis::pipe();
+        for parcel in parcel::pack(items, parcel::MOST) {
+            commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]).ignore();
+        }
         // Whoever drops this has the thread ended, or it is a defect: then what is under way is in doubt.
         match commands.query_async::<()>(&mut connection).await {
             Ok(()) => shared.settle(count),
