@@ -19,8 +19,8 @@ use crate::session::Home;
 use crate::topics::{Pattern, Registry, Topic};
 use crate::worker::{Command, Common};
 
-/// Topics whose first segment is this are for brokers themselves: they go to no other engine, and none comes from
-/// there.
+/// Topics with such a segment are for brokers themselves: they go to no other engine, and none comes from there. Behind
+/// the prefix of another application it stands in the middle.
 pub const RESERVED: &str = "_wirespeed";
 
 /// What is sent from one engine to others.
@@ -153,7 +153,8 @@ pub trait Broker: Send + Sync {
     /// last call. `None`: not by the deadline.
     fn flush(&self, deadline: Option<Instant>) -> Option<u64>;
 
-    /// Ends it: what was taken is still sent, if that takes no longer than a moment. Again: nothing.
+    /// Ends it: what was taken is still sent, if that takes no longer than a moment, and the [`Sink`] is let go, which
+    /// has the engine, which has this. Again: nothing.
     fn close(&self);
 }
 
@@ -222,7 +223,7 @@ pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> Took 
 /// Whether a topic is for brokers themselves.
 #[must_use]
 pub fn is_reserved(topic: &Topic) -> bool {
-    topic.segments().next() == Some(RESERVED)
+    topic.segments().any(|segment| segment == RESERVED)
 }
 
 /// See [`Sink`].
@@ -256,7 +257,8 @@ impl Sink for Inlet {
         let (_, room) = self.registry.publish(topic, None, |workers| {
             workers.iter().fold(true, |room, worker| {
                 let command = Command::Publish(topic.clone(), pending.clone(), None);
-                room & self.homes[worker.index()].mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
+                let Some(home) = self.homes.get(worker.index()) else { return room };
+                room & home.mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
             })
         });
         Ok(room)

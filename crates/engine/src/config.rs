@@ -126,6 +126,9 @@ pub struct Config {
     /// Sent messages, in bytes, that may wait for one worker: whoever sends more is refused. Long before that,
     /// at an eighth of `outbox_limit`, there is no room for those who ask.
     pub mailbox_limit: usize,
+    /// How long a worker that has nothing to do looks for something before it sleeps: what comes in that time finds it
+    /// awake, at the price of a busy core. Zero: it sleeps at once.
+    pub busy_poll: Duration,
     /// Events that may wait to be taken; nothing is read while more do.
     pub max_events: usize,
     /// The same, in bytes of their messages.
@@ -176,6 +179,7 @@ impl Default for Config {
             total_outbox_limit: 1 << 30,
             policy: Policy::default(),
             mailbox_limit: 16 << 20,
+            busy_poll: Duration::ZERO,
             max_events: 64 * 1024,
             max_event_bytes: 64 << 20,
             max_subscriptions: 1024,

@@ -75,6 +75,11 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn common(&self) -> &Common {
+        &self.common
+    }
+
     /// Begins to serve.
     ///
     /// # Errors
@@ -261,11 +266,8 @@ impl Engine {
             format!("session {} has sent a message that is not valid: {}", session.id(), kind.escape_debug())
         });
         if closes {
-            let mut end = why.len().min(REASON);
-            while !why.is_char_boundary(end) {
-                end -= 1;
-            }
-            let _ = session.close(CloseCode::INVALID_DATA, &why[..end]); // its length and code are right
+            let reason = why.get(..why.floor_char_boundary(REASON)).unwrap_or_default();
+            let _ = session.close(CloseCode::INVALID_DATA, reason); // its length and code are right
         }
     }
 

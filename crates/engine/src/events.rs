@@ -134,7 +134,8 @@ impl Batch {
 
     /// Each event and whose it is, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (&Session, Event<'_>)> {
-        self.events.iter().map(|(index, kept)| (&self.sessions[*index as usize], self.event(kept)))
+        let session = |index: u32| self.sessions.get(index as usize);
+        self.events.iter().filter_map(move |(index, kept)| Some((session(*index)?, self.event(kept))))
     }
 
     /// Whose events these are, in the order of their first event in a row; one may be in it several times.
@@ -159,12 +160,15 @@ impl Batch {
     fn event<'a>(&'a self, kept: &'a Kept) -> Event<'a> {
         match kept {
             Kept::Connected => Event::Connected,
-            Kept::Small(kind, range) => {
-                Event::Message { kind: *kind, data: &self.bytes[range.start as usize..range.end as usize] }
-            }
+            Kept::Small(kind, range) => Event::Message { kind: *kind, data: self.small(range) },
             Kept::Large(kind, data) => Event::Message { kind: *kind, data },
             Kept::Disconnected(ended) => Event::Disconnected(ended),
         }
+    }
+
+    #[inline]
+    fn small(&self, range: &Range<u32>) -> &[u8] {
+        self.bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
     }
 
     /// Takes the first `count` events out.
@@ -172,12 +176,11 @@ impl Batch {
         let mut first = Self::default();
         for _ in 0..count {
             let Some((index, kept)) = self.events.pop_front() else { break };
-            let session = self.sessions[index as usize].clone();
+            let Some(session) = self.sessions.get(index as usize).cloned() else { continue };
             match kept {
                 Kept::Connected => first.connected(&session),
                 Kept::Small(kind, range) => {
-                    let data = &self.bytes[range.start as usize..range.end as usize];
-                    first.message(&session, kind, data);
+                    first.message(&session, kind, self.small(&range));
                 }
                 Kept::Large(kind, data) => {
                     first.owned_message(&session, kind, data);
@@ -278,16 +281,17 @@ impl Events {
         Watch { events: Arc::clone(self), number, process: std::process::id() }
     }
 
-    /// For a worker: adds what has happened, however much there is. False: there is no room for more, and it
+    /// For a worker: takes what has happened, however much there is. False: there is no room for more, and it
     /// will be woken when there is.
-    pub(crate) fn put(&self, batch: Batch, number: usize, worker: &Arc<dyn Wake>) -> bool {
+    pub(crate) fn put(&self, batch: &mut Batch, number: usize, worker: &Arc<dyn Wake>) -> bool {
         let mut inner = lock(&self.inner);
+        wirespeed_driver::protocol::faults::reach("engine.hand_on");
         if inner.closed || batch.is_empty() {
             return true;
         }
         inner.events += batch.len();
         inner.bytes += batch.size();
-        inner.batches.push_back(batch);
+        inner.batches.push_back(std::mem::take(batch));
         let full = self.is_full(&inner);
         if full {
             inner.stalled.insert(number, Arc::clone(worker));
@@ -339,6 +343,7 @@ impl Events {
             inner = consumers::sleep(inner, &self.some, deadline, |inner| &mut inner.consumers);
         }
         let most = most.max(1);
+        wirespeed_driver::protocol::faults::reach("engine.take");
         let mut taken = Vec::new();
         let mut count = 0;
         while count < most

@@ -130,6 +130,7 @@ fn find(request: &Request, path: &str, inside: bool, common: &Common) -> Option<
 }
 
 fn health(common: &Common) -> Answer {
+    wirespeed_driver::protocol::faults::reach("engine.health");
     let now = Instant::now();
     let mut ill = String::new();
     for (number, sheet) in common.sheets.iter().enumerate() {
@@ -171,6 +172,7 @@ fn has_broker(common: &Common) -> bool {
 }
 
 fn metrics(request: &Request, common: &Common) -> Answer {
+    wirespeed_driver::protocol::faults::reach("engine.metrics");
     if let Some(token) = &common.config.http.metrics_token
         && !bearer(request, token)
     {

@@ -44,6 +44,7 @@ impl Ledger {
     }
 
     fn line(&self) -> &AtomicUsize {
+        #[allow(clippy::indexing_slicing, reason = "a number below LINES, by its making")]
         &self.lines[number()].0
     }
 }

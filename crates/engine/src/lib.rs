@@ -61,6 +61,19 @@
 //! # }
 //! ```
 
+// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod admission;
 mod asked;
 pub mod auth;
@@ -73,6 +86,9 @@ mod consumers;
 mod drain;
 mod engine;
 pub mod events;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handover;
 mod http;
 mod identify;
@@ -104,7 +120,7 @@ pub use config::{Admission, Admit, Config, Listen, Place, Role};
 pub use drain::{Drain, Drained, Draining};
 pub use engine::{Engine, Item};
 pub use http::Http;
-pub use locks::contended;
+pub use locks::{contended, lock};
 pub use reasons::Reason;
 pub use relay::Relay;
 pub use routes::{Origins, PathPattern, Route, Routes};

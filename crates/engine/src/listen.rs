@@ -35,7 +35,9 @@ pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<(Vec<Vec<Owned
         // As ours are; the flag is the socket's, but whoever made it may have been another.
         let listener = Socket::from(listener);
         listener.set_nonblocking(true)?;
-        shares[number % count].push(listener.into());
+        if let Some(share) = shares.get_mut(number % count) {
+            share.push(listener.into());
+        }
     }
     Ok((shares, offer.place))
 }

@@ -15,8 +15,8 @@ pub fn contended() -> u64 {
     CONTENDED.load(Ordering::Relaxed)
 }
 
-/// Takes a lock, and counts if somebody has it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Takes a lock, and counts if somebody has it. For brokers too.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     taken(mutex.try_lock()).unwrap_or_else(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 

@@ -96,10 +96,11 @@ impl<'a> Posting<'a> {
         except: Option<u64>,
         key: Option<Arc<str>>,
     ) -> Result<Published, Refused> {
+        wirespeed_driver::protocol::faults::reach("engine.publish");
         let pending = Pending { message: Arc::clone(&message), key: key.clone() };
         let all = self.homes;
         let (count, put) = registry.publish(topic, except, |workers| {
-            let homes = || workers.iter().map(|worker| &all[worker.index()]);
+            let homes = || workers.iter().filter_map(|worker| all.get(worker.index()));
             self.put(homes, Some(topic), pending.cost(), || Command::Publish(topic.clone(), pending.clone(), except))
         });
         let room = put?;

@@ -133,6 +133,11 @@ impl Route {
 #[derive(Clone, Default)]
 pub struct Routes {
     router: Router<Arc<Route>>,
+    /// The same, as they were added.
+    each: Vec<Arc<Route>>,
+    /// One has text beside a name in a segment. Where such a segment fits, and what follows it does not, the router does
+    /// not come back to try the others.
+    has_parts: bool,
     /// Of all other paths.
     fallback: Option<Arc<Route>>,
     least_outbox: Option<usize>,
@@ -170,7 +175,10 @@ impl Routes {
             return Err(format!("{path:?}: a relay needs {{topic}} or {{*topic}} in its path"));
         }
         let outbox = route.outbox_limit;
-        self.router.insert(path, Arc::new(route)).map_err(refused)?;
+        let route = Arc::new(route);
+        self.router.insert(path, Arc::clone(&route)).map_err(refused)?;
+        self.each.push(route);
+        self.has_parts |= path.split('/').any(|segment| segment.contains('{') && !is_name(segment));
         self.least_outbox = Some(self.least_outbox.map_or(outbox, |least| least.min(outbox)));
         Ok(())
     }
@@ -188,7 +196,12 @@ impl Routes {
         if path.is_empty() {
             return None; // a target that has none: `*`, or of CONNECT
         }
-        self.router.at(path).map(|found| found.value).ok().or(self.fallback.as_ref()).map(Arc::clone)
+        let found = match self.router.at(path) {
+            Ok(found) => Some(found.value),
+            Err(_) if self.has_parts => self.each.iter().find(|route| route.pattern.matcher.at(path).is_ok()),
+            Err(_) => None,
+        };
+        found.or(self.fallback.as_ref()).map(Arc::clone)
     }
 
     /// The least of the limits of all outboxes.
@@ -199,6 +212,11 @@ impl Routes {
 
 /// Names in one path, at most: as many as the router takes without panicking.
 const NAMES: usize = 25;
+
+/// Whether a segment of a path is a name and nothing else.
+fn is_name(segment: &str) -> bool {
+    segment.strip_prefix('{').and_then(|rest| rest.split_once('}')).is_some_and(|(_, behind)| behind.is_empty())
+}
 
 /// What a path names: `a` and `b` in `/{a}/x/{*b}`.
 fn names(path: &str) -> Result<Vec<&str>, String> {

@@ -47,8 +47,9 @@ impl<T> Slab<T> {
 
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.len += 1;
-        if let Some(place) = self.free.pop() {
-            let entry = &mut self.entries[place as usize];
+        if let Some(place) = self.free.pop()
+            && let Some(entry) = self.entries.get_mut(place as usize)
+        {
             entry.value = Some(value);
             return Key { place, turn: entry.turn };
         }

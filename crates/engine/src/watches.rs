@@ -28,7 +28,7 @@ impl<T> Watches<T> {
     /// One of them, which is the last one from now on.
     pub(crate) fn put_last(&mut self, number: u64) -> Option<&mut T> {
         let index = self.list.iter().position(|(one, _)| *one == number)?;
-        self.list[index..].rotate_left(1);
+        self.list.get_mut(index..)?.rotate_left(1);
         self.list.last_mut().map(|(_, watch)| watch)
     }
 

@@ -48,6 +48,7 @@ impl<K> Wheel<K> {
     /// Sets a time; never before the next tick.
     pub fn set(&mut self, time: Instant, key: K) {
         let tick = self.tick_after(time).max(self.next);
+        #[allow(clippy::indexing_slicing, reason = "slot() is below SLOTS, and there are so many")]
         self.slots[slot(tick)].push((tick, key));
         self.count += 1;
     }
@@ -59,6 +60,7 @@ impl<K> Wheel<K> {
             return None;
         }
         // The next slot that is not empty is the earliest that can be due.
+        #[allow(clippy::indexing_slicing, reason = "slot() is below SLOTS, and there are so many")]
         let ahead = (0..SLOTS as u64).find(|ahead| !self.slots[slot(self.next + ahead)].is_empty()).unwrap_or(0);
         let due = self.start + TICK * u32::try_from(self.next + ahead).unwrap_or(u32::MAX);
         Some(due.saturating_duration_since(now))
@@ -77,6 +79,7 @@ impl<K> Wheel<K> {
         let last = passed.min(first + SLOTS as u64 - 1);
         let mut tick = first;
         while tick <= last {
+            #[allow(clippy::indexing_slicing, reason = "slot() is below SLOTS, and there are so many")]
             let entries = &mut self.slots[slot(tick)];
             let before = due.len();
             due.extend(entries.extract_if(.., |(at, _)| *at <= passed).map(|(_, key)| key));

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use wirespeed_engine::auth::acl::{Acl, AclOptions, Rights, Unsaid, segment};
 use wirespeed_engine::auth::{Denied, Identity};
+use wirespeed_engine::topics::Topic;
 
 fn acl(allow: &[&str], deny: &[&str]) -> Acl {
     Acl::new(allow, deny, "alice").unwrap()
@@ -99,7 +100,7 @@ fn all_and_nothing() {
 
 #[test]
 fn what_is_no_pattern() {
-    let long = vec!["a"; 65].join(".");
+    let long = vec!["a"; 129].join(".");
     for text in
         ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", ">.>", "a*", "*a", "a.b>", "**", ">>", "a.*>", long.as_str()]
     {
@@ -109,10 +110,24 @@ fn what_is_no_pattern() {
         let error = Acl::new(&["a"], &["b", text], "").unwrap_err().to_string();
         assert_eq!(error, format!("deny: {text:?} is not a pattern"));
     }
-    assert!(Acl::all().may(&vec!["*"; 64].join(".")));
+    assert!(Acl::all().may(&vec!["*"; 128].join(".")));
     for text in ["a b", "ü.日本", "a/b#c", "$SYS.x", "{user}", "%2E", "\0"] {
         assert!(Acl::all().may(text), "{text:?}");
     }
+}
+
+/// None is refused for a form that a list cannot have.
+#[test]
+fn whatever_may_be_a_topic_may_be_allowed() {
+    for segments in 1..=128 {
+        let text = vec!["a"; segments].join(".");
+        assert!(Topic::new(&text).is_ok());
+        for pattern in [">", text.as_str()] {
+            assert!(Acl::new(&[pattern], &[], "").unwrap().may(&text), "{segments}");
+        }
+        assert!(!Acl::new(&[">"], &[&text], "").unwrap().may(&text), "{segments}");
+    }
+    assert!(Topic::new(&vec!["a"; 129].join(".")).is_err());
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod support;
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use auth_support::{SECRET, hs256};
@@ -308,7 +308,7 @@ struct Queue {
     admits: AtomicBool,
     looks: AtomicUsize,
     refused: AtomicUsize,
-    sink: OnceLock<Arc<dyn Sink>>,
+    sink: Mutex<Option<Arc<dyn Sink>>>,
 }
 
 /// What the engine is given.
@@ -316,7 +316,7 @@ struct Given(Arc<Queue>);
 
 impl Connect for Given {
     fn connect(&self, sink: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>> {
-        let _ = self.0.sink.set(sink);
+        *self.0.sink.lock().unwrap() = Some(sink);
         Ok(Arc::<Queue>::clone(&self.0))
     }
 }
@@ -359,7 +359,9 @@ impl Broker for Queue {
         None
     }
 
-    fn close(&self) {}
+    fn close(&self) {
+        *self.sink.lock().unwrap() = None;
+    }
 }
 
 #[test]
@@ -372,7 +374,8 @@ fn senders_wait_for_the_broker_and_nobody_gets_what_it_refuses() {
     let tell = |room, admits| {
         queue.admits.store(admits, Ordering::SeqCst);
         queue.has_room.store(room, Ordering::SeqCst);
-        queue.sink.get().unwrap().has_room_again();
+        let sink = queue.sink.lock().unwrap().clone();
+        sink.unwrap().has_room_again();
     };
     tell(false, true);
     sender.send_text("one");

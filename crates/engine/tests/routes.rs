@@ -226,6 +226,19 @@ fn what_was_not_added_is_for_the_fallback() {
     );
 }
 
+#[test]
+fn a_segment_that_fits_in_part_is_tried_in_other_ways() {
+    let config = config();
+    let mut routes = Routes::new();
+    for path in ["/{name}a/b/{rest}", "/{name}/b/"] {
+        routes.add(path, Route::new(Role::Echo, &config)).unwrap();
+    }
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
+    let status = |path| Client::request(&engine, path, "").status;
+    assert_eq!(["/a/b/", "/xa/b/", "/xa/b/c"].map(status), [101; 3]);
+    assert_eq!(["/xa/b", "/xb/b/c", "//b/"].map(status), [404; 3]);
+}
+
 /// RFC 9112 3.2.2: "a server MUST accept the absolute-form in requests even though most HTTP/1.1 clients will only send
 /// the absolute-form to a proxy", and MUST ignore the Host of such a request.
 #[test]

@@ -93,50 +93,95 @@ impl Proxies {
     /// Who has sent a request that came from `peer`: the last of all that are named whom nobody trusts. Each was
     /// named by the next one.
     pub(crate) fn client(&self, peer: Option<SocketAddr>, headers: &HeaderList) -> Option<SocketAddr> {
-        let named: Vec<Option<SocketAddr>> = match self.header {
-            ForwardedHeader::XForwardedFor => {
-                headers.all("X-Forwarded-For").flat_map(|value| elements(value, b',')).map(address).collect()
-            }
-            ForwardedHeader::Forwarded => {
-                headers.all("Forwarded").flat_map(|value| elements(value, b',')).map(forwarded_for).collect()
-            }
+        let name = match self.header {
+            ForwardedHeader::XForwardedFor => "X-Forwarded-For",
+            ForwardedHeader::Forwarded => "Forwarded",
         };
+        let values: Vec<&[u8]> = headers.all(name).collect();
+        let mut named = values.into_iter().rev().flat_map(|value| match self.header {
+            ForwardedHeader::XForwardedFor => Backwards::plain(value),
+            ForwardedHeader::Forwarded => Backwards::quoted(value, b','),
+        });
         let mut client = peer;
-        for next in named.into_iter().rev() {
-            // Where a proxy says that it does not know, or nothing that is understood, it itself is the last known.
-            match next {
-                Some(_) if self.forwards(client) => client = next,
-                _ => break,
-            }
+        // Where a proxy says that it does not know, or nothing that is understood, it itself is the last known.
+        while self.forwards(client)
+            && let Some(next) = named.next().and_then(|element| match self.header {
+                ForwardedHeader::XForwardedFor => address(element),
+                ForwardedHeader::Forwarded => forwarded_for(element),
+            })
+        {
+            client = Some(next);
         }
         client
     }
 }
 
-/// The elements of a list, but empty ones (RFC 9110 5.6.1), without regard to what is quoted.
-fn elements(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let (mut quoted, mut escaped) = (false, false);
-    list.split(move |byte| {
-        if std::mem::take(&mut escaped) {
-            return false;
+/// The elements of a list, the last one first, but empty ones (RFC 9110 5.6.1). It is read from its end, where those
+/// stand that proxies have added: whatever a client has begun before them, a quotation that does not end, is none of
+/// theirs.
+struct Backwards<'a> {
+    rest: Option<&'a [u8]>,
+    separator: u8,
+    /// What is in quotes is not looked at.
+    quotes: bool,
+}
+
+impl<'a> Backwards<'a> {
+    /// Between commas, and nothing else: nobody has ever said what quotes are in `X-Forwarded-For`.
+    fn plain(list: &'a [u8]) -> Self {
+        Self { rest: Some(list), separator: b',', quotes: false }
+    }
+
+    fn quoted(list: &'a [u8], separator: u8) -> Self {
+        Self { rest: Some(list), separator, quotes: true }
+    }
+
+    /// Where the last element begins.
+    fn start(&self, list: &[u8]) -> usize {
+        let mut quoted = false;
+        for (at, byte) in list.iter().enumerate().rev() {
+            match byte {
+                b'"' if self.quotes => {
+                    // RFC 9110 5.6.4: one behind a backslash is a part of what is quoted.
+                    let escapes =
+                        list.get(..at).unwrap_or_default().iter().rev().take_while(|byte| **byte == b'\\').count();
+                    quoted ^= escapes % 2 == 0;
+                }
+                byte if *byte == self.separator && !quoted => return at + 1,
+                _ => {}
+            }
         }
-        match byte {
-            b'"' => quoted = !quoted,
-            b'\\' => escaped = quoted,
-            byte => return *byte == separator && !quoted,
+        0
+    }
+}
+
+impl<'a> Iterator for Backwards<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            let list = self.rest?;
+            let start = self.start(list);
+            let element = list.get(start..).unwrap_or_default().trim_ascii();
+            self.rest = start.checked_sub(1).and_then(|end| list.get(..end));
+            if !element.is_empty() {
+                return Some(element);
+            }
         }
-        false
-    })
-    .map(<[u8]>::trim_ascii)
-    .filter(|element| !element.is_empty())
+    }
+}
+
+fn split_at_equals(pair: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut parts = pair.splitn(2, |byte| *byte == b'=');
+    Some((parts.next()?, parts.next()?))
 }
 
 /// RFC 7239 4: `for=192.0.2.43;proto=http`, in any order.
 fn forwarded_for(element: &[u8]) -> Option<SocketAddr> {
     let mut found = None;
-    for pair in elements(element, b';') {
-        let split = pair.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = (pair[..split].trim_ascii(), pair[split + 1..].trim_ascii());
+    for pair in Backwards::quoted(element, b';') {
+        let (name, value) = split_at_equals(pair)?;
+        let (name, value) = (name.trim_ascii(), value.trim_ascii());
         if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
             return None; // each parameter may stand once
         }
@@ -178,9 +223,9 @@ impl ProxyHead {
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
         self.0.extend_from_slice(bytes);
         let Some(len) = self.len()? else { return Ok(None) };
-        let (header, rest) = self.0.split_at(len);
+        let Some((header, rest)) = self.0.split_at_checked(len) else { return Ok(None) };
         // Version 2, LOCAL: the proxy speaks for itself, and what else it says is to be ignored.
-        if header.starts_with(V2) && header[V2.len()] == 0x20 {
+        if header.strip_prefix(V2).and_then(<[u8]>::first) == Some(&0x20) {
             return Ok(Some((None, rest.to_vec())));
         }
         let (parsed, _) = ProxyHeader::parse(header, ParseConfig::default()).map_err(|_| NoHeader)?;
@@ -191,12 +236,13 @@ impl ProxyHead {
 
     /// How long the header is, if it is all there.
     fn len(&self) -> Result<Option<usize>, NoHeader> {
-        let bytes = &self.0[..];
-        let len = if V2.starts_with(&bytes[..bytes.len().min(V2.len())]) {
+        let bytes = self.0.as_slice();
+        let start = |most: usize| bytes.get(..most).unwrap_or(bytes);
+        let len = if V2.starts_with(start(V2.len())) {
             let Some(&[high, low]) = bytes.get(14..16) else { return Ok(None) };
             16 + usize::from(u16::from_be_bytes([high, low]))
-        } else if V1.starts_with(&bytes[..bytes.len().min(V1.len())]) {
-            match bytes[..bytes.len().min(V1_MAX)].windows(2).position(|two| two == b"\r\n") {
+        } else if V1.starts_with(start(V1.len())) {
+            match start(V1_MAX).windows(2).position(|two| two == b"\r\n") {
                 Some(end) => end + 2,
                 None if bytes.len() < V1_MAX => return Ok(None),
                 None => return Err(NoHeader),
@@ -318,6 +364,9 @@ mod tests {
             ("10.0.0.1:1", &["203.0.113.9, unknown"], "10.0.0.1:1"),
             ("10.0.0.1:1", &["203.0.113.9, 10.0.0.x, 10.0.0.2"], "10.0.0.2:0"),
             ("10.0.0.1:1", &[], "10.0.0.1:1"),
+            // What a client has begun ends where proxies begin.
+            ("10.0.0.1:1", &["\", 203.0.113.9"], "203.0.113.9:0"),
+            ("10.0.0.1:1", &["\"6.6.6.6, \\, 203.0.113.9, 10.0.0.2"], "203.0.113.9:0"),
             // Who is not trusted says nothing.
             ("203.0.113.1:1", &["6.6.6.6"], "203.0.113.1:1"),
         ] {
@@ -345,6 +394,10 @@ mod tests {
             ("for=\"[2001:db8::1]\"", "[2001:db8::1]:0"),
             ("for=\"203.0.113.9:_port\"", "203.0.113.9:0"),
             ("for=6.6.6.6, for=203.0.113.9;host=\"a,for=8.8.8.8\\\",b\", for=10.9.9.9", "203.0.113.9:0"),
+            // What a client has begun ends where proxies begin.
+            ("for=\", for=203.0.113.9", "203.0.113.9:0"),
+            ("for=\"\\, for=\"203.0.113.9:77\"", "203.0.113.9:77"),
+            ("for=6.6.6.6;x=\"\\\", for=203.0.113.9;host=\"\\\\\", for=\"10.0.0.2\"", "203.0.113.9:0"),
             ("for=203.0.113.9, for=unknown", "10.0.0.1:1"),
             ("for=203.0.113.9, for=\"_gazonk\"", "10.0.0.1:1"),
             ("for=203.0.113.9;for=6.6.6.6", "10.0.0.1:1"),

@@ -117,7 +117,7 @@ impl Unsaid {
 impl Acl {
     /// Allows what one of `allow` matches and none of `deny`. Deny wins.
     ///
-    /// A pattern is of segments between dots, 64 at most, none empty. `*` stands for one segment; `>`, the last, for
+    /// A pattern is of segments between dots, 128 at most, none empty. `*` stands for one segment; `>`, the last, for
     /// one or more. `{user}` anywhere is the user as [`segment`] writes it. A pattern of another form, with `*` or
     /// `>` beside other characters for one, is an error.
     pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S], user: &str) -> Result<Self, Error> {
@@ -148,7 +148,7 @@ impl Acl {
     }
 
     /// Whether everything that this topic or pattern stands for is allowed and nothing of it denied; not for what is
-    /// neither a topic nor a pattern, nor for more than 64 segments.
+    /// neither a topic nor a pattern, nor for more segments than a topic may have, 128.
     ///
     /// So `prices.>` is refused where `prices.secret` is denied, and granted where `prices.*` and `prices.*.>` are
     /// allowed, which together are the same. Takes no memory; time by the number of patterns, and for a `>` by the

@@ -162,6 +162,12 @@ fn parse(bytes: &[u8], algorithms: &[Algorithm]) -> Result<Vec<SetKey>, String> 
     Ok(keys)
 }
 
+/// How many keys of a set may be used.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn count(bytes: &[u8], algorithms: &[Algorithm]) -> Result<usize, String> {
+    parse(bytes, algorithms).map(|keys| keys.len())
+}
+
 fn usable(value: Value, algorithms: &[Algorithm]) -> Option<SetKey> {
     let jwk: Jwk = serde_json::from_value(value).ok()?;
     let common = &jwk.common;

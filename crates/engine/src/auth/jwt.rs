@@ -125,7 +125,7 @@ impl Jwt {
         else {
             return Err(Denied::Malformed);
         };
-        let message = &token[..header.len() + 1 + payload.len()];
+        let message = token.get(..header.len() + 1 + payload.len()).ok_or(Denied::Malformed)?;
         let (header, signature) = (decode(header)?, decode(signature)?);
         // As text first: members that are passed over would not be looked at, and RFC 7515 section 4 asks for UTF-8.
         let header = str::from_utf8(&header).map_err(|_| Denied::Malformed)?;

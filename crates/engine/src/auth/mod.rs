@@ -19,6 +19,9 @@ mod options;
 mod pattern;
 mod source;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use jwks::count as jwk_set;
+
 pub use algorithm::Algorithm;
 pub use error::{Denied, Error};
 pub use jwt::Jwt;

@@ -56,16 +56,16 @@ impl JwtOptions {
 
     /// Checks what can be checked without looking at keys.
     pub(super) fn check(&self) -> Result<(), Error> {
-        let Some(first) = self.algorithms.first().map(|algorithm| algorithm.family()) else {
+        let Some(first) = self.algorithms.first() else {
             return Err(Error::option("algorithms", "at least one is needed"));
         };
-        let mixed = self.algorithms.iter().find(|algorithm| algorithm.family() != first);
+        let mixed = self.algorithms.iter().find(|algorithm| algorithm.family() != first.family());
         if let Some(mixed) = mixed {
             // One key that serves two families is how a public key becomes an HMAC secret (RFC 8725 section 2.1).
             // The keys of a file have each its own kind; with secrets among them the file is not a public one.
             let with_secret = self.algorithms.iter().any(|algorithm| algorithm.family() == Family::Hmac);
             if with_secret || !matches!(self.key, Key::Jwks(_)) {
-                let problem = format!("{} and {mixed} are not for the same key", self.algorithms[0]);
+                let problem = format!("{first} and {mixed} are not for the same key");
                 return Err(Error::option("algorithms", problem));
             }
         }

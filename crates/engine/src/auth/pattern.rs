@@ -5,8 +5,10 @@
 //! ones. Only wildcards match a strange word. Whatever matches the topic with strange words under the wildcards
 //! matches it with others too: the strange topics decide whether a pattern is covered.
 
-/// More than a topic has levels; bounds the time of [`covered`].
-pub(super) const MAX_SEGMENTS: usize = 64;
+use crate::topics::MAX_LEN;
+
+/// As many as a topic of [`MAX_LEN`] bytes may have, dots between them; bounds the time of [`covered`].
+pub(super) const MAX_SEGMENTS: usize = MAX_LEN.div_ceil(2);
 
 /// A pattern of an access list.
 #[derive(Clone, Debug, PartialEq, Eq)]

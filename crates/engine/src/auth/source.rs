@@ -28,8 +28,9 @@ pub(super) fn find<'h, 's>(head: &'h impl Head, sources: &'s [Source]) -> Result
 /// section 4.1.1). Names are compared with regard to case.
 fn cookie<'h>(head: &'h impl Head, name: &str) -> Option<&'h [u8]> {
     head.headers("cookie").flat_map(|value| value.split(|&byte| byte == b';')).find_map(|pair| {
-        let at = pair.iter().position(|&byte| byte == b'=')?;
-        let value = (trim(&pair[..at]) == name.as_bytes()).then(|| trim(&pair[at + 1..]))?;
+        let mut parts = pair.splitn(2, |&byte| byte == b'=');
+        let (known, value) = (parts.next()?, parts.next()?);
+        let value = (trim(known) == name.as_bytes()).then(|| trim(value))?;
         Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
     })
 }

@@ -38,6 +38,10 @@ const WARY: u8 = 64;
 /// Bytes of messages that one session may add while events have no room, because it is ending.
 const LATE: u64 = 256 * 1024;
 
+/// What each of them counts for beside its payload: else a message of a byte, which takes much more than that to be
+/// kept, and to be handled, would come 262,144 times.
+const LATE_EACH: u64 = 256;
+
 /// An ending that waits for what was sent before.
 struct Closing {
     code: CloseCode,
@@ -93,7 +97,7 @@ pub(crate) struct Live {
     read_closed: bool,
     /// So many reads more are small ones: what is read while it is to wait is kept.
     wary: u8,
-    /// Bytes read while events had no room, because it is ending.
+    /// What was read while events had no room, because it is ending: [`Self::received`].
     late: u64,
     /// Its place among others.
     _permit: Permit,
@@ -266,13 +270,19 @@ impl Live {
     /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
     /// same, and then the answer. So much, and no more: else whoever is closed could fill the memory.
     pub(crate) fn read_late(&mut self, batch: &mut Batch, common: &Common) -> Turn {
-        let before = self.drive.link().stats().bytes_received;
+        let before = self.received();
         if !self.is_ending() || self.late >= LATE {
             return Turn::Held;
         }
         let turn = self.read_on(batch, common);
-        self.late += self.drive.link().stats().bytes_received.saturating_sub(before);
+        self.late += self.received().saturating_sub(before);
         turn
+    }
+
+    /// What its messages have counted for so far.
+    fn received(&self) -> u64 {
+        let stats = self.drive.link().stats();
+        stats.bytes_received.saturating_add(stats.messages_received.saturating_mul(LATE_EACH))
     }
 
     fn read_on(&mut self, batch: &mut Batch, common: &Common) -> Turn {
@@ -334,6 +344,7 @@ impl Live {
     }
 
     fn take_events(&mut self, batch: &mut Batch, common: &Common) {
+        wirespeed_driver::protocol::faults::reach("engine.read");
         let (mut flooded, mut intrudes) = (false, false);
         loop {
             let full = match self.role() {
@@ -429,6 +440,7 @@ impl Live {
 
     /// Sees to what is due. `held`: nobody is read at present of whom something would be told.
     pub(crate) fn handle_deadline(&mut self, now: Instant, held: bool, config: &Config) {
+        wirespeed_driver::protocol::faults::reach("engine.timer");
         // What was to leave before the close frame does not.
         if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
             return self.abort();

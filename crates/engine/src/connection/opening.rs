@@ -167,6 +167,7 @@ impl Opening {
 
     /// Does what can be done without waiting.
     pub(crate) fn proceed(&mut self, common: &Common) -> Opened {
+        wirespeed_driver::protocol::faults::reach("engine.opening");
         let mut early = match self.receive_proxy(common) {
             Ok(early) => early,
             Err(opened) => return opened,
@@ -248,6 +249,7 @@ impl Opening {
 
     /// Answers the request; `None`: by a refusal, which has yet to be told.
     fn answer(&mut self, common: &Common) -> Option<Opened> {
+        wirespeed_driver::protocol::faults::reach("engine.answer");
         let config = &common.config;
         let server = self.server.as_mut()?;
         if let Some(response) = http::answer(server.handshake(), self.inside, common) {

@@ -44,13 +44,15 @@ impl Histogram {
     pub(crate) fn add(&self, duration: Duration) {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let place = BOUNDS.iter().position(|bound| nanoseconds <= bound * 1000).unwrap_or(BOUNDS.len());
-        self.counts[place].add(1);
+        if let Some(count) = self.counts.get(place) {
+            count.add(1);
+        }
         self.nanoseconds.add(nanoseconds);
     }
 
     pub(crate) fn read(&self) -> Distribution {
         Distribution {
-            counts: std::array::from_fn(|place| self.counts[place].value()),
+            counts: self.counts.each_ref().map(Count::value),
             seconds: self.nanoseconds.value() as f64 / 1e9,
         }
     }

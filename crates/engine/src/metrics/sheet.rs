@@ -114,12 +114,16 @@ impl Sheet {
     // ---- by its worker ----
 
     pub(crate) fn fail(&self, reason: Reason) {
-        self.failures[reason.index()].add(1);
+        if let Some(count) = self.failures.get(reason.index()) {
+            count.add(1);
+        }
     }
 
     pub(crate) fn drop_messages(&self, policy: Policy, count: u64) {
-        if count > 0 {
-            self.dropped[Policies::index(policy)].add(count);
+        if count > 0
+            && let Some(dropped) = self.dropped.get(Policies::index(policy))
+        {
+            dropped.add(count);
         }
     }
 
@@ -190,8 +194,8 @@ impl Sheet {
             events: self.events.value(),
             outbox_bytes: self.outbox_bytes.value(),
             mailbox_bytes: 0,
-            dropped: std::array::from_fn(|policy| self.dropped[policy].value()),
-            failures: std::array::from_fn(|reason| self.failures[reason].value()),
+            dropped: self.dropped.each_ref().map(Count::value),
+            failures: self.failures.each_ref().map(Count::value),
             panics: self.panics.value(),
             limited: self.limited.value(),
             denied: self.denied.value(),

@@ -114,7 +114,9 @@ fn worker(of: &WorkerFigures) -> Value {
     })
 }
 
+#[allow(clippy::indexing_slicing, reason = "members of an object, which are made")]
 fn figures(common: &Common) -> Value {
+    wirespeed_driver::protocol::faults::reach("engine.page");
     let now = Instant::now();
     let figures: Figures = common.figures();
     let total = figures.total();
@@ -198,6 +200,7 @@ fn found(id: &str, common: &Common, then: impl FnOnce(&Session) -> Answer) -> An
     session.as_ref().map_or_else(|| Answer::text(404, "There is no such session.\n"), then)
 }
 
+#[allow(clippy::indexing_slicing, reason = "members of an object, which are made")]
 fn details(session: &Session) -> Value {
     let mut value = brief(session);
     value["subprotocol"] = json!(session.subprotocol());

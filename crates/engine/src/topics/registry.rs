@@ -118,6 +118,7 @@ impl Registry {
         apply: impl FnOnce(),
     ) -> Result<bool, TooManySubscriptions> {
         let mut accounts = lock(self.account(id));
+        wirespeed_driver::protocol::faults::reach("engine.subscribe");
         let patterns = accounts.get(&id);
         if patterns.is_some_and(|patterns| patterns.contains(pattern)) {
             return Ok(false);
@@ -232,10 +233,12 @@ impl Registry {
     }
 
     fn account(&self, id: u64) -> &Mutex<Accounts> {
+        #[allow(clippy::indexing_slicing, reason = "an index below SHARDS, of an array of so many")]
         &self.accounts[(id % SHARDS as u64) as usize].0
     }
 
     fn shard(&self, name: &str) -> &RwLock<Exact> {
+        #[allow(clippy::indexing_slicing, reason = "an index below SHARDS, of an array of so many")]
         &self.exact[(self.hasher.hash_one(name) % SHARDS as u64) as usize].0
     }
 
@@ -318,9 +321,10 @@ impl Subscribers {
 
     fn remove(&mut self, id: u64) -> bool {
         let Some(worker) = self.sessions.swap_remove(&id) else { return false };
-        if let Some(place) = self.workers.iter().position(|(other, _)| *other == worker) {
-            self.workers[place].1 -= 1;
-            if self.workers[place].1 == 0 {
+        let mut counts = self.workers.iter_mut().enumerate();
+        if let Some((place, (_, count))) = counts.find(|(_, (other, _))| *other == worker) {
+            *count -= 1;
+            if *count == 0 {
                 self.workers.swap_remove(place);
             }
         }

@@ -90,7 +90,7 @@ pub(super) fn count_distinct<'a, S: Members + 'a>(mut sets: impl Iterator<Item =
     let mut sets: Vec<&S> = [first, second].into_iter().chain(sets).collect();
     sets.sort_unstable_by_key(|set| Reverse(set.len()));
     let new = |(index, set): (usize, &&S)| {
-        let before = &sets[..index];
+        let before = sets.get(..index).unwrap_or_default();
         match before {
             [] => set.len(),
             _ => set.members().filter(|member| !before.iter().any(|other| other.contains(*member))).count(),

@@ -34,6 +34,7 @@ pub struct Workers([u64; MAX_WORKERS / 64]);
 impl Workers {
     /// Whether this one is among them.
     #[must_use]
+    #[allow(clippy::indexing_slicing, reason = "a number below 256 has its word")]
     pub fn contains(&self, worker: WorkerId) -> bool {
         self.0[worker.index() / 64] >> (worker.index() % 64) & 1 == 1
     }
@@ -59,6 +60,7 @@ impl Workers {
         })
     }
 
+    #[allow(clippy::indexing_slicing, reason = "a number below 256 has its word")]
     pub(super) fn insert(&mut self, worker: WorkerId) {
         self.0[worker.index() / 64] |= 1 << (worker.index() % 64);
     }

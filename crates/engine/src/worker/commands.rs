@@ -1,5 +1,6 @@
 //! What others want: taken out of the mailbox, and done.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
@@ -68,6 +69,20 @@ impl Command {
         }
     }
 
+    /// The one whom it is about, if it is one.
+    fn whom(&self) -> Option<Key> {
+        match self {
+            Self::Send(key, _)
+            | Self::Subscribe(key, ..)
+            | Self::Unsubscribe(key, _)
+            | Self::Reading(key)
+            | Self::Refreshed(key)
+            | Self::Figures(key, _)
+            | Self::Close(key, ..) => Some(*key),
+            _ => None,
+        }
+    }
+
     /// What is for many: to whom, but whom, and what.
     fn audience(&self) -> Option<(Option<&Topic>, Option<u64>, &Pending)> {
         match self {
@@ -114,6 +129,7 @@ impl Worker {
                 self.obey(command);
             }
         }
+        self.current = None;
         self.note_done();
     }
 
@@ -159,6 +175,8 @@ impl Worker {
     }
 
     pub(super) fn obey(&mut self, command: Command) {
+        self.current = command.whom();
+        wirespeed_driver::protocol::faults::reach("engine.command");
         match command {
             Command::Send(key, message) => {
                 if let Some(Client::Live(live)) = self.clients.get_mut(key) {
@@ -256,33 +274,43 @@ impl Worker {
         let mut audience = std::mem::take(&mut self.audience);
         audience.extend(self.topics.matching(topic).flat_map(|set| set.iter()));
         let mut sent = Sent::default();
-        for key in audience.drain(..) {
-            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
-            if std::mem::replace(&mut live.published, self.published) != self.published
+        self.deliver_to(&audience, |worker, key| {
+            let Some(Client::Live(live)) = worker.clients.get_mut(key) else { return };
+            if std::mem::replace(&mut live.published, worker.published) != worker.published
                 && except != Some(live.session.id())
             {
-                self.deliver(key, volley, &mut sent);
+                worker.deliver(key, volley, &mut sent);
             }
-        }
+        });
+        audience.clear();
         self.audience = audience;
         self.note_deliveries(&sent, volley, || Some(topic.clone()));
     }
 
     fn broadcast(&mut self, volley: &Volley<'_>, except: Option<u64>) {
         let mut sent = Sent::default();
-        for key in self.clients.keys() {
-            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+        self.deliver_to(&self.clients.keys(), |worker, key| {
+            let Some(Client::Live(live)) = worker.clients.get_mut(key) else { return };
             // One that is ending is open no more.
             if live.is_told() && !live.is_ending() && except != Some(live.session.id()) {
-                self.deliver(key, volley, &mut sent);
+                worker.deliver(key, volley, &mut sent);
             }
-        }
+        });
         self.note_deliveries(&sent, volley, || None);
+    }
+
+    /// A panic costs the one whose turn it is its session, and nobody else the message.
+    fn deliver_to(&mut self, audience: &[Key], mut deliver: impl FnMut(&mut Self, Key)) {
+        let mut left = audience.iter();
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| left.by_ref().for_each(|key| deliver(self, *key)))) {
+            self.lose_current(&*panic);
+        }
     }
 
     /// To one of many.
     fn deliver(&mut self, key: Key, volley: &Volley<'_>, sent: &mut Sent) {
         self.current = Some(key);
+        wirespeed_driver::protocol::faults::reach("engine.deliver");
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
         live.push_all(volley, self.share, &self.common.config);
         if !std::mem::replace(&mut live.dirty, true) {
@@ -310,6 +338,7 @@ impl Worker {
     }
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {
+        wirespeed_driver::protocol::faults::reach("engine.push");
         if let Some(Client::Live(live)) = self.clients.get_mut(key) {
             live.push(message, self.share, &self.common.config);
             live.take_asked(); // it is written in this turn

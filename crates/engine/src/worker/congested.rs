@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONGESTION_PAUSE, Client, Key, Worker};
+use super::waiting::CONGESTION_PAUSE;
+use super::{Client, Key, Worker};
 use crate::connection::Live;
 use crate::topics::Topic;
 

@@ -99,7 +99,7 @@ impl Worker {
                     more.push(door);
                     break;
                 }
-                let Some(listener) = &self.doors[door].listener else { break };
+                let Some(listener) = self.doors.get(door).and_then(|door| door.listener.as_ref()) else { break };
                 match Socket::accept(listener.as_fd()) {
                     Ok(Some((socket, remote))) => self.welcome(door, socket, remote),
                     Ok(None) => break,
@@ -154,17 +154,19 @@ impl Worker {
         let most = listen::BACKLOG.unsigned_abs() as usize + 1;
         for place in (0..self.closing.len()).rev() {
             for turn in 0.. {
-                let (door, count) = self.closing[place];
+                let Some(&(door, count)) = self.closing.get(place) else { break };
                 if turn == ACCEPTS && count < most {
                     break;
                 }
-                let listener = self.doors[door].listener.as_ref().filter(|_| count < most);
+                let listener = self.doors.get(door).and_then(|door| door.listener.as_ref()).filter(|_| count < most);
                 let Some(Ok(Some((socket, remote)))) = listener.map(|listener| Socket::accept(listener.as_fd())) else {
                     self.closing.swap_remove(place);
                     self.close_door(door);
                     break;
                 };
-                self.closing[place].1 += 1; // before what may panic
+                if let Some((_, count)) = self.closing.get_mut(place) {
+                    *count += 1; // before what may panic
+                }
                 self.welcome(door, socket, remote);
             }
         }
@@ -182,13 +184,15 @@ impl Worker {
     }
 
     pub(super) fn welcome(&mut self, door: usize, socket: Socket, remote: Option<SocketAddr>) {
+        self.current = None; // whoever came before has had its turn
+        wirespeed_driver::protocol::faults::reach("engine.accept");
         let common = Arc::clone(&self.common);
         let inside = self.is_inside(door);
         if self.draining && !inside {
             return self.fail(Reason::Stopping, remote);
         }
         self.sheet.connections.add(1);
-        let door = &self.doors[door];
+        let Some(door) = self.doors.get(door) else { return self.forget_unopened(remote) };
         if !door.unix {
             let _ = socket.options().set_tcp_nodelay(true); // it may have left meanwhile, which is found when it is read
             socket.limit_unsent();

@@ -1,53 +1,45 @@
 //! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
 
 mod commands;
+mod common;
 mod congested;
 mod crowd;
 mod doors;
 mod moving;
 mod roomless;
 mod total;
+mod waiting;
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use mio::unix::SourceFd;
 use mio::{Events as Ready, Interest, Poll, Token};
-use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::entropy;
-use wirespeed_driver::frames::Account;
 use wirespeed_driver::opening::pending::Pending;
-use wirespeed_driver::protocol::{MessageKind, SendError};
 
-use crate::admission::Admission;
-use crate::broker::Slot;
 use crate::certificate::Certificate;
-use crate::config::{Config, Place, Role};
 use crate::congestion::Congestion;
 use crate::connection::Client;
-use crate::events::{Batch, Events};
-use crate::handover::Offer;
-use crate::ledger::Ledger;
-use crate::locks::lock;
-use crate::logs::{Cause, Logs};
+use crate::events::Batch;
+use crate::logs::Cause;
 use crate::mailbox::{Mailbox, Wake};
-use crate::metrics::{Figures, Sheet, WorkerFigures};
-use crate::page;
+use crate::metrics::Sheet;
 use crate::reasons::Reason;
 use crate::room::Room;
-use crate::roster::Roster;
-use crate::routes::Route;
 use crate::session::Home;
 use crate::slab::Slab;
 use crate::topics::{Index, Registry, Topic, WorkerId};
 use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
+pub(crate) use self::common::Common;
 use self::roomless::Roomless;
 pub(crate) use self::total::Share;
 pub(crate) use crate::slab::Key;
@@ -63,135 +55,8 @@ pub(crate) const DOORS: usize = LISTENERS - 1;
 pub(crate) const BATCH_EVENTS: usize = 4096;
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
-/// Between two looks at topics whose publishers should wait.
-const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
-
-/// What all workers share.
-pub(crate) struct Common {
-    pub(crate) config: Config,
-    pub(crate) admission: Arc<Admission>,
-    /// Clients of one worker whose request may be awaited for long.
-    pub(crate) pending: usize,
-    pub(crate) events: Arc<Events>,
-    /// Of each worker, by its number.
-    pub(crate) sheets: Vec<Arc<Sheet>>,
-    pub(crate) stop: AtomicBool,
-    pub(crate) last_id: AtomicU64,
-    /// Nobody should come any more.
-    pub(crate) leaving: AtomicBool,
-    /// Where what others want is put, by the numbers of the workers.
-    pub(crate) homes: OnceLock<Vec<Arc<Home>>>,
-    /// Copies of the listeners, to be handed over.
-    pub(crate) listeners: Mutex<Vec<Offer>>,
-    /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
-    pub(crate) lent: AtomicBool,
-    pub(crate) logs: Arc<Logs>,
-    /// Messages that the application did not understand.
-    pub(crate) invalid: AtomicU64,
-    /// Who is there.
-    pub(crate) roster: Roster,
-    /// For the page: what it has asked for.
-    pub(crate) page: page::Kept,
-    /// What all messages hold that wait.
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) start: Instant,
-    /// Workers that have not ended.
-    pub(crate) alive: AtomicUsize,
-    /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
-    pub(crate) occupied: AtomicUsize,
-    /// What connects it with other engines.
-    pub(crate) broker: Slot,
-    /// Of sessions that [`Config::admit`] has let in.
-    pub(crate) plain: [Arc<Route>; 2],
-}
-
-impl Common {
-    /// The settings of the engine, for a session with this role.
-    pub(crate) fn plain(&self, role: Role) -> Arc<Route> {
-        match self.plain.iter().find(|route| route.role == role) {
-            Some(route) => Arc::clone(route),
-            None => Arc::new(Route::new(role, &self.config)),
-        }
-    }
-
-    /// What has been counted, of each worker.
-    pub(crate) fn figures(&self) -> Figures {
-        let (events_waiting, event_bytes_waiting) = self.events.waiting();
-        let of = |(number, sheet): (usize, &Arc<Sheet>)| {
-            let home = self.homes.get().and_then(|homes| homes.get(number));
-            WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
-        };
-        Figures {
-            workers: self.sheets.iter().enumerate().map(of).collect(),
-            events_waiting,
-            event_bytes_waiting,
-            messages_invalid: self.invalid.load(Ordering::Relaxed),
-            total_outbox_bytes: self.total_waiting(),
-        }
-    }
-
-    fn least_outbox(&self) -> usize {
-        let config = &self.config;
-        config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
-    }
-
-    /// Bytes of memory that wait for sessions.
-    pub(crate) fn total_waiting(&self) -> usize {
-        let held: u64 = self.sheets.iter().map(|sheet| sheet.held.value()).sum();
-        self.ledger.sum() + held as usize
-    }
-
-    /// The same without what waits for workers, which is limited by itself, and is no session's to give.
-    pub(crate) fn held_by_sessions(&self) -> usize {
-        let waiting = self.total_waiting();
-        let homes = self.homes.get().map_or(&[][..], |homes| homes);
-        homes.iter().fold(waiting, |left, home| left.saturating_sub(home.mailbox.bytes()))
-    }
-
-    /// A message that is counted.
-    pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
-        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
-        Encoded::counted(kind, payload, Some(account)).map(Arc::new)
-    }
-
-    /// Ends all workers now.
-    pub(crate) fn end_workers(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.homes.get().into_iter().flatten().for_each(|home| home.mailbox.wake());
-    }
-
-    /// One worker fewer has clients: the last one's end is that of all.
-    fn leave(&self) {
-        if self.occupied.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end_workers();
-        }
-    }
-
-    pub(crate) fn take_listeners(&self) {
-        lock(&self.listeners).clear();
-    }
-
-    /// For another engine.
-    pub(crate) fn copy_listeners(&self) -> io::Result<Vec<(Place, Vec<OwnedFd>)>> {
-        let copy = |offer: &Offer| {
-            let listeners = offer.listeners.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-            Ok((offer.place.clone(), listeners))
-        };
-        let listeners = lock(&self.listeners);
-        self.lent.store(true, Ordering::Release);
-        listeners.iter().map(copy).collect()
-    }
-
-    /// Whether the listeners may be ended for all who have copies: none has, or will have, but children of ours.
-    pub(crate) fn may_shut(&self) -> bool {
-        let mut listeners = lock(&self.listeners);
-        let may = !self.lent.load(Ordering::Acquire);
-        if may {
-            listeners.clear();
-        }
-        may
-    }
-}
+/// Panics that an ending worker gets over, beside one for each client.
+const ENDINGS: usize = 4;
 
 /// A listener, and what is spoken there.
 pub(crate) struct Door {
@@ -358,14 +223,30 @@ impl Worker {
             // A defect of ours costs the client whose turn it is, and nobody else.
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(result) => break result,
-                Err(panic) => self.recover(&*panic),
+                Err(panic) => {
+                    if !self.recover_twice(panic) {
+                        break Err(io::Error::other("a worker has panicked again and again"));
+                    }
+                }
             }
         };
         self.end();
         result
     }
 
-    fn recover(&mut self, panic: &(dyn std::any::Any + Send)) {
+    /// Goes on after a panic; false: it cannot.
+    fn recover_twice(&mut self, mut panic: Box<dyn Any + Send>) -> bool {
+        for _ in 0..2 {
+            match catch_unwind(AssertUnwindSafe(|| self.recover(&*panic))) {
+                Ok(()) => return true,
+                Err(next) => panic = next,
+            }
+        }
+        false
+    }
+
+    /// A panic ends the session whose turn it is.
+    pub(super) fn lose_current(&mut self, panic: &(dyn Any + Send)) {
         self.sheet.panics.add(1);
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let worker = self.home.worker.index();
@@ -380,6 +261,10 @@ impl Worker {
             }
             self.remove(key);
         }
+    }
+
+    fn recover(&mut self, panic: &(dyn Any + Send)) {
+        self.lose_current(panic);
         self.note_done();
         // Of what was under way some may be lost: everybody has a turn.
         self.accepting = (0..self.doors.len()).collect();
@@ -429,13 +314,7 @@ impl Worker {
                 && self.dirty.is_empty()
                 && self.closing.is_empty()
                 && self.commands.is_empty();
-            let some = if self.commands.is_empty() { self.mailbox.take(&mut self.commands, idle) } else { true };
-            let timeout = if idle && !some { self.sleep() } else { Some(Duration::ZERO) };
-            match self.poll.poll(&mut ready, timeout) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => ready.clear(),
-                Err(error) => return Err(error),
-                Ok(()) => {}
-            }
+            self.wait(idle, &mut ready)?;
             let began = Instant::now();
             self.sheet.begin_turn(began);
             self.look_for_room();
@@ -494,15 +373,6 @@ impl Worker {
         self.sheet.end_turn(began, now);
     }
 
-    // ---- waiting ----
-
-    fn sleep(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
-        let congested = (!self.congested.is_empty()).then_some(CONGESTION_PAUSE);
-        [self.wheel.sleep(now), accept, congested, self.trim_in(now), self.look_in(now)].into_iter().flatten().min()
-    }
-
     /// Events may have room again: those that wait for it go on.
     fn look_for_room(&mut self) {
         if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
@@ -514,9 +384,8 @@ impl Worker {
     /// Hands on what has happened.
     fn hand_on(&mut self) {
         if !self.batch.is_empty() {
-            let batch = std::mem::take(&mut self.batch);
-            self.sheet.events.add(batch.len() as u64);
-            let room = self.common.events.put(batch, self.home.worker.index(), &self.wake);
+            self.sheet.events.add(self.batch.len() as u64);
+            let room = self.common.events.put(&mut self.batch, self.home.worker.index(), &self.wake);
             if self.roomy && !room {
                 let full = || "events are not taken as fast as they come: nothing is read until they are".to_owned();
                 self.common.logs.note(Cause::EventsFull, Instant::now(), full);
@@ -570,6 +439,24 @@ impl Worker {
 
     /// It is over: all who are left are ended, and told of.
     fn end(&mut self) {
+        // Whatever panics: each time it has got further.
+        for _ in 0..self.clients.keys().len() + ENDINGS {
+            match catch_unwind(AssertUnwindSafe(|| self.end_clients())) {
+                Ok(()) => break,
+                Err(panic) => drop(catch_unwind(AssertUnwindSafe(|| self.lose_current(&*panic)))),
+            }
+        }
+        drop(catch_unwind(AssertUnwindSafe(|| self.hand_on())));
+        self.sheet.ended.store(true, Ordering::Release);
+        if !self.vacant {
+            self.common.leave();
+        }
+        if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.common.events.close();
+        }
+    }
+
+    fn end_clients(&mut self) {
         for index in 0..self.doors.len() {
             self.close_door(index);
         }
@@ -577,21 +464,13 @@ impl Worker {
         let left: Vec<_> = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close()).collect();
         self.forget(&left);
         for key in self.clients.keys() {
+            self.current = Some(key);
             match self.clients.get_mut(key) {
                 Some(Client::Live(live)) => live.abort(),
                 Some(Client::Opening(opening)) => opening.note_failure(Reason::Stopping),
                 None => {}
             }
             self.remove(key);
-        }
-        drop(left);
-        self.hand_on();
-        self.sheet.ended.store(true, Ordering::Release);
-        if !self.vacant {
-            self.common.leave();
-        }
-        if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.common.events.close();
         }
     }
 }

@@ -1,0 +1,152 @@
+//! What the workers of an engine have in common.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use wirespeed_driver::encoded::Encoded;
+use wirespeed_driver::frames::Account;
+use wirespeed_driver::protocol::{MessageKind, SendError};
+
+use crate::admission::Admission;
+use crate::broker::Slot;
+use crate::config::{Config, Place, Role};
+use crate::events::Events;
+use crate::handover::Offer;
+use crate::ledger::Ledger;
+use crate::locks::lock;
+use crate::logs::Logs;
+use crate::metrics::{Figures, Sheet, WorkerFigures};
+use crate::page;
+use crate::roster::Roster;
+use crate::routes::Route;
+use crate::session::Home;
+
+/// What all workers share.
+pub(crate) struct Common {
+    pub(crate) config: Config,
+    pub(crate) admission: Arc<Admission>,
+    /// Clients of one worker whose request may be awaited for long.
+    pub(crate) pending: usize,
+    pub(crate) events: Arc<Events>,
+    /// Of each worker, by its number.
+    pub(crate) sheets: Vec<Arc<Sheet>>,
+    pub(crate) stop: AtomicBool,
+    pub(crate) last_id: AtomicU64,
+    /// Nobody should come any more.
+    pub(crate) leaving: AtomicBool,
+    /// Where what others want is put, by the numbers of the workers.
+    pub(crate) homes: OnceLock<Vec<Arc<Home>>>,
+    /// Copies of the listeners, to be handed over.
+    pub(crate) listeners: Mutex<Vec<Offer>>,
+    /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
+    pub(crate) lent: AtomicBool,
+    pub(crate) logs: Arc<Logs>,
+    /// Messages that the application did not understand.
+    pub(crate) invalid: AtomicU64,
+    /// Who is there.
+    pub(crate) roster: Roster,
+    /// For the page: what it has asked for.
+    pub(crate) page: page::Kept,
+    /// What all messages hold that wait.
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) start: Instant,
+    /// Workers that have not ended.
+    pub(crate) alive: AtomicUsize,
+    /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
+    pub(crate) occupied: AtomicUsize,
+    /// What connects it with other engines.
+    pub(crate) broker: Slot,
+    /// Of sessions that [`Config::admit`] has let in.
+    pub(crate) plain: [Arc<Route>; 2],
+}
+
+impl Common {
+    /// The settings of the engine, for a session with this role.
+    pub(crate) fn plain(&self, role: Role) -> Arc<Route> {
+        match self.plain.iter().find(|route| route.role == role) {
+            Some(route) => Arc::clone(route),
+            None => Arc::new(Route::new(role, &self.config)),
+        }
+    }
+
+    /// What has been counted, of each worker.
+    pub(crate) fn figures(&self) -> Figures {
+        let (events_waiting, event_bytes_waiting) = self.events.waiting();
+        let of = |(number, sheet): (usize, &Arc<Sheet>)| {
+            let home = self.homes.get().and_then(|homes| homes.get(number));
+            WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
+        };
+        Figures {
+            workers: self.sheets.iter().enumerate().map(of).collect(),
+            events_waiting,
+            event_bytes_waiting,
+            messages_invalid: self.invalid.load(Ordering::Relaxed),
+            total_outbox_bytes: self.total_waiting(),
+        }
+    }
+
+    pub(super) fn least_outbox(&self) -> usize {
+        let config = &self.config;
+        config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
+    }
+
+    /// Bytes of memory that wait for sessions.
+    pub(crate) fn total_waiting(&self) -> usize {
+        let held: u64 = self.sheets.iter().map(|sheet| sheet.held.value()).sum();
+        self.ledger.sum() + held as usize
+    }
+
+    /// The same without what waits for workers, which is limited by itself, and is no session's to give.
+    pub(crate) fn held_by_sessions(&self) -> usize {
+        let waiting = self.total_waiting();
+        let homes = self.homes.get().map_or(&[][..], |homes| homes);
+        homes.iter().fold(waiting, |left, home| left.saturating_sub(home.mailbox.bytes()))
+    }
+
+    /// A message that is counted.
+    pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
+        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.ledger);
+        Encoded::counted(kind, payload, Some(account)).map(Arc::new)
+    }
+
+    /// Ends all workers now.
+    pub(crate) fn end_workers(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.homes.get().into_iter().flatten().for_each(|home| home.mailbox.wake());
+    }
+
+    /// One worker fewer has clients: the last one's end is that of all.
+    pub(super) fn leave(&self) {
+        if self.occupied.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end_workers();
+        }
+    }
+
+    pub(crate) fn take_listeners(&self) {
+        lock(&self.listeners).clear();
+    }
+
+    /// For another engine.
+    pub(crate) fn copy_listeners(&self) -> io::Result<Vec<(Place, Vec<OwnedFd>)>> {
+        let copy = |offer: &Offer| {
+            let listeners = offer.listeners.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+            Ok((offer.place.clone(), listeners))
+        };
+        let listeners = lock(&self.listeners);
+        self.lent.store(true, Ordering::Release);
+        listeners.iter().map(copy).collect()
+    }
+
+    /// Whether the listeners may be ended for all who have copies: none has, or will have, but children of ours.
+    pub(crate) fn may_shut(&self) -> bool {
+        let mut listeners = lock(&self.listeners);
+        let may = !self.lent.load(Ordering::Acquire);
+        if may {
+            listeners.clear();
+        }
+        may
+    }
+}
