@@ -9,7 +9,17 @@ import collections
 import os
 import selectors
 import ssl
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final, Literal, final, overload
 from uuid import UUID
 
@@ -54,6 +64,7 @@ __all__ = [
     "ServerSettings",
     "ServerTLS",
     "Session",
+    "Undecoded",
     "__version__",
     "accept",
     "after_fork",
@@ -1192,6 +1203,17 @@ class Batch:
     @overload
     def __getitem__(self, key: slice, /) -> list[Connected | Message | Invalid | Disconnected]: ...
     def __iter__(self) -> BatchIterator: ...
+    def _undecoded(self) -> Iterator[Connected | Message | Undecoded | Disconnected]: ...
+
+@final
+class Undecoded:
+    """A message that its codec has not been given yet: as large as it came, where what is made of it may be larger."""
+
+    @property
+    def session(self) -> Session: ...
+    @property
+    def data(self) -> bytes: ...
+    def decode(self) -> Message | Invalid: ...
 
 @final
 class BatchIterator:
@@ -1285,6 +1307,7 @@ class NativeEngine:
         policy: str,
         mailbox_limit: int,
         max_subscriptions: int,
+        busy_poll: float,
         max_events: int,
         max_event_bytes: int,
         limits: EngineLimits,

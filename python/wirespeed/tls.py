@@ -344,6 +344,9 @@ def _hint(data: bytes) -> str:
 def _encode_alpn(alpn: str | tuple[str, ...]) -> tuple[bytes, ...]:
     if isinstance(alpn, str):
         raise TypeError(f"alpn must be a sequence of str, not a str; write [{alpn!r}]")
+    for protocol in alpn:
+        if not isinstance(protocol, str):
+            raise TypeError(f"alpn must be a sequence of str, it contains a {type(protocol).__name__}")
     encoded = tuple(protocol.encode() for protocol in alpn)
     # RFC 7301, section 3.1: ProtocolName<1..2^8-1>.
     if not all(1 <= len(protocol) <= 255 for protocol in encoded):

@@ -110,9 +110,14 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
         Failure::Tls(error) => Some(tls_ref(py, error)),
         Failure::Eof => Some(PyEOFError::new_err(failure.to_string())),
         Failure::KeepaliveTimeout | Failure::CloseTimeout => Some(PyTimeoutError::new_err(failure.to_string())),
-        Failure::Forked => Some(PyRuntimeError::new_err(failure.to_string())),
+        Failure::Forked | Failure::Ending | Failure::Defect => Some(PyRuntimeError::new_err(failure.to_string())),
         Failure::Refused | Failure::Aborted => None,
     }
+}
+
+/// What a call raises in which we have panicked, where PyO3 does not see it.
+pub(crate) fn panicked() -> PyErr {
+    PyRuntimeError::new_err("internal error: a panic, see standard error")
 }
 
 fn fault(py: Python<'_>, fault: &Fault) -> PyErr {

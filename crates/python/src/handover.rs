@@ -7,6 +7,7 @@
 //! to wake, if there are other threads.
 
 use std::cell::RefCell;
+use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use pyo3::ffi;
@@ -141,4 +142,15 @@ pub(crate) fn has_others() -> bool {
         let first = ffi::PyInterpreterState_ThreadHead(ffi::PyInterpreterState_Get());
         first != this || !ffi::PyThreadState_Next(this).is_null()
     }
+}
+
+/// Whether the interpreter finalizes: of its threads there is this one only, whatever others have left behind.
+#[allow(unsafe_code)] // the interpreter's flag
+pub(crate) fn is_ending() -> bool {
+    unsafe extern "C" {
+        #[cfg_attr(Py_3_13, link_name = "Py_IsFinalizing")]
+        fn _Py_IsFinalizing() -> c_int;
+    }
+    // SAFETY: it reads a flag, for whoever asks.
+    unsafe { _Py_IsFinalizing() != 0 }
 }

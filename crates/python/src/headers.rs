@@ -61,8 +61,8 @@ fn read(text: &[u8]) -> (String, Vec<(String, String)>) {
     let first = lines.next().map(|line| String::from_utf8_lossy(line).into_owned()).unwrap_or_default();
     let fields = lines
         .filter_map(|line| {
-            let colon = line.iter().position(|&byte| byte == b':')?;
-            Some((latin1(&line[..colon]), latin1(&line[colon + 1..])))
+            let mut parts = line.splitn(2, |&byte| byte == b':');
+            Some((latin1(parts.next()?), latin1(parts.next()?)))
         })
         .collect();
     (first, fields)

@@ -1,11 +1,25 @@
 //! Python bindings: they convert, call, map errors, and stop. Protocol and sockets are the business of the
 //! crates below.
 
+// What a peer causes is no reason for a panic.
+#![deny(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+
 mod asyncio;
 mod blocking;
+#[cfg(threads_are_unwound)]
+mod ending;
 mod ends;
 mod engine;
 mod errors;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod handover;
 mod handshake;
 mod headers;
@@ -13,6 +27,7 @@ mod opening;
 mod payload;
 mod source;
 mod ssl_layer;
+mod tables;
 mod tls;
 mod view;
 
@@ -38,13 +53,13 @@ mod _native {
     #[pymodule_export]
     use crate::engine::auth::PyJwt;
     #[pymodule_export]
-    use crate::engine::batch::{BatchIterator, PyBatch};
+    use crate::engine::batch::{BatchIterator, PyBatch, Undecoded};
     #[pymodule_export]
     use crate::engine::bell::{EventsBell, RoomBell};
     #[pymodule_export]
     use crate::engine::broker::NativePublisher;
     #[pymodule_export]
-    use crate::engine::event::{Connected, Disconnected, Invalid, Message};
+    use crate::engine::event::{Connected, Disconnected, Invalid};
     #[pymodule_export]
     use crate::engine::handle::NativeEngine;
     #[pymodule_export]
@@ -92,6 +107,9 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::asyncio::init(module.py())?;
+        crate::engine::message::init(module)?;
+        #[cfg(feature = "fault-injection")]
+        crate::faults::init(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -180,6 +180,7 @@ impl PayloadBuffer for PyPayload {
             return Ok(());
         }
         let room = self.spare(data.len())?;
+        #[allow(clippy::indexing_slicing, reason = "as much as was asked for, or an error")]
         room[..data.len()].write_copy_of_slice(data);
         // SAFETY: the line above initialised them.
         unsafe { self.advance(data.len()) };
@@ -196,6 +197,7 @@ pub(crate) fn message(
     payload: Payload<'_, PyPayload>,
     decode: Option<bool>,
 ) -> PyResult<Py<PyAny>> {
+    wirespeed_driver::protocol::faults::reach("python.message");
     let text = decode.unwrap_or(kind == MessageKind::Text);
     match payload {
         Payload::Buffer(PyPayload::Binary(builder)) if !text => builder.finish(py),

@@ -66,6 +66,7 @@ impl Source for Message<'_> {
     #[inline]
     fn piece(&self, range: Range<usize>) -> &[u8] {
         match self {
+            #[allow(clippy::indexing_slicing, reason = "our own ranges, of a source whose length was asked")]
             Self::Slice(slice) => &slice[range],
             Self::View(view) => {
                 assert!(range.start <= range.end && range.end <= view.buffer.len as usize);

@@ -27,6 +27,7 @@ class Greeting:
         data: Bytes that are to be given to one, empty for the end of the stream; ``None`` if nothing came.
         entry: Its place in the gate, ``None`` if it did not have to wait.
         is_silent: Whether nothing has come from it yet.
+        is_lost: Whether its client has gone, without a request that could be answered.
 
     Args:
         sock: An accepted non-blocking socket.
@@ -35,7 +36,9 @@ class Greeting:
         drop: Called to close it at once while it waits.
     """
 
-    __slots__ = ("_drop", "_received", "address", "data", "deadline", "entry", "is_silent", "opening", "sock")
+    __slots__ = (
+        "_drop", "_received", "address", "data", "deadline", "entry", "is_lost", "is_silent", "opening", "sock",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Greeting:
         self.data: bytes | None = None
         self.entry: Entry | None = None
         self.is_silent = True
+        self.is_lost = False
         self._received = b""
         self._drop = drop
 
@@ -72,6 +76,20 @@ class Greeting:
         """Return what the request has opened, ``None`` if it is not there."""
         return self.opening.finish() if self.opening is not None and self.opening.done else None
 
+    def look(self) -> bool:
+        """Return whether its client has gone, also if the request is there: nobody would get the answer.
+
+        One that has only ended its own direction of the stream is there.
+        """
+        if self.is_complete:
+            try:
+                self.sock.recv(1, socket_module.MSG_PEEK)
+            except ConnectionError:
+                self.opening, self.data, self.is_lost = None, b"", True
+            except OSError:
+                pass  # it has sent nothing more, as a rule
+        return self.is_lost
+
     @property
     def is_bare(self) -> bool:
         """Whether nothing came behind the request, once that is there: no message of the client's."""
@@ -85,6 +103,7 @@ class Greeting:
             make_opening: Makes what it is given to; ``None`` with TLS, of which the first record is awaited.
         """
         self.is_silent = self.is_silent and not data
+        self.is_lost = not data
         if make_opening is None:
             self._received += data
             self.data = self._received

@@ -24,7 +24,15 @@ from .compression import Deflate
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AsyncServerOptions", "ServerOptions", "ServerSSL", "check_farewell", "check_ssl", "native_server_tls"]
+__all__ = [
+    "AsyncServerOptions",
+    "ServerOptions",
+    "ServerSSL",
+    "check_farewell",
+    "check_ssl",
+    "check_tls",
+    "native_server_tls",
+]
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -157,16 +165,26 @@ def check_ssl(ssl: object) -> None:
     if ssl is None:
         return
     check_type("ssl", ssl, (TLS, ssl_module.SSLContext), "a TLS, an ssl.SSLContext or None")
-    if isinstance(ssl, TLS) and ssl.cert is None:
+    if isinstance(ssl, TLS):
+        check_tls(ssl)
+    elif isinstance(ssl, ssl_module.SSLContext) and ssl.protocol == ssl_module.PROTOCOL_TLS_CLIENT:
+        raise ValueError(
+            "ssl: this context is for clients; make it with ssl.create_default_context(Purpose.CLIENT_AUTH)"
+        )
+
+
+def check_tls(tls: TLS) -> None:
+    """Raise ValueError for TLS settings that are not those of a server.
+
+    Args:
+        tls: The settings.
+    """
+    if tls.cert is None:
         raise ValueError("ssl: a server needs a certificate; pass TLS(cert=..., key=...)")
-    if isinstance(ssl, TLS) and (ssl.verify or ssl.system_roots) and not ssl._ca_pem:
+    if (tls.verify or tls.system_roots) and not tls._ca_pem:
         raise ValueError(
             "ssl: a server verifies its clients by the authorities in ca, and there are none; pass TLS(ca=..., ...), "
             "or leave out verify and system_roots to let in clients without certificates"
-        )
-    if isinstance(ssl, ssl_module.SSLContext) and ssl.protocol == ssl_module.PROTOCOL_TLS_CLIENT:
-        raise ValueError(
-            "ssl: this context is for clients; make it with ssl.create_default_context(Purpose.CLIENT_AUTH)"
         )
 
 

@@ -51,7 +51,8 @@ class GreetingsBase:
                 return greeting
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError:
+        except OSError as exc:
+            greeting.is_lost = isinstance(exc, ConnectionError)
             return greeting  # it shows again
         greeting.entry = self._gate.enter(greeting, address)
         self._waiting[greeting] = None
@@ -69,8 +70,8 @@ class GreetingsBase:
                 return False
         except (BlockingIOError, InterruptedError):
             return False
-        except OSError:
-            pass  # it shows again
+        except OSError as exc:
+            greeting.is_lost = isinstance(exc, ConnectionError)  # it shows again
         self._forget(greeting)
         return True
 

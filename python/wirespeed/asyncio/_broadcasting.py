@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import time
 import weakref
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from .._connection.state import State
 from .._native import broadcast as _broadcast
 from ..exceptions import ConcurrencyError
-from ..typing import DataLike
+from ..typing import DataLike, LoggerLike
 from ._connection import Connection
 
 __all__ = ["broadcast", "kept", "report"]
@@ -60,6 +61,39 @@ def broadcast(
     return sent
 
 
+# Lines in the log of that many seconds, of all connections together.
+_LINES = 20
+_INTERVAL = 10.0
+
+
+class _Lines:
+    """No more lines than somebody reads, however many connections are slow, or come anew to be so."""
+
+    def __init__(self) -> None:
+        self._since = -_INTERVAL
+        self._count = 0
+        self._left_out = 0
+
+    def warn(self, logger: LoggerLike, text: str, *arguments: Any) -> None:
+        now = time.monotonic()
+        if now - self._since >= _INTERVAL:
+            self._since, self._count = now, 0
+        if self._count >= _LINES:
+            self._left_out += 1
+            return
+        self._count += 1
+        if self._left_out:
+            text, arguments = text + "; %d lines like it were left out", (*arguments, self._left_out)
+            self._left_out = 0
+        if self._count == _LINES:
+            # There may never be another to tell of it.
+            text, arguments = text + "; more like it in the next %d s are left out", (*arguments, _INTERVAL)
+        logger.warning(text, *arguments)
+
+
+_lines = _Lines()
+
+
 class _Stall:
     """A connection that gets no broadcasts for a time: a line when that begins, and one when it ends.
 
@@ -80,13 +114,13 @@ class _Stall:
     def begin(self, why: str) -> None:
         self.why = why
         self.count = 1
-        self._logger.warning("skipped broadcast (%s): %s", self._label, _TEXTS[why])
+        _lines.warn(self._logger, "skipped broadcast (%s): %s", self._label, _TEXTS[why])
 
     def end(self, what: str = "broadcasts arrive again") -> None:
         if _stalls.get(self._key) is self:
             del _stalls[self._key]
         if self.count > 1:
-            self._logger.warning("%s (%s): %d were skipped", what, self._label, self.count)
+            _lines.warn(self._logger, "%s (%s): %d were skipped", what, self._label, self.count)
 
     def _gone(self, _: object) -> None:
         if _stalls.get(self._key) is self:

@@ -30,7 +30,7 @@ from .._connection.status import ConnectionStatus
 from .._native import AsyncConnection, Opened
 from .._net.addresses import ends_of
 from ..close_codes import CloseCode
-from ..exceptions import ConcurrencyError
+from ..exceptions import ConcurrencyError, ConnectionClosed
 from ..typing import BytesLike, Data, DataLike
 from ._sockets import ignore, watches_descriptors
 from ._turns import give_turn, is_turn_due
@@ -89,7 +89,8 @@ class Connection(ConnectionStatus, AsyncConnection):
             over = self._is_over
         except AttributeError:
             return
-        if over:
+        # Late in the end of the interpreter the names of this module are gone, and the system closes what is open.
+        if over or contextlib is None:
             return
         try:
             # One that is closing has told so by an exception: no second word. After a fork, the parent closes.
@@ -337,6 +338,11 @@ class Connection(ConnectionStatus, AsyncConnection):
 
     def _tell_listener_error(self, error: Exception) -> None:
         """Log that a method of the listener has raised; called when it has, before the connection is closed for it."""
+        if isinstance(error, ConnectionClosed) and error._origin == self._origin:
+            # It ended while there were messages to tell of, which the listener has answered: as for a handler, that is
+            # its own business, and not a line in the log for each client that goes so.
+            self.logger.debug("listener met the end of its connection (%s)", self._label, exc_info=error)
+            return
         self.logger.error("listener failed (%s)", self._label, exc_info=error)
 
     async def _wait_for_end(self) -> None:

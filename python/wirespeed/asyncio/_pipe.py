@@ -16,6 +16,7 @@ from .._connection.state import State
 from ..close_codes import CloseCode
 from ..exceptions import ConnectionClosed, ConnectionClosedError
 from ..typing import BytesLike
+from ._tasks import start_task
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from ._connection import ClientConnection
 
 __all__ = ["Pipe", "StreamClosedError", "closed_error"]
-
-# asyncio holds tasks by weak references only, and nobody else needs to hold a stream that is closing.
-_background: set[asyncio.Task[None]] = set()
 
 
 class StreamClosedError(ConnectionClosedError, ConnectionResetError):
@@ -171,10 +169,7 @@ class Pipe:
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something in a task that lives until it is done."""
-        task = self._loop.create_task(work)
-        _background.add(task)
-        task.add_done_callback(_background.discard)
-        return task
+        return start_task(self._loop, work)
 
     def close(self, *, keep: bool = False) -> None:
         """Begin to close, if that has not happened yet.

@@ -19,6 +19,7 @@ from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import InvalidMessage, InvalidStatus
 from ..typing import LoggerLike
+from ._tasks import start_task
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,9 +38,6 @@ _CLEAN = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD})
 
 # Seconds that are waited because a server says so. Precedent: urllib3.
 _LONGEST = 6 * 3600.0
-
-# asyncio holds tasks by weak references only.
-_background: set[asyncio.Task[None]] = set()
 
 
 def process_exception(exc: Exception) -> Exception | None:
@@ -238,9 +236,7 @@ class Reconnection:
         except RuntimeError:
             here = False
         if here:
-            task = self._loop.create_task(_close(connection))
-            _background.add(task)
-            task.add_done_callback(_background.discard)
+            start_task(self._loop, _close(connection))
         elif self._loop.is_running():
             self._loop.call_soon_threadsafe(connection.abort)
         else:

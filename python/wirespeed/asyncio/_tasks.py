@@ -1,12 +1,12 @@
-"""Which task runs now, whoever has written it."""
+"""Tasks: which one runs now, whoever has written it, and those that nobody else refers to."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["current_task"]
+__all__ = ["current_task", "start_task"]
 
 # From Python 3.14 on, tasks in Python are kept where ``asyncio.current_task``, a C function, does not look.
 # They are those of ``asyncio.tasks._PyTask``, with which some programs replace ``asyncio.Task``.
@@ -28,3 +28,34 @@ def current_task(loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Task[
     if task is None and _current_python_task is not None:
         return _current_python_task(loop)
     return task
+
+
+# A loop refers to its tasks weakly. Each loop's are changed in its own thread.
+_started: dict[asyncio.AbstractEventLoop, set[asyncio.Task[None]]] = {}
+
+
+def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run something in a task that lives until it is done, though nobody refers to it.
+
+    Those of a loop that was closed are kept until the next one begins, of any loop.
+
+    Args:
+        loop: The event loop that runs in this thread.
+        work: What is run.
+    """
+    for other in tuple(_started):
+        if other.is_closed():
+            _started.pop(other, None)
+    task = loop.create_task(work)
+    _started.setdefault(loop, set()).add(task)
+    task.add_done_callback(_forget)
+    return task
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    loop = task.get_loop()
+    tasks = _started.get(loop)
+    if tasks is not None:
+        tasks.discard(task)
+        if not tasks:
+            _started.pop(loop, None)

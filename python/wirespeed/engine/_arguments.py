@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from .._native import ServerTLS
 from .._options.common import bounded
+from .._options.server import check_tls, native_server_tls
+from ..tls import TLS
 
-__all__ = ["check_count", "checked_seconds"]
+__all__ = ["check_count", "checked_seconds", "checked_tls"]
 
 # Longer than anything lasts.
 _FOREVER = 20 * 86400.0
@@ -47,3 +50,19 @@ def checked_seconds(name: str, value: object, *, zero: bool = True) -> float:
         raise ValueError(f"{name} must be a number of seconds {'from 0 up' if zero else 'above 0'}")
     seconds = bounded(value)
     return _FOREVER if seconds is None else seconds
+
+
+def checked_tls(ssl: object) -> ServerTLS:
+    """Return the native form of TLS settings.
+
+    Args:
+        ssl: What the user passed.
+
+    Raises:
+        TypeError: They are none.
+        ValueError: They are none of a server.
+    """
+    if not isinstance(ssl, TLS):
+        raise TypeError(f"ssl must be a TLS or None, not {type(ssl).__name__}")
+    check_tls(ssl)
+    return native_server_tls(ssl)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .._native import Batch, Connected, Disconnected, EngineLimits, Invalid, Message
 from .._options.common import check_subprotocols, check_type
-from .._options.server import native_server_tls
-from ._arguments import check_count, checked_seconds
+from ._arguments import check_count, checked_seconds, checked_tls
 from ._broker import BrokerPolicy, BrokerStatus
 from ._ending import LAST
 from ._handlers import Handlers, Lanes, Pool, is_coroutine_function
@@ -80,6 +79,8 @@ class Engine(Operations, Routing):
         mailbox_limit: Bytes of what is sent that may wait for one thread, 16 MiB by default: whoever sends more is
             refused. There is no room, for those who ask, from an eighth of ``outbox_limit`` on.
         max_subscriptions: Topics and patterns that one session may subscribe to, 1,024 by default.
+        busy_poll: Seconds that a thread which has nothing to do looks for something before it sleeps: lower latency, at
+            the price of a busy core for each thread. The default is 0.0: it sleeps at once.
         max_events: Events that may wait to be taken, 65,536 by default: while there are more, nothing is read.
         max_event_bytes: The same in bytes of their messages, 64 MiB by default.
         health: Whether ``/health`` and ``/ready`` are answered over HTTP, to who asks for no WebSocket; or their two
@@ -160,6 +161,7 @@ class Engine(Operations, Routing):
         policy: Policy = "disconnect",
         mailbox_limit: int = 16 * 2**20,
         max_subscriptions: int = 1024,
+        busy_poll: float = 0.0,
         max_events: int = 65_536,
         max_event_bytes: int = 64 * 2**20,
         max_connections: int | None = None,
@@ -219,7 +221,7 @@ class Engine(Operations, Routing):
             ping_interval = checked_seconds("ping_interval", ping_interval, zero=False)
         if ping_timeout is not None:
             ping_timeout = checked_seconds("ping_timeout", ping_timeout, zero=False)
-        native = None if ssl is None else native_server_tls(ssl)
+        native = None if ssl is None else checked_tls(ssl)
         listen: list[tuple[str | None, int, str | None, ServerTLS | None]] = []
         if host is not None:
             listen.append((host, port, None, native))
@@ -253,6 +255,7 @@ class Engine(Operations, Routing):
             policy=policy,
             mailbox_limit=mailbox_limit,
             max_subscriptions=max_subscriptions,
+            busy_poll=checked_seconds("busy_poll", busy_poll),
             max_events=max_events,
             max_event_bytes=max_event_bytes,
             limits=EngineLimits(

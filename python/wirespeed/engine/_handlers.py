@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import functools
 import inspect
 import logging
@@ -16,17 +17,23 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from .._native import Connected, Invalid, Message, Sent, Session
+from .._native import Connected, Invalid, Message, Sent, Session, Undecoded
 from ..exceptions import InvalidState
 from ._iteration import NOBODY_AWAITS, TURN, dispose, is_to_be_awaited
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from .._native import Batch
     from ._broker import BrokerEvent
     from ._engine import Event
+
+    # Of a message that is handled later its codec makes something when its turn has come.
+    Due: TypeAlias = Event | Undecoded
 
 __all__ = ["Handlers", "Lanes", "Pool", "is_coroutine_function"]
 
@@ -35,6 +42,10 @@ INTERNAL_ERROR = 1011
 
 # Events of one session that may wait behind its handler, at most: then it is not read.
 MOST_OF_ONE = 256
+
+# The same in bytes of their messages, and of all sessions together.
+MOST_BYTES_OF_ONE = 2**20
+MOST_BYTES_OF_ALL = 2**26
 
 # Python 3.12 runs a task to its first suspension at once: most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
@@ -108,13 +119,14 @@ class Handlers:
         return None if self.disconnect is None else self.disconnect(event.session, event.code, event.reason)
 
 
-def failed(logger: logging.Logger, event: Event) -> None:
+def failed(logger: logging.Logger, event: Due) -> None:
     """Say that a handler has raised, and end its session."""
+    kind = Message.__name__ if type(event) is Undecoded else type(event).__name__
     if isinstance(sys.exc_info()[1], InvalidState) and not event.session.is_open:
         # It has sent to a client that left meanwhile: any may do so, at any time.
-        logger.debug("%r ended before the handler of %s", event.session, type(event).__name__)
+        logger.debug("%r ended before the handler of %s", event.session, kind)
         return
-    logger.exception("the handler of %s for %r has failed", type(event).__name__, event.session)
+    logger.exception("the handler of %s for %r has failed", kind, event.session)
     event.session.close(INTERNAL_ERROR, "internal error")
 
 
@@ -123,11 +135,32 @@ async def wait_for(pending: Awaitable[Any]) -> None:
     await pending
 
 
-class Lane(collections.deque["Event"]):
+def size_of(event: Due) -> int:
+    """Bytes of memory that its message takes."""
+    return sys.getsizeof(event.data) if isinstance(event, (Message, Undecoded)) else 0
+
+
+def decoded(event: Due) -> Event:
+    """What has happened, once its turn has come."""
+    return event.decode() if type(event) is Undecoded else event
+
+
+@dataclasses.dataclass
+class Waiting:
+    """What waits behind the handlers of all sessions."""
+
+    # Of their messages.
+    bytes: int = 0
+
+
+class Lane(collections.deque["Due"]):
     """What comes next for a session whose handler is under way.
 
     A session of which more waits than its share is no longer read, and what waits does not count among what is due: a
     handler that is slow, or never returns, holds up its own client only.
+
+    Args:
+        waiting: What waits for all sessions, of which this is a part.
 
     Attributes:
         stopped: The session is not read at present.
@@ -136,13 +169,23 @@ class Lane(collections.deque["Event"]):
     stopped = False
     # How many may wait when it is read again.
     _rest = 0
+    # Of the messages that wait.
+    _bytes = 0
 
-    def add(self, event: Event, share: int) -> int:
+    def __init__(self, waiting: Waiting) -> None:
+        super().__init__()
+        self._of_all = waiting
+
+    def add(self, event: Due, share: int) -> int:
         """Add an event; by how many more is due."""
         self.append(event)
+        size = size_of(event)
+        self._bytes += size
+        self._of_all.bytes += size
         if self.stopped:
             return 0
-        return 1 if len(self) < share else 1 + self.stop(event.session)
+        is_full = len(self) >= share or self._bytes >= MOST_BYTES_OF_ONE or self._of_all.bytes >= MOST_BYTES_OF_ALL
+        return 1 + self.stop(event.session) if is_full else 1
 
     def stop(self, session: Session) -> int:
         """Have its session not read until half of what waits is done; by how many more is due."""
@@ -151,12 +194,15 @@ class Lane(collections.deque["Event"]):
         session._set_reading(False)
         return -len(self)
 
-    def take(self) -> tuple[Event, int]:
+    def take(self) -> tuple[Due, int]:
         """Take the next event; by how many more is due."""
         event = self.popleft()
+        size = size_of(event)
+        self._bytes -= size
+        self._of_all.bytes -= size
         if not self.stopped:
             return event, -1
-        if len(self) > self._rest:
+        if len(self) > self._rest or self._bytes > MOST_BYTES_OF_ONE // 2:
             return event, 0
         self.stopped = False
         event.session._set_reading(True)
@@ -181,6 +227,7 @@ class Lanes:
         self._loop = asyncio.get_running_loop()
         # Of sessions whose handler is under way: what comes next, if anything does.
         self._lanes: dict[Session, Lane | None] = {}
+        self._in_lanes = Waiting()
         # Events in lanes whose sessions are read.
         self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -188,10 +235,10 @@ class Lanes:
         # Who is cancelled is to end.
         self._over = False
 
-    async def handle(self, batch: Iterable[Event]) -> None:
+    async def handle(self, batch: Batch) -> None:
         """Handle a batch; return when all of it is under way or due."""
         due = time.monotonic() + TURN
-        for event in batch:
+        for event in batch._undecoded():
             if time.monotonic() > due:
                 # Handlers that do not wait leave the loop no turn; there are others that want one.
                 await asyncio.sleep(0)
@@ -209,7 +256,7 @@ class Lanes:
                 continue
             lane = self._lanes[session]
             if lane is None:
-                lane = self._lanes[session] = Lane()
+                lane = self._lanes[session] = Lane(self._in_lanes)
             self._waiting += lane.add(event, self._share)
 
     def _stop_fullest(self) -> bool:
@@ -239,11 +286,12 @@ class Lanes:
             return None
         return wait_for(pending)
 
-    def _begin(self, event: Event) -> bool:
+    def _begin(self, due: Due) -> bool:
         """Call the handler; whether it is under way afterwards.
 
         What it awaits runs in a task, with a context of its own, which `asyncio.timeout` and others may cancel.
         """
+        event = decoded(due)
         pending = self._call(event)
         if pending is None:
             return False
@@ -277,9 +325,10 @@ class Lanes:
                 lane = self._lanes[event.session]
                 if not lane:
                     return
-                event, change = lane.take()
+                due, change = lane.take()
                 self._waiting += change
                 self._look_for_room()
+                event = decoded(due)
                 following = self._call(event)
             pending = following
 
@@ -302,9 +351,9 @@ class Lanes:
         lane = self._lanes[event.session]
         # Cancelled, what waits behind it is not handled either.
         while lane and not self._over:
-            event, change = lane.take()
+            due, change = lane.take()
             self._waiting += change
-            if self._begin(event):
+            if self._begin(due):
                 self._look_for_room()
                 return
         self._waiting -= len(lane) if lane and not lane.stopped else 0
@@ -354,13 +403,14 @@ class Pool:
         self._handlers = handlers
         self._logger = logger
         self._lanes: dict[Session, Lane] = {}
+        self._in_lanes = Waiting()
         # Events that are due, but for those of sessions that are not read: so that slow handlers stop the reading.
         self._due = 0
         self._most = 64 * threads
         self._share = 16
         self._room = threading.Condition()
         # First events of sessions, for whichever thread comes first; nothing: it ends.
-        self._begun: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._most_threads = threads
         # Threads that wait for one.
@@ -370,24 +420,24 @@ class Pool:
         # Kinds of events whose handlers have returned something to be awaited.
         self._refused: set[str] = set()
 
-    def handle(self, batch: Iterable[Event]) -> None:
+    def handle(self, batch: Batch) -> None:
         """Handle a batch; return when there is room for another."""
         if not self._most_threads:
             for event in batch:
                 self._call(event)
             return
-        for event in batch:
+        for due in batch._undecoded():
             with self._room:
                 if not self._wait(lambda: self._due < self._most):
                     return
-                lane = self._lanes.get(event.session)
+                lane = self._lanes.get(due.session)
                 if lane is not None:
-                    self._due += lane.add(event, self._share)
+                    self._due += lane.add(due, self._share)
                     continue
-                self._lanes[event.session] = Lane()
+                self._lanes[due.session] = Lane(self._in_lanes)
                 self._due += 1
                 self._begin_thread()
-            self._begun.put(event)
+            self._begun.put(due)
 
     def _begin_thread(self) -> None:
         if self._idle:
@@ -436,22 +486,22 @@ class Pool:
         dispose(result)
         event.session.close(INTERNAL_ERROR, "internal error")
 
-    def _go_on(self, event: Event) -> None:
+    def _go_on(self, due: Due) -> None:
         while True:
             try:
-                self._call(event)
+                self._call(decoded(due))
             except BaseException:
                 # The thread goes on: `sys.exit()` ends no thread but the main one.
-                failed(self._logger, event)
+                failed(self._logger, due)
             with self._room:
-                lane = self._lanes[event.session]
+                lane = self._lanes[due.session]
                 if not lane:
-                    del self._lanes[event.session]
+                    del self._lanes[due.session]
                     self._due -= 1
                     self._room.notify()
                     return
                 # It counts for what was handled.
-                event, change = lane.take()
+                due, change = lane.take()
                 self._due += change
                 self._room.notify()
 

@@ -21,8 +21,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .._native import NativeDraining, NativeEngine, NativeLogs
-from .._options.server import native_server_tls
-from ._arguments import check_count, checked_seconds
+from .._options.common import check_type
+from ._arguments import check_count, checked_seconds, checked_tls
 from ._ending import Interrupted, Patience, interrupting
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Operations(NativeEngine):
         alive, ready = health or (None, None)
         for name, token in (("metrics_token", metrics_token), ("page", page)):
             # RFC 6750 2.1: visible characters of ASCII.
+            check_type(name, token, str, "a str or None")
             if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
                 raise ValueError(f"{name} must be a token: visible characters of ASCII")
         if page is not None and len(page) < PAGE_TOKEN:
@@ -126,13 +127,18 @@ class Operations(NativeEngine):
         Raises:
             OSError: A file cannot be read.
             RuntimeError: The engine has no TLS.
-            ValueError: The certificate or its key is not valid; what was used before stays in use.
+            TypeError: ``ssl`` is no TLS settings.
+            ValueError: The certificate or its key is not valid, or the settings are not those of a server; what was
+                used before stays in use.
         """
         if self._tls is None:
             raise RuntimeError("the engine has no TLS")
+        if ssl is not None:
+            checked_tls(ssl)
         # A copy reads the files again.
-        self._tls = dataclasses.replace(self._tls if ssl is None else ssl)
-        self._set_tls(native_server_tls(self._tls))
+        tls = dataclasses.replace(self._tls if ssl is None else ssl)
+        self._set_tls(checked_tls(tls))
+        self._tls = tls
 
     # ---- the end ----
 

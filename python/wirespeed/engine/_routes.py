@@ -128,7 +128,8 @@ class Routing(NativeEngine):
                 or a dataclass: JSON of text, MessagePack of binary messages, both checked against it. A function of
                 their ``bytes``, or an object with such a method ``decode``: of both. ``None``: they are not decoded.
                 ``...``, the default, is the engine's codec. What it does not understand, where it raises an
-                ``Exception``, is an :class:`Invalid` instead.
+                ``Exception``, is an :class:`Invalid` instead. It is asked when an event of a batch is reached, or
+                before its handler is called, in the same thread: with ``run(threads=)`` in several.
             close_invalid: Whether a session of which such a message came is closed, with code 1007 (RFC 6455, section
                 7.4.1) and what the codec says as the reason.
             **settings: As for :meth:`echo`.
@@ -163,7 +164,7 @@ class Routing(NativeEngine):
 
         Their tokens say who may: whoever may not subscribe is answered with 403, and what is sent by one that may not
         publish is dropped and counted, as ``messages_denied``. Without tokens, ``topics_by_default`` does. A path that
-        names no topic, or one that begins with ``_wirespeed.``, is answered with 404.
+        names no topic, or one with a segment ``_wirespeed``, is answered with 404.
 
         Args:
             path: ``"/feed/{topic}"``: the topic is one segment, percent-decoded; ``"/feed/{*topic}"``: all that follow,

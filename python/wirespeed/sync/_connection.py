@@ -64,6 +64,9 @@ class Connection(ConnectionStatus, BlockingConnection):
         self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
 
     def __del__(self) -> None:
+        # Late in the end of the interpreter the names of this module are gone, and the system closes what is open.
+        if contextlib is None:
+            return
         # A constructor that raised leaves an object without attributes.
         with contextlib.suppress(AttributeError):
             # One that is closing has told so by an exception: it needs no second word. After a fork, the

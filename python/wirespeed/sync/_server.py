@@ -249,6 +249,10 @@ class Server(ServerBase):
 
     def _begin(self, greeting: Greeting) -> float:
         """Let a thread go on with a client; return for how many seconds not to accept others."""
+        if greeting.look():
+            # There is nothing to wait for, and no handler to call: thousands that come and go get no threads.
+            self._open(greeting)
+            return 0.0
         thread = threading.Thread(target=self._serve, args=(greeting,))
         with self._lock:
             if greeting.is_complete:

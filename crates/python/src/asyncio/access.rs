@@ -1,6 +1,8 @@
 //! What every part of a connection uses of it: its state, its loop, who keeps it alive, and the exception of
 //! its end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,7 +13,7 @@ use super::connection::AsyncConnection;
 use super::exclusive::{Exclusive, Guard};
 use super::invoke;
 use super::state::State;
-use crate::errors;
+use crate::{errors, handover};
 
 impl AsyncConnection {
     /// The one way to what the connection knows. After a panic, and in a child process, the connection is
@@ -20,7 +22,7 @@ impl AsyncConnection {
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };
         if self.state.take_poison() {
-            state.drive.end(Failure::Aborted);
+            state.drive.end(Failure::Defect);
         }
         state.drive.disown_after_fork();
         Ok(state)
@@ -29,7 +31,8 @@ impl AsyncConnection {
     /// What stands for the state where that cannot be looked at.
     #[cold]
     fn lock_disowned(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let disowned = self.disowned.get_or_init(|| Box::new(Exclusive::new(State::disowned())));
+        let failure = || if handover::is_ending() { Failure::Ending } else { Failure::Forked };
+        let disowned = self.disowned.get_or_init(|| Box::new(Exclusive::new(State::disowned(failure()))));
         disowned.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
     }
 
@@ -80,6 +83,34 @@ impl AsyncConnection {
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
         Ok(self.lock(py)?.drive.link().closing())
+    }
+
+    /// Runs what is done for this connection alone: a panic, which is a defect of ours, ends it, and nobody else.
+    #[inline]
+    pub(super) fn contain<R>(this: &Bound<'_, Self>, f: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
+        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Self::fail_after_panic(this)))
+    }
+
+    /// A panic has left the connection, perhaps half changed: whoever waits is told that it is over. What whoever has
+    /// called raises.
+    #[cold]
+    pub(super) fn fail_after_panic(this: &Bound<'_, Self>) -> PyErr {
+        // Twice: what one panic has left may be the reason for another, and the end is wanted above all.
+        for _ in 0..2 {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                this.get().lock(this.py())?.drive.end(Failure::Defect);
+                Self::settle(this)
+            }));
+            match ended {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => {
+                    error.write_unraisable(this.py(), Some(this.as_any()));
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+        errors::panicked()
     }
 
     pub(super) fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {

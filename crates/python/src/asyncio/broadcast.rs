@@ -1,5 +1,6 @@
 //! One message to many connections: encoded once, compressed at most once for each way of compressing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use pyo3::exceptions::PyTypeError;
@@ -80,7 +81,12 @@ pub(crate) fn broadcast(
             let name = source::type_name(&connection);
             return Err(PyTypeError::new_err(format!("connections must be connections of an event loop, not {name}")));
         };
-        match send(connection, &message, slow)? {
+        let result = catch_unwind(AssertUnwindSafe(|| send(connection, &message, slow))).unwrap_or_else(|_| {
+            // The others get it.
+            AsyncConnection::fail_after_panic(connection).write_unraisable(py, Some(connection.as_any()));
+            Ok(Some(Err(Missed::Failed)))
+        });
+        match result? {
             None => {}
             Some(Ok(())) => sent += 1,
             Some(Err(why)) => missed.push((connection.clone().unbind(), why.name())),
@@ -96,6 +102,7 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
     conn.check_thread(py, "broadcast()")?;
     let iteration = conn.loop_state.get().iteration();
     let mut state = conn.lock(py)?;
+    wirespeed_driver::protocol::faults::reach("python.broadcast");
     if state.is_connecting() || state.is_closing() {
         return Ok(None);
     }

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -13,6 +13,7 @@ use pyo3::types::PyTuple;
 use super::connection::AsyncConnection;
 use super::operation::{Kind, Operation};
 use super::raw::c;
+use crate::tables::for_ever;
 
 /// Runs a raw method: a panic becomes an exception.
 ///
@@ -29,7 +30,7 @@ unsafe fn enter(
         let py = Python::assume_attached();
         let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
         let result = catch_unwind(AssertUnwindSafe(|| body(&this)))
-            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
+            .unwrap_or_else(|_| Err(AsyncConnection::fail_after_panic(&this)));
         result.unwrap_or_else(|error| {
             error.restore(py);
             ptr::null_mut()
@@ -80,21 +81,25 @@ impl<'a> Arguments<'a> {
                 self.positional
             )));
         }
-        places[..self.positional].copy_from_slice(&self.values[..self.positional]);
+        let (given, named) = self.values.split_at_checked(self.positional).unwrap_or((self.values, &[]));
+        for (place, value) in places.iter_mut().zip(given) {
+            *place = *value;
+        }
         if self.names.is_null() {
             return Ok(());
         }
         // SAFETY: the tuple of names that the interpreter passes.
-        let given = unsafe { Bound::from_borrowed_ptr(py, self.names).cast_into_unchecked::<PyTuple>() };
-        for (name, &value) in given.iter().zip(&self.values[self.positional..]) {
+        let called = unsafe { Bound::from_borrowed_ptr(py, self.names).cast_into_unchecked::<PyTuple>() };
+        for (name, &value) in called.iter().zip(named) {
             let name: String = name.extract()?;
-            let Some(index) = names.iter().position(|known| *known == name) else {
+            let place = names.iter().position(|known| *known == name).and_then(|index| places.get_mut(index));
+            let Some(place) = place else {
                 return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
             };
-            if !places[index].is_null() {
+            if !place.is_null() {
                 return Err(PyTypeError::new_err(format!("{method}() got multiple values for argument '{name}'")));
             }
-            places[index] = value;
+            *place = value;
         }
         Ok(())
     }
@@ -176,12 +181,12 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     let kind = py.get_type::<AsyncConnection>();
     let method = |name, function: ffi::PyCFunctionFastWithKeywords, doc| {
         // Leaked: the descriptor refers to it for ever.
-        Box::leak(Box::new(ffi::PyMethodDef {
+        for_ever(ffi::PyMethodDef {
             ml_name: name,
             ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
             ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
             ml_doc: doc,
-        }))
+        })
     };
     let methods = [
         ("recv", method(c!("recv"), recv, c!("recv($self, /, decode=None)\n--\n\nReceives the next message."))),

@@ -149,13 +149,13 @@ impl AsyncConnection {
 
     /// Registers the descriptor with the loop, and begins.
     fn _attach(slf: &Bound<'_, Self>) -> PyResult<()> {
-        Self::attach(slf)
+        Self::contain(slf, || Self::attach(slf))
     }
 
     /// Receives a message that is there already.
     #[pyo3(signature = (decode = None))]
     fn recv_nowait(slf: &Bound<'_, Self>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
-        match Self::receive_nowait(slf, decode)? {
+        match Self::contain(slf, || Self::receive_nowait(slf, decode))? {
             Some(message) => Ok(message),
             None => Err(PyBlockingIOError::new_err("no message is ready")),
         }
@@ -178,8 +178,10 @@ impl AsyncConnection {
 
     /// Drops the rest of a message whose fragments were being received.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py())?.inbox.discard_message();
-        Self::serve(slf)
+        Self::contain(slf, || {
+            slf.get().lock(slf.py())?.inbox.discard_message();
+            Self::serve(slf)
+        })
     }
 
     fn __aiter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -198,7 +200,7 @@ impl AsyncConnection {
         text: Option<bool>,
         compress: Option<bool>,
     ) -> PyResult<()> {
-        Self::send_at_once(slf, message, text, compress)
+        Self::contain(slf, || Self::send_at_once(slf, message, text, compress))
     }
 
     /// Sends many messages with few system calls.
@@ -235,8 +237,10 @@ impl AsyncConnection {
 
     /// Ends it, whatever came of it.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().lock(slf.py())?.outbox.hold = Hold::Free;
-        Self::settle(slf)
+        Self::contain(slf, || {
+            slf.get().lock(slf.py())?.outbox.hold = Hold::Free;
+            Self::settle(slf)
+        })
     }
 
     /// Sends one fragment of the message that was begun; the first says what kind of message it is.
@@ -249,7 +253,7 @@ impl AsyncConnection {
         text: Option<bool>,
         compress: Option<bool>,
     ) -> PyResult<(bool, Bound<'py, PyAny>)> {
-        Self::send_fragment(slf, fragment, first, fin, text, compress)
+        Self::contain(slf, || Self::send_fragment(slf, fragment, first, fin, text, compress))
     }
 
     /// Waits for the turn of the caller to queue something, which it does then and there.
@@ -281,19 +285,21 @@ impl AsyncConnection {
             return Err(errors::ping_outstanding(py));
         }
         let future = this.create_future(py)?;
-        {
-            let mut state = this.lock(py)?;
-            if state.drive.is_closing() {
-                drop(state);
-                return Err(this.closed(py));
+        Self::contain(slf, || {
+            {
+                let mut state = this.lock(py)?;
+                if state.drive.is_closing() {
+                    drop(state);
+                    return Err(this.closed(py));
+                }
+                let link = state.drive.link_mut();
+                link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
+                let id = link.keepalive.handle_ping_sent(&payload, false, Instant::now());
+                state.watchers.make().pings.push((id, future.clone_ref(py)));
             }
-            let link = state.drive.link_mut();
-            link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
-            let id = link.keepalive.handle_ping_sent(&payload, false, Instant::now());
-            state.watchers.make().pings.push((id, future.clone_ref(py)));
-        }
-        this.hold(slf);
-        Self::write_out(slf)?;
+            this.hold(slf);
+            Self::write_out(slf)
+        })?;
         Ok(future)
     }
 
@@ -301,15 +307,17 @@ impl AsyncConnection {
     fn _pong(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let payload = source::control(data)?;
         let py = slf.py();
-        {
-            let mut state = slf.get().lock(py)?;
-            if state.drive.is_closing() {
-                drop(state);
-                return Err(slf.get().closed(py));
+        Self::contain(slf, || {
+            {
+                let mut state = slf.get().lock(py)?;
+                if state.drive.is_closing() {
+                    drop(state);
+                    return Err(slf.get().closed(py));
+                }
+                state.drive.link_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
             }
-            state.drive.link_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
-        }
-        Self::write_out(slf)
+            Self::write_out(slf)
+        })
     }
 
     /// Begins the closing handshake. `keep`: the application goes on receiving, so nothing that arrives is
@@ -319,7 +327,8 @@ impl AsyncConnection {
         // 0 is no more of a close code than what does not fit. RFC 6455 7.4.1: 1005 stands for a close frame
         // without a code.
         let code = u16::try_from(code).unwrap_or(0);
-        Self::begin_close(slf, if code == 1005 { None } else { Some(CloseCode(code)) }, reason, keep)
+        let code = if code == 1005 { None } else { Some(CloseCode(code)) };
+        Self::contain(slf, || Self::begin_close(slf, code, reason, keep))
     }
 
     /// A future for the end of the connection; `None` if it is over.
@@ -360,8 +369,7 @@ impl AsyncConnection {
     /// What a listener raised.
     #[getter]
     fn _listener_error(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let error = self.lock(py)?.listener_error.as_ref().map(|error| error.clone_ref(py));
-        Ok(error.map(|error| error.into_value(py).into_any()))
+        Ok(self.lock(py)?.listener_error.as_ref().map(|error| error.clone_ref(py).into_any()))
     }
 
     /// Ends the connection at once.

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::drive::{self, End, Marks, Settling, Step, Unparsed};
 use wirespeed_driver::peer::Failure;
+use wirespeed_driver::protocol::faults;
 use wirespeed_driver::socket::Mode;
 
 use super::access::{is_done, set_result};
@@ -87,6 +88,7 @@ impl AsyncConnection {
         conn.loop_state.get().begin_turn(py);
         let ended = {
             let mut state = conn.lock(py)?;
+            faults::reach("python.readable");
             let postponed = state.inbox.unparsed() == Unparsed::Postponed;
             if postponed && !asked {
                 return Ok(()); // in its turn: both would ask for another, and so have ever more in each iteration
@@ -222,6 +224,7 @@ impl AsyncConnection {
         let conn = this.get();
         let retry = {
             let mut state = conn.lock(py)?;
+            faults::reach("python.timer");
             state.timer = None;
             let reading = if state.paused { drive::Reading::Paused } else { drive::Reading::Going };
             state.drive.handle_deadline(now, reading)
@@ -342,6 +345,7 @@ impl AsyncConnection {
     }
 
     fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
+        faults::reach("python.settle");
         let py = this.py();
         let conn = this.get();
         let (mut steps, mut settling) = (Steps::new(), Settling::default());

@@ -14,12 +14,14 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use wirespeed_driver::entropy;
-use wirespeed_driver::thread::this_thread;
+use wirespeed_driver::thread::{LAST_PATIENCE, this_thread};
+
+use crate::handover;
 
 /// How long a thread waits before it looks again whether another has let go: the time of some system calls.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
@@ -52,6 +54,8 @@ unsafe impl<T: Send> Sync for Exclusive<T> {}
 /// Access to it; belongs to the thread that has locked.
 pub(super) struct Guard<'a, T> {
     lock: &'a Exclusive<T>,
+    /// This thread panicked before it had the lock: it is in a finalizer, perhaps, of what a panic unwinds.
+    unwinding: bool,
     _thread: PhantomData<*const ()>,
 }
 
@@ -69,7 +73,10 @@ impl<T> Exclusive<T> {
     #[inline]
     fn acquire(&self) -> Result<Guard<'_, T>, usize> {
         let owner = self.claim(this_thread());
-        if owner == 0 { Ok(Guard { lock: self, _thread: PhantomData }) } else { Err(owner) }
+        if owner != 0 {
+            return Err(owner);
+        }
+        Ok(Guard { lock: self, unwinding: std::thread::panicking(), _thread: PhantomData })
     }
 
     /// The owner there was: 0 if it is `thread` now.
@@ -91,8 +98,8 @@ impl<T> Exclusive<T> {
     }
 
     /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked
-    /// already. `None`: a thread of the parent process had locked at the fork, and there is no such thread
-    /// here: what it has may be half changed, and is never to be looked at.
+    /// already. `None`: a thread of the parent process had locked at the fork, or one that the interpreter has
+    /// ended, and there is no such thread here: what it has may be half changed, and is never to be looked at.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Option<Guard<'_, T>>> {
         match self.acquire() {
@@ -103,8 +110,12 @@ impl<T> Exclusive<T> {
 
     #[cold]
     fn wait(&self, py: Python<'_>, mut owner: usize) -> PyResult<Option<Guard<'_, T>>> {
+        let begun = Instant::now();
         loop {
             if self.forks != entropy::forks() {
+                return Ok(None);
+            }
+            if handover::is_ending() && begun.elapsed() > LAST_PATIENCE {
                 return Ok(None);
             }
             if owner == this_thread() {
@@ -153,7 +164,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.unwinding {
             self.lock.poisoned.store(true, Ordering::Relaxed);
         }
         self.lock.owner.store(0, Ordering::Release);

@@ -65,6 +65,7 @@ mod imp {
         }
 
         #[inline]
+        #[allow(clippy::panic, reason = "a bug of ours, at which nothing can be looked at")]
         pub(super) fn lock(&self) -> Guard<'_, T> {
             match self.try_lock() {
                 Some(guard) => guard,

@@ -1,10 +1,5 @@
 //! Calls of objects that may be Python code, from callbacks of the loop, and what their exceptions must not
 //! break.
-//!
-//! Before CPython 3.14 the interpreter ends daemon threads, once it finalizes, by `pthread_exit` at the next
-//! bytecode: an unwinding that must not pass native frames. So these calls are declared to unwind, and
-//! whoever unwinds through one sleeps for ever instead, which is what 3.14 does by itself. PyO3 does the same
-//! where it takes the interpreter's lock.
 
 #![allow(unsafe_code)] // the interpreter's calling convention
 
@@ -13,52 +8,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-mod raw {
-    use pyo3::ffi::PyObject;
-
-    unsafe extern "C-unwind" {
-        pub(super) fn PyObject_Vectorcall(
-            callable: *mut PyObject,
-            arguments: *const *mut PyObject,
-            count: usize,
-            names: *mut PyObject,
-        ) -> *mut PyObject;
-        pub(super) fn PyObject_VectorcallMethod(
-            name: *mut PyObject,
-            arguments: *const *mut PyObject,
-            count: usize,
-            names: *mut PyObject,
-        ) -> *mut PyObject;
-    }
-}
-
-/// Both functions have this form.
-type Call = unsafe extern "C-unwind" fn(
-    *mut ffi::PyObject,
-    *const *mut ffi::PyObject,
-    usize,
-    *mut ffi::PyObject,
-) -> *mut ffi::PyObject;
-
-/// Hides which function it is from the compiler. PyO3 declares the same functions as such that do not unwind,
-/// and an optimisation of the whole program believes it: it would remove what is to be done when they do.
-#[inline]
-fn unwinding(function: Call) -> Call {
-    std::hint::black_box(function)
-}
-
-/// Dropped by an unwinding only: the thread ends here, in its sleep.
-struct SleepForEver;
-
-impl Drop for SleepForEver {
-    #[cold]
-    fn drop(&mut self) {
-        loop {
-            std::thread::park();
-        }
-    }
-}
-
 /// `callable(*arguments)`, borrowed references.
 ///
 /// # Safety
@@ -66,13 +15,8 @@ impl Drop for SleepForEver {
 /// Attached; live objects.
 #[inline]
 pub(super) unsafe fn call_raw(callable: *mut ffi::PyObject, arguments: &[*mut ffi::PyObject]) -> *mut ffi::PyObject {
-    let guard = SleepForEver;
     // SAFETY: the caller's promise; no names.
-    let result = unsafe {
-        unwinding(raw::PyObject_Vectorcall)(callable, arguments.as_ptr(), arguments.len(), std::ptr::null_mut())
-    };
-    std::mem::forget(guard);
-    result
+    unsafe { ffi::PyObject_Vectorcall(callable, arguments.as_ptr(), arguments.len(), std::ptr::null_mut()) }
 }
 
 /// `callable(*arguments)`.
@@ -104,6 +48,7 @@ pub(super) fn method_in_context<'py, const N: usize>(
     method_raw(object, name, arguments, Some(context))
 }
 
+#[allow(clippy::indexing_slicing, reason = "N is smaller than MOST: the compiler has checked it")]
 fn method_raw<'py, const N: usize>(
     object: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
@@ -112,6 +57,7 @@ fn method_raw<'py, const N: usize>(
 ) -> PyResult<Bound<'py, PyAny>> {
     /// The object, its arguments, and the context.
     const MOST: usize = 6;
+    const { assert!(N + 2 <= MOST) }
     let py = object.py();
     let mut values = [std::ptr::null_mut(); MOST];
     values[0] = object.as_ptr();
@@ -124,13 +70,11 @@ fn method_raw<'py, const N: usize>(
         names = Some(PyTuple::new(py, [pyo3::intern!(py, "context")])?);
     }
     let names = names.as_ref().map_or(std::ptr::null_mut(), |names| names.as_ptr());
-    let guard = SleepForEver;
     // SAFETY: attached, live objects, by the bound references: the object, `N` arguments, and the value of
     // each name. A new reference, or null with an exception.
-    let result = unsafe { unwinding(raw::PyObject_VectorcallMethod)(name.as_ptr(), values.as_ptr(), 1 + N, names) };
-    std::mem::forget(guard);
-    // SAFETY: as above.
-    unsafe { Bound::from_owned_ptr_or_err(py, result) }
+    unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PyObject_VectorcallMethod(name.as_ptr(), values.as_ptr(), 1 + N, names))
+    }
 }
 
 /// Asks the loop for something that may be asked twice. What a signal handler raises while the loop is being

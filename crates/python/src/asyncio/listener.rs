@@ -134,6 +134,7 @@ impl AsyncConnection {
     pub(super) fn dispatch(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
+        wirespeed_driver::protocol::faults::reach("python.dispatch");
         let Some(listener) = &conn.listener else { return Ok(()) };
         let iteration = conn.loop_state.get().iteration();
         loop {
@@ -216,7 +217,7 @@ impl AsyncConnection {
         };
         if kept {
             // Somebody keeps a view: the buffer is theirs, we go on with a copy of the rest.
-            let rest = ReadBuffer::exact(&input[start..]);
+            let rest = ReadBuffer::exact(input.get(start..).unwrap_or_default());
             loan.get().inner.lock(py)._owner = input;
             self.lock(py)?.drive.peer.put_input((rest, 0));
         } else {
@@ -294,7 +295,7 @@ impl AsyncConnection {
                 error.write_unraisable(py, Some(this.as_any())); // one can be raised
                 return Ok(());
             }
-            state.listener_error = Some(error.clone_ref(py));
+            state.listener_error = Some(error.clone_ref(py).into_value(py));
         }
         // Now: closing takes its time, and may be cut short.
         if let Err(failed) = this.call_method1(intern!(py, "_tell_listener_error"), (error.value(py),)) {

@@ -173,13 +173,14 @@ impl LoopState {
             if inner.scheduled {
                 return Ok(());
             }
-            inner.scheduled = true;
             inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
         };
         let Some(event_loop) = event_loop else { return Ok(()) };
-        let name = intern!(py, "call_soon");
+        // A name for which there is no memory is a panic: before anybody relies on the loop having been asked.
+        let (name, flush) = (intern!(py, "call_soon"), intern!(py, "_flush"));
+        slf.get().inner.lock(py).scheduled = true;
         let (done, result) = invoke::insist_known(|| {
-            let flush = slf.getattr(intern!(py, "_flush"))?;
+            let flush = slf.getattr(flush)?;
             invoke::method(event_loop.bind(py), name, [&flush]).map(drop)
         });
         if !done {
@@ -402,7 +403,8 @@ impl LoopState {
         };
         let mut steps = Steps::new();
         for connection in corked {
-            steps.note(AsyncConnection::uncork(connection.bind(py)));
+            let connection = connection.bind(py);
+            steps.note(AsyncConnection::contain(connection, || AsyncConnection::uncork(connection)));
         }
         steps.end()
     }

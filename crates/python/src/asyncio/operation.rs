@@ -11,7 +11,7 @@
 #![allow(unsafe_code)] // type slots
 
 use std::cell::Cell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -19,46 +19,15 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use wirespeed_driver::protocol::Delivery;
+use wirespeed_driver::protocol::faults;
 
 use super::connection::AsyncConnection;
+use super::kind::method_name;
+pub(super) use super::kind::{Kind, delivery};
 use super::raw::{self, FreeList, c};
 use super::waiter::WaiterRef;
-
-/// What an operation is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// One message.
-    Receive,
-    /// One message, or the end of the iteration.
-    Next,
-    /// All messages that are there.
-    ReceiveMany,
-    /// A fragment, its kind and whether it is the last.
-    Fragment,
-    /// To send a message that must wait for room.
-    Send,
-    /// To send the messages of an iterator.
-    SendMany,
-    /// To wait until it is one's turn to queue something.
-    Room,
-    /// To wait until there is room again.
-    Drain,
-    /// To wait until everything is written.
-    Flush,
-    /// To give the loop a turn.
-    Yield,
-    /// To wait for the end of the connection, which it then raises.
-    End,
-    /// Nothing: it is done.
-    Done,
-}
-
-impl Kind {
-    pub(super) fn receives(self) -> bool {
-        matches!(self, Self::Receive | Self::Next | Self::ReceiveMany | Self::Fragment)
-    }
-}
+use crate::errors;
+use crate::tables::for_ever;
 
 /// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -280,6 +249,7 @@ unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Boun
 /// The next step, or the error it ends with.
 #[inline]
 fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
+    faults::reach("python.step");
     match (operation.kind.get(), operation.stage.get()) {
         (Kind::Yield, Stage::Suspended) => return Ok(Step::Ready(none())),
         (_, Stage::Finished) => return Err(PyRuntimeError::new_err("this was awaited already")),
@@ -290,6 +260,16 @@ fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
         return Err(PyRuntimeError::new_err("the connection is gone"));
     };
     connection.get().step(&connection, operation)
+}
+
+/// A step has panicked: its connection is over.
+#[cold]
+fn fail_after_panic(py: Python<'_>, operation: &Operation) -> PyErr {
+    // SAFETY: see `connection`.
+    match unsafe { connection(py, operation) } {
+        Some(connection) => AsyncConnection::fail_after_panic(&connection),
+        None => errors::panicked(),
+    }
 }
 
 /// A new reference to None.
@@ -320,7 +300,7 @@ unsafe extern "C" fn am_send(
         }
         let Some(_running) = operation.enter(py) else { return ffi::PySendResult::PYGEN_ERROR };
         let step = catch_unwind(AssertUnwindSafe(|| advance(py, operation)))
-            .unwrap_or_else(|_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error")));
+            .unwrap_or_else(|_| Err(fail_after_panic(py, operation)));
         match step {
             Ok(Step::Ready(value)) => {
                 operation.stage.set(Stage::Finished);
@@ -389,10 +369,16 @@ fn abandon(py: Python<'_>, operation: &Operation) {
     }
     // SAFETY: see `connection`.
     if let Some(connection) = unsafe { connection(py, operation) } {
-        let _ = catch_unwind(AssertUnwindSafe(|| match &waiter {
-            Some(waiter) => connection.get().abandon(&connection, waiter, kind),
-            None => connection.get().abandon_turn(&connection),
-        }));
+        let abandoned = AsyncConnection::contain(&connection, || {
+            match &waiter {
+                Some(waiter) => connection.get().abandon(&connection, waiter, kind),
+                None => connection.get().abandon_turn(&connection),
+            }
+            Ok(())
+        });
+        if let Err(error) = abandoned {
+            error.write_unraisable(py, Some(connection.as_any()));
+        }
     }
 }
 
@@ -455,18 +441,6 @@ unsafe extern "C" fn self_new_reference(object: *mut ffi::PyObject) -> *mut ffi:
 unsafe extern "C" fn name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
     unsafe { ffi::PyUnicode_FromString(method_name(this(object).kind.get())) }
-}
-
-fn method_name(kind: Kind) -> *const c_char {
-    match kind {
-        Kind::Receive => c!("recv"),
-        Kind::Next => c!("__anext__"),
-        Kind::ReceiveMany => c!("recv_many"),
-        Kind::Fragment => c!("recv_streaming"),
-        Kind::SendMany => c!("send_many"),
-        Kind::Flush => c!("flush"),
-        _ => c!("send"),
-    }
 }
 
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
@@ -534,11 +508,6 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-/// What a coroutine that waits in a fragment or a message wants.
-pub(super) fn delivery(kind: Kind) -> Delivery {
-    if kind == Kind::Fragment { Delivery::Fragments } else { Delivery::Messages }
-}
-
 /// Makes the type, and the operation that is done.
 pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     let method = |name, function, flags| ffi::PyMethodDef {
@@ -548,16 +517,15 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         ml_doc: ptr::null(),
     };
     // Leaked: the type refers to them for ever.
-    let methods = Box::leak(Box::new([
+    let methods = for_ever([
         method(c!("send"), send as ffi::PyCFunction, ffi::METH_O),
         method(c!("throw"), throw as ffi::PyCFunction, ffi::METH_VARARGS),
         method(c!("close"), close as ffi::PyCFunction, ffi::METH_NOARGS),
         ffi::PyMethodDef::zeroed(),
-    ]));
+    ]);
     let attribute =
         |text| ffi::PyGetSetDef { name: text, get: Some(name), set: None, doc: ptr::null(), closure: ptr::null_mut() };
-    let attributes =
-        Box::leak(Box::new([attribute(c!("__name__")), attribute(c!("__qualname__")), ffi::PyGetSetDef::default()]));
+    let attributes = for_ever([attribute(c!("__name__")), attribute(c!("__qualname__")), ffi::PyGetSetDef::default()]);
     let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     let mut slots = [
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),

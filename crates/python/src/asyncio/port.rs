@@ -41,10 +41,11 @@ impl Port {
 
     /// Runs what may call a listener in its context.
     #[inline]
-    fn within<R>(&self, py: Python<'_>, f: impl FnOnce() -> R) -> R {
+    fn within(&self, connection: &Bound<'_, AsyncConnection>, f: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
+        let contained = || AsyncConnection::contain(connection, f);
         match self.context.get() {
-            None => f(),
-            Some(context) => invoke::in_context(context.bind(py), f),
+            None => contained(),
+            Some(context) => invoke::in_context(context.bind(connection.py()), contained),
         }
     }
 
@@ -72,17 +73,17 @@ impl Port {
 
     pub(super) fn readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        slf.get().within(slf.py(), || AsyncConnection::on_readable(&connection, false))
+        slf.get().within(&connection, || AsyncConnection::on_readable(&connection, false))
     }
 
     pub(super) fn writable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        slf.get().within(slf.py(), || AsyncConnection::on_writable(&connection))
+        slf.get().within(&connection, || AsyncConnection::on_writable(&connection))
     }
 
     pub(super) fn handle_timer(slf: &Bound<'_, Self>, now: Instant) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        slf.get().within(slf.py(), || AsyncConnection::on_timer(&connection, now))
+        slf.get().within(&connection, || AsyncConnection::on_timer(&connection, now))
     }
 }
 
@@ -91,13 +92,13 @@ impl Port {
     /// Somebody wants the connection to look.
     fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_readable(&connection, true)
+        AsyncConnection::contain(&connection, || AsyncConnection::on_readable(&connection, true))
     }
 
     /// The loop does not watch the descriptor any more, and nobody has asked it to stop.
     fn _dropped(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_dropped(&connection)
+        AsyncConnection::contain(&connection, || AsyncConnection::on_dropped(&connection))
     }
 
     /// The descriptor is writable.
@@ -109,7 +110,9 @@ impl Port {
 
     fn connection_made(slf: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         match slf.get().connection(slf.py())? {
-            Some(connection) => AsyncConnection::on_transport(&connection, transport),
+            Some(connection) => {
+                AsyncConnection::contain(&connection, || AsyncConnection::on_transport(&connection, transport))
+            }
             None => transport.call_method0("abort").map(drop),
         }
     }
@@ -118,7 +121,7 @@ impl Port {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
         // A transport takes an exception out of here for its end: what is not ours, that of a signal handler,
         // is no reason for one.
-        AsyncConnection::on_bytes(&connection, data.as_bytes())
+        AsyncConnection::contain(&connection, || AsyncConnection::on_bytes(&connection, data.as_bytes()))
             .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 
@@ -127,7 +130,7 @@ impl Port {
     fn eof_received(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
-        AsyncConnection::on_end(&connection, None)?;
+        AsyncConnection::contain(&connection, || AsyncConnection::on_end(&connection, None))?;
         match connection.get().transport(py) {
             Some(transport) => invoke::method(transport.bind(py), intern!(py, "can_write_eof"), [])?.is_truthy(),
             None => Ok(true),
@@ -137,7 +140,7 @@ impl Port {
     #[pyo3(signature = (exc))]
     fn connection_lost(slf: &Bound<'_, Self>, exc: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_lost(&connection, exc)
+        AsyncConnection::contain(&connection, || AsyncConnection::on_lost(&connection, exc))
     }
 
     fn pause_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
@@ -147,7 +150,7 @@ impl Port {
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::on_resume_writing(&connection)
+        AsyncConnection::contain(&connection, || AsyncConnection::on_resume_writing(&connection))
             .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 

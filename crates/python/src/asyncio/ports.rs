@@ -146,6 +146,7 @@ impl Ports {
         if inner.watched.len() <= index {
             inner.watched.resize_with(index + 1, || None);
         }
+        #[allow(clippy::indexing_slicing, reason = "there are as many now")]
         let place = &mut inner.watched[index];
         let known = place.is_some();
         // Of somebody else's, the descriptor may have been closed unasked: then epoll has forgotten it, and

@@ -50,6 +50,7 @@ impl FreeList {
     ///
     /// Attached; `kind` is a type with garbage collection, always the same for one list.
     #[inline]
+    #[allow(clippy::indexing_slicing, reason = "below the count, which is at most the size")]
     pub(super) unsafe fn take(&self, kind: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
         // SAFETY: one thread at a time, see above; the first `1` objects of `0` are dead objects of this
         // type.
@@ -69,6 +70,7 @@ impl FreeList {
     ///
     /// Attached; nobody refers to the object, which came from this list.
     #[inline]
+    #[allow(clippy::indexing_slicing, reason = "below the size")]
     pub(super) unsafe fn give(&self, object: *mut ffi::PyObject) {
         // SAFETY: as above; the caller owns the dead object.
         unsafe {

@@ -57,11 +57,11 @@ impl AsyncConnection {
             Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
         };
         let (drive, send) = (&mut state.drive, &mut large.send);
-        let rest = &bytes[large.offset..];
+        let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
         // It cannot change while others run: see `begin_large`.
         let written = self.loop_state.get().moving(py, rest.len() >= handover::MUCH, || drive.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
-            let piece = &rest[..rest.len().min(buffers::WRITE_SIZE)];
+            let piece = rest.get(..buffers::WRITE_SIZE).unwrap_or(rest);
             drive.link_mut().append_large(send, piece);
             piece.len()
         });
@@ -161,6 +161,7 @@ impl AsyncConnection {
 
     /// What was corked leaves: the end of an iteration of the loop.
     pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
+        wirespeed_driver::protocol::faults::reach("python.uncork");
         let py = this.py();
         let due = {
             let mut state = this.get().lock(py)?;

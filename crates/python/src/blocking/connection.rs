@@ -475,7 +475,7 @@ impl BlockingConnection {
             return Ok(()); // no fragments, no message
         }
         let end: &[u8] = &[];
-        self.map(py, self.inner.send_fragment(&host, None, end, true, None))
+        self.map(py, self.inner.send_fragment(&host, end, true))
     }
 
     fn send_next_fragment(
@@ -496,9 +496,12 @@ impl BlockingConnection {
         if kind.is_some_and(|kind| kind != this) {
             return Err(PyTypeError::new_err("fragments must be all str or all bytes-like"));
         }
-        let first = if kind.is_none() { Some(this) } else { None };
         let host = self.open_host(py, None)?;
-        self.map(py, self.inner.send_fragment(&host, first, &bytes, false, compress))?;
+        let sent = match kind {
+            None => self.inner.send_first_fragment(&host, this, &bytes, compress),
+            Some(_) => self.inner.send_fragment(&host, &bytes, false),
+        };
+        self.map(py, sent)?;
         *kind = Some(this);
         Ok(())
     }

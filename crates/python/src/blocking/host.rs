@@ -40,6 +40,10 @@ impl Host for PythonHost<'_> {
         handover::moving_much(self.py, f)
     }
 
+    fn is_ending(&self) -> bool {
+        handover::is_ending()
+    }
+
     fn check_interrupt(&self) -> PyResult<()> {
         self.py.check_signals()
     }

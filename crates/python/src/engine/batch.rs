@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyException, PyIndexError, PyOverflowError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySlice};
+use pyo3::types::{PyBytes, PyList, PySlice};
 use wirespeed_driver::protocol::{MessageKind, Payload};
 use wirespeed_engine::Engine;
 use wirespeed_engine::events::{Batch, Ended, Event};
 
-use super::event::{Connected, Disconnected, Invalid, Message};
+use super::event::{Connected, Disconnected, Invalid};
+use super::message::{self, Turns};
 use super::session::PySession;
 use crate::payload::{self, PyPayload};
 
@@ -68,18 +69,48 @@ impl PyBatch {
 
     fn at(&self, py: Python<'_>, index: usize) -> PyResult<Py<PyAny>> {
         let (part, index) = self.find(index).ok_or_else(missing)?;
-        self.event(py, part, index)
+        self.event(py, part, index, None, false)
     }
 
-    fn event(&self, py: Python<'_>, part: &Part, index: usize) -> PyResult<Py<PyAny>> {
+    /// An event as an object; a message as one of those that take turns, if there are any. `raw`: what is to be decoded
+    /// is left to be.
+    #[inline]
+    fn event(
+        &self,
+        py: Python<'_>,
+        part: &Part,
+        index: usize,
+        turns: Option<&mut Turns>,
+        raw: bool,
+    ) -> PyResult<Py<PyAny>> {
+        wirespeed_engine::driver::protocol::faults::reach("python.event");
         let (whose, event) = part.batch.get(index).ok_or_else(missing)?; // not if its own counts are right
         let session = part.sessions.get(whose).ok_or_else(missing)?.clone_ref(py);
         Ok(match event {
             Event::Message { kind, data } => {
-                if let Some(codec) = self.codec(&session) {
-                    return self.decoded(py, session, codec, kind, data, || part.refuse(index));
+                let data = match self.codec(&session) {
+                    None => plain(py, kind, data)?,
+                    Some(_) if raw => {
+                        let data = plain(py, MessageKind::Binary, data)?;
+                        let (codecs, engine) = (Arc::clone(&self.codecs), Arc::clone(&self.engine));
+                        return Ok(Py::new(py, Undecoded { session, data, kind, codecs, engine })?.into_any());
+                    }
+                    Some(codec) => {
+                        let given = plain(py, MessageKind::Binary, data)?;
+                        let is_first = || part.refuse(index);
+                        match decode(py, &self.engine, &session, codec, kind, given, is_first)? {
+                            Ok(decoded) => decoded,
+                            Err(error) => {
+                                let data = plain(py, kind, data)?;
+                                return Ok(Py::new(py, Invalid { session, data, error })?.into_any());
+                            }
+                        }
+                    }
+                };
+                match turns {
+                    Some(turns) => turns.message(py, session, data)?,
+                    None => message::new(py, session, data)?,
                 }
-                Py::new(py, Message { session, data: plain(py, kind, data)? })?.into_any()
             }
             Event::Connected => Py::new(py, Connected { session })?.into_any(),
             Event::Disconnected(Ended { code, reason, failure }) => {
@@ -92,40 +123,74 @@ impl PyBatch {
     #[inline]
     fn codec(&self, session: &Py<PySession>) -> Option<&Codec> {
         // Without any, the session need not be looked at.
-        if self.codecs.is_empty() {
-            return None;
-        }
-        self.codecs.get(session.get().session.tag() as usize)?.as_ref()
+        if self.codecs.is_empty() { None } else { codec_of(&self.codecs, session) }
     }
+}
 
-    fn decoded(
-        &self,
-        py: Python<'_>,
-        session: Py<PySession>,
-        codec: &Codec,
-        kind: MessageKind,
-        data: &[u8],
-        is_first: impl FnOnce() -> bool,
-    ) -> PyResult<Py<PyAny>> {
-        let (named, error) = match &codec.decoders[usize::from(kind == MessageKind::Binary)] {
-            Some(decode) => match decode.call1(py, (plain(py, MessageKind::Binary, data)?,)) {
-                Ok(data) => return Ok(Py::new(py, Message { session, data })?.into_any()),
-                // What is to end the program does.
-                Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
-                // Its text may be that of the message.
-                Err(error) => {
-                    let named = error.get_type(py).name().map_or_else(|_| String::new(), |name| name.to_string());
-                    let text = error.value(py).str().map(|text| text.to_string());
-                    (named.clone(), text.unwrap_or(named))
-                }
-            },
-            None if kind == MessageKind::Text => told("a text message, where only binary ones are understood"),
-            None => told("a binary message, where only text is understood"),
-        };
-        if is_first() {
-            self.engine.refuse_message(&session.get().session, &named, &error, codec.closes);
+fn codec_of<'a>(codecs: &'a Codecs, session: &Py<PySession>) -> Option<&'a Codec> {
+    codecs.get(session.get().session.tag() as usize)?.as_ref()
+}
+
+/// What the codec makes of a message, or why it does not understand it.
+fn decode(
+    py: Python<'_>,
+    engine: &Engine,
+    session: &Py<PySession>,
+    codec: &Codec,
+    kind: MessageKind,
+    data: Py<PyAny>,
+    is_first: impl FnOnce() -> bool,
+) -> PyResult<Result<Py<PyAny>, String>> {
+    let [text, binary] = &codec.decoders;
+    let (named, error) = match if kind == MessageKind::Binary { binary } else { text } {
+        Some(decode) => match decode.call1(py, (data,)) {
+            Ok(data) => return Ok(Ok(data)),
+            // What is to end the program does.
+            Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
+            // Its text may be that of the message.
+            Err(error) => {
+                let named = error.get_type(py).name().map_or_else(|_| String::new(), |name| name.to_string());
+                let text = error.value(py).str().map(|text| text.to_string());
+                (named.clone(), text.unwrap_or(named))
+            }
+        },
+        None if kind == MessageKind::Text => told("a text message, where only binary ones are understood"),
+        None => told("a binary message, where only text is understood"),
+    };
+    if is_first() {
+        engine.refuse_message(&session.get().session, &named, &error, codec.closes);
+    }
+    Ok(Err(error))
+}
+
+/// A message of a route with a codec that nobody has decoded yet: as large as it came, where what is made of it may be
+/// many times as large. What holds messages for later holds these.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Undecoded {
+    /// Whose.
+    #[pyo3(get)]
+    session: Py<PySession>,
+    /// Its bytes, text or not.
+    #[pyo3(get)]
+    data: Py<PyAny>,
+    kind: MessageKind,
+    codecs: Arc<Codecs>,
+    engine: Arc<Engine>,
+}
+
+#[pymethods]
+impl Undecoded {
+    /// What has happened. To be asked once: each time counts.
+    fn decode(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let session = self.session.clone_ref(py);
+        let codec = codec_of(&self.codecs, &session).ok_or_else(missing)?; // it has one, by its making
+        match decode(py, &self.engine, &session, codec, self.kind, self.data.clone_ref(py), || true)? {
+            Ok(data) => message::new(py, session, data),
+            Err(error) => {
+                let data = plain(py, self.kind, self.data.bind(py).cast::<PyBytes>()?.as_bytes())?;
+                Ok(Py::new(py, Invalid { session, data, error })?.into_any())
+            }
         }
-        Ok(Py::new(py, Invalid { session, data: plain(py, kind, data)?, error })?.into_any())
     }
 }
 
@@ -170,7 +235,12 @@ impl PyBatch {
     }
 
     fn __iter__(slf: Py<Self>) -> BatchIterator {
-        BatchIterator { batch: slf, part: 0, next: 0 }
+        BatchIterator { batch: slf, part: 0, next: 0, turns: Turns::default(), raw: false }
+    }
+
+    /// The same, but what a codec is to decode is left to be: see [`Undecoded`].
+    fn _undecoded(slf: Py<Self>) -> BatchIterator {
+        BatchIterator { batch: slf, part: 0, next: 0, turns: Turns::default(), raw: true }
     }
 
     fn __repr__(&self) -> String {
@@ -184,6 +254,9 @@ pub(crate) struct BatchIterator {
     batch: Py<PyBatch>,
     part: usize,
     next: usize,
+    turns: Turns,
+    /// It decodes nothing.
+    raw: bool,
 }
 
 #[pymethods]
@@ -196,13 +269,14 @@ impl BatchIterator {
         let batch = self.batch.get();
         while let Some(part) = batch.parts.get(self.part) {
             if self.next < part.batch.len() {
-                let event = batch.event(py, part, self.next)?;
+                let event = batch.event(py, part, self.next, Some(&mut self.turns), self.raw)?;
                 self.next += 1;
                 return Ok(Some(event));
             }
             self.part += 1;
             self.next = 0;
         }
+        self.turns.forget();
         Ok(None)
     }
 

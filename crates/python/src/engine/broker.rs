@@ -197,7 +197,7 @@ impl NativePublisher {
             Err(Refusal::Full) => Ok(false),
             Err(Refusal::Closed) => Err(PyRuntimeError::new_err("the publisher is closed")),
             Err(Refusal::Reserved) => {
-                Err(PyValueError::new_err("topics that begin with \"_wirespeed.\" are for brokers themselves"))
+                Err(PyValueError::new_err("topics with a segment \"_wirespeed\" are for brokers themselves"))
             }
             Err(Refusal::NotText) => Err(PyUnicodeError::new_err("a message sent as text must be UTF-8")),
         }

@@ -26,31 +26,8 @@ impl Connected {
     }
 }
 
-/// A message came.
-#[pyclass(frozen, name = "Message", module = "wirespeed.engine")]
-pub(crate) struct Message {
-    /// Whose.
-    #[pyo3(get)]
-    pub(crate) session: Py<PySession>,
-    /// Text as `str`, binary as `bytes`; what the codec of its route makes of it, if that has one.
-    #[pyo3(get)]
-    pub(crate) data: Py<PyAny>,
-}
-
-#[pymethods]
-impl Message {
-    #[classattr]
-    fn __match_args__() -> (&'static str, &'static str) {
-        ("session", "data")
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("Message({}, {})", self.session.get().describe(py), measure(self.data.bind(py))?))
-    }
-}
-
 /// What it is and how much, not what it says.
-fn measure(data: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(super) fn measure(data: &Bound<'_, PyAny>) -> PyResult<String> {
     let kind = data.get_type().name()?;
     Ok(data.len().map_or_else(|_| kind.to_string(), |size| format!("{kind} of {size}")))
 }

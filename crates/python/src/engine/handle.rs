@@ -91,7 +91,7 @@ impl NativeEngine {
     }
 
     /// What the constructor of the class above was given.
-    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, max_fragments, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, total_outbox_limit, reuse_port, policy, mailbox_limit, max_subscriptions, max_events, max_event_bytes, limits))]
+    #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, max_fragments, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, total_outbox_limit, reuse_port, policy, mailbox_limit, max_subscriptions, busy_poll, max_events, max_event_bytes, limits))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn _configure(
         &self,
@@ -113,6 +113,7 @@ impl NativeEngine {
         policy: &str,
         mailbox_limit: usize,
         max_subscriptions: usize,
+        busy_poll: f64,
         max_events: usize,
         max_event_bytes: usize,
         limits: PyRef<'_, PyLimits>,
@@ -157,6 +158,7 @@ impl NativeEngine {
             policy,
             mailbox_limit,
             max_subscriptions,
+            busy_poll: seconds("busy_poll", Some(busy_poll))?.unwrap_or_default(),
             max_events,
             max_event_bytes,
             admission: limits.admission.clone(),
@@ -491,7 +493,7 @@ impl NativeEngine {
             let sessions = batch.sessions().iter().map(|session| self.object(py, &engine, session));
             let sessions = sessions.collect::<PyResult<Vec<_>>>()?;
             for over in batch.ended() {
-                let session = &batch.sessions()[over];
+                let Some(session) = batch.sessions().get(over) else { continue };
                 // First: who finds it not told puts the object in before it is taken out.
                 let _ = session.attachment().set(Box::new(Told)); // it is told once
                 let kept = locked(&self.sessions).remove(&session.id());

@@ -9,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod handle;
 pub(crate) mod limits;
 mod many;
+pub(crate) mod message;
 pub(crate) mod operations;
 pub(crate) mod room;
 mod routes;

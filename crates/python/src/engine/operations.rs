@@ -125,7 +125,7 @@ fn durations<'py>(py: Python<'py>, of: &Distribution) -> PyResult<Bound<'py, PyD
     let dict = PyDict::new(py);
     dict.set_item("count", of.count())?;
     dict.set_item("seconds", of.seconds)?;
-    let longest = BOUNDS[BOUNDS.len() - 1] as f64 / 1e6;
+    let longest = BOUNDS.last().map_or(0.0, |bound| *bound as f64 / 1e6);
     for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
         let bound = of.quantile(share);
         dict.set_item(name, if bound == Duration::MAX { longest } else { bound.as_secs_f64() })?;

@@ -42,10 +42,7 @@ impl ClientOpening {
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Inner) -> PyResult<R>) -> PyResult<R> {
-        match &mut *self.lock() {
-            Some(inner) => f(inner),
-            None => Err(PyRuntimeError::new_err("this opening is over")),
-        }
+        super::contain(&mut self.lock(), || PyRuntimeError::new_err("this opening is over"), f)
     }
 
     fn opened(&self, client: &mut Client, socket: Option<Socket>) -> PyResult<Opened> {

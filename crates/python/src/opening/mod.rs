@@ -9,6 +9,7 @@ pub(crate) mod pending;
 pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,20 @@ use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ClientTLS;
 use crate::{errors, headers};
+
+/// Runs `f` with an opening, if it goes on, else raises `over`. A panic, which is a defect of ours, ends it: what whoever
+/// accepts or dials gets is an exception that says so, of this one.
+fn contain<T, R>(
+    opening: &mut Option<T>,
+    over: impl FnOnce() -> PyErr,
+    f: impl FnOnce(&mut T) -> PyResult<R>,
+) -> PyResult<R> {
+    let Some(going) = opening else { return Err(over()) };
+    catch_unwind(AssertUnwindSafe(|| f(going))).unwrap_or_else(|_| {
+        *opening = None;
+        Err(errors::panicked())
+    })
+}
 
 /// A WebSocket after its opening handshake: the argument of a connection's constructor.
 #[pyclass(frozen, module = "wirespeed._native")]

@@ -75,10 +75,7 @@ impl ServerOpening {
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Server) -> PyResult<R>) -> PyResult<R> {
-        match &mut *self.lock() {
-            Some(server) => f(server),
-            None => Err(incomplete()),
-        }
+        super::contain(&mut self.lock(), incomplete, f)
     }
 }
 

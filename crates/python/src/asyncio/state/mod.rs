@@ -6,9 +6,11 @@ mod inbox;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
+use pyo3::exceptions::PyBaseException;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::drive::{Drive, Environment, Flow, Limits};
+use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::Delivery;
 use wirespeed_driver::write_queue::Flushed;
 
@@ -55,7 +57,7 @@ pub(super) struct State {
     /// `recv_streaming` is running.
     pub(super) streaming_receiver: bool,
     /// What a listener raised.
-    pub(super) listener_error: Option<PyErr>,
+    pub(super) listener_error: Option<Py<PyBaseException>>,
     /// What the loop says is acted upon.
     pub(super) begun: bool,
     /// The transport has ended.
@@ -85,9 +87,9 @@ impl State {
         Self::of(Flow::new(drive, limits, listens))
     }
 
-    /// That of a connection of the parent process, which is over.
-    pub(super) fn disowned() -> Self {
-        Self::of(Flow::disowned())
+    /// That of a connection that a thread has which there is not: it is over.
+    pub(super) fn disowned(failure: Failure) -> Self {
+        Self::of(Flow::disowned(failure))
     }
 
     fn of(flow: Flow<Asyncio>) -> Self {
@@ -127,7 +129,8 @@ impl State {
         for future in flow.watchers.futures() {
             visit.call(future)?;
         }
-        Ok(())
+        // Its traceback knows the frames it went through, and they the connection.
+        self.listener_error.as_ref().map_or(Ok(()), |error| visit.call(error))
     }
 
     /// Takes everything out that may lead back to here.

@@ -16,6 +16,8 @@ use pyo3::prelude::*;
 use super::super::guarded::Guard;
 use super::super::raw::{self, c};
 use super::{FREE, Parts, Stage, TYPE, Waiter, WaiterRef};
+use crate::errors;
+use crate::tables::for_ever;
 
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
     // SAFETY: the collector calls this with an object of this type.
@@ -212,7 +214,7 @@ unsafe extern "C" fn resume(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
                 ptr::null_mut()
             }
             Err(_) => {
-                PyRuntimeError::new_err("internal error: a panic, see standard error").restore(py);
+                errors::panicked().restore(py);
                 ptr::null_mut()
             }
         }
@@ -405,7 +407,7 @@ const fn keywords(name: *const std::ffi::c_char, f: ffi::PyCFunctionWithKeywords
 /// Makes the type.
 pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
     // Leaked: the type refers to them for ever.
-    let methods = Box::leak(Box::new([
+    let methods = for_ever([
         no_arguments(c!("get_loop"), get_loop),
         no_arguments(c!("result"), result),
         no_arguments(c!("exception"), exception),
@@ -426,8 +428,8 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
             ml_doc: ptr::null(),
         },
         ffi::PyMethodDef::zeroed(),
-    ]));
-    let attributes = Box::leak(Box::new([
+    ]);
+    let attributes = for_ever([
         ffi::PyGetSetDef {
             name: c!("_asyncio_future_blocking"),
             get: Some(blocking_get),
@@ -436,8 +438,8 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
             closure: ptr::null_mut(),
         },
         ffi::PyGetSetDef::default(),
-    ]));
-    let members = Box::leak(Box::new([
+    ]);
+    let members = for_ever([
         ffi::PyMemberDef {
             name: c!("__vectorcalloffset__"),
             type_code: ffi::Py_T_PYSSIZET,
@@ -446,7 +448,7 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
             doc: ptr::null(),
         },
         ffi::PyMemberDef::default(),
-    ]));
+    ]);
     let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     let mut slots = [
         slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),

@@ -1,0 +1,192 @@
+//! A message as an object: one for each that comes, so its type is written by hand.
+//!
+//! Whoever goes through a batch and keeps none of them gets the same two objects in turn: an iterator that alone refers
+//! to one fills it anew. The collector does not know them, for the reason that [`super::event`] says.
+
+#![allow(unsafe_code)] // type slots
+
+use std::ffi::c_void;
+use std::mem;
+use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::event::measure;
+use super::session::PySession;
+use crate::tables::for_ever;
+
+/// The type, with a reference, from [`init`] on.
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
+
+#[repr(C)]
+struct Message {
+    base: ffi::PyObject,
+    /// References, never null.
+    session: *mut ffi::PyObject,
+    data: *mut ffi::PyObject,
+}
+
+/// A message of a session.
+pub(super) fn new(py: Python<'_>, session: Py<PySession>, data: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    // SAFETY: attached; the type is there since the module is, and its objects have no dict, no weak references and
+    // nothing that the collector knows of: what is allocated is a `Message`, whose fields are filled before anybody else
+    // sees it. Each takes a reference over.
+    unsafe {
+        let object = ffi::PyObject_New::<Message>(TYPE.load(Ordering::Relaxed));
+        if object.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        (*object).session = session.into_ptr();
+        (*object).data = data.into_ptr();
+        Ok(Bound::from_owned_ptr(py, object.cast()).unbind())
+    }
+}
+
+/// Two messages that take turns: a loop has one until it has the next.
+#[derive(Default)]
+pub(super) struct Turns {
+    objects: [Option<Py<PyAny>>; 2],
+    next: usize,
+}
+
+impl Turns {
+    /// A message of a session: an object that nobody but us has, if there is one.
+    #[inline]
+    pub(super) fn message(&mut self, py: Python<'_>, session: Py<PySession>, data: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        #[allow(clippy::indexing_slicing, reason = "it is 0 or 1")]
+        let ours = &mut self.objects[self.next];
+        self.next ^= 1;
+        let (session, data) = match ours {
+            Some(object) => match fill(py, object, session, data) {
+                Ok(before) => {
+                    let object = object.clone_ref(py);
+                    drop(before); // last: that may run code of the application, which finds a message that is whole
+                    return Ok(object);
+                }
+                Err(new) => new,
+            },
+            None => (session, data),
+        };
+        let object = new(py, session, data)?;
+        *ours = Some(object.clone_ref(py));
+        Ok(object)
+    }
+
+    /// Keeps none.
+    pub(super) fn forget(&mut self) {
+        self.objects = [None, None];
+    }
+}
+
+/// What a message says, and of whom.
+type Said = (Py<PySession>, Py<PyAny>);
+
+/// Makes an object say something else, unless somebody refers to it; what it has said before.
+#[cfg(not(Py_GIL_DISABLED))]
+#[inline]
+fn fill(py: Python<'_>, object: &Py<PyAny>, session: Py<PySession>, data: Py<PyAny>) -> Result<Said, Said> {
+    // SAFETY: the interpreter's lock is held, so the one reference is ours, and nobody else comes to the object meanwhile.
+    // What CPython 3.14 has borrowed on its stack counts too: a variable that has the object outlives that. Its fields own
+    // what they refer to, so what was in them is ours now; the first is a session, see `new`.
+    unsafe {
+        if ffi::Py_REFCNT(object.as_ptr()) != 1 {
+            return Err((session, data));
+        }
+        let message = object.as_ptr().cast::<Message>();
+        let session = mem::replace(&mut (*message).session, session.into_ptr());
+        let data = mem::replace(&mut (*message).data, data.into_ptr());
+        let session = Bound::from_owned_ptr(py, session).cast_into_unchecked::<PySession>();
+        Ok((session.unbind(), Bound::from_owned_ptr(py, data).unbind()))
+    }
+}
+
+/// Without the lock, whether anybody refers to it cannot be known.
+#[cfg(Py_GIL_DISABLED)]
+fn fill(_: Python<'_>, _: &Py<PyAny>, session: Py<PySession>, data: Py<PyAny>) -> Result<Said, Said> {
+    Err((session, data))
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: the interpreter calls this once, with an object of this type that nobody refers to; an object of a heap type
+    // holds a reference to it, and there are no types below this one.
+    unsafe {
+        let kind = ffi::Py_TYPE(object);
+        let message = object.cast::<Message>();
+        ffi::Py_DECREF((*message).session);
+        ffi::Py_DECREF((*message).data);
+        ffi::PyObject_Free(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the interpreter calls this, attached, with a live object of this type.
+    let (py, session, data) = unsafe {
+        let py = Python::assume_attached();
+        let message = object.cast::<Message>();
+        let session = Bound::from_borrowed_ptr(py, (*message).session);
+        (py, session, Bound::from_borrowed_ptr(py, (*message).data))
+    };
+    let described = catch_unwind(AssertUnwindSafe(|| {
+        let session = session.cast::<PySession>()?.get().describe(py);
+        Ok(format!("Message({session}, {})", measure(&data)?))
+    }));
+    let panicked = |_| Err(PyRuntimeError::new_err("internal error: a panic, see standard error"));
+    match described.unwrap_or_else(panicked).and_then(|text: String| text.into_pyobject(py).map_err(PyErr::from)) {
+        Ok(text) => text.into_ptr(),
+        Err(error) => {
+            error.restore(py);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Makes the type, and adds it to the module.
+pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    const NOTHING: ffi::PyMemberDef =
+        ffi::PyMemberDef { name: ptr::null(), type_code: 0, offset: 0, flags: 0, doc: ptr::null() };
+    let member = |name: &'static std::ffi::CStr, offset: usize| ffi::PyMemberDef {
+        name: name.as_ptr(),
+        type_code: ffi::Py_T_OBJECT_EX,
+        offset: offset.cast_signed(),
+        flags: ffi::Py_READONLY,
+        doc: ptr::null(),
+    };
+    // For ever: until CPython 3.11 a type refers to what describes its members.
+    let members = for_ever([
+        member(c"session", offset_of!(Message, session)),
+        member(c"data", offset_of!(Message, data)),
+        NOTHING,
+    ]);
+    let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_repr, repr as *mut c_void),
+        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_doc, c"A message came.".as_ptr().cast_mut().cast()),
+        slot(0, ptr::null_mut()),
+    ];
+    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    let mut spec = ffi::PyType_Spec {
+        name: c"wirespeed.engine.Message".as_ptr(),
+        basicsize: i32::try_from(size_of::<Message>())?,
+        itemsize: 0,
+        flags: u32::try_from(flags)?,
+        slots: slots.as_mut_ptr(),
+    };
+    let py = module.py();
+    // SAFETY: attached; the slots end with a zero, the members with one without a name, and what they point to fits their
+    // kinds. What is returned is a type, or null with an exception. The static keeps a reference of its own.
+    let kind = unsafe {
+        let kind = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut spec))?;
+        TYPE.store(kind.clone().into_ptr().cast(), Ordering::Relaxed);
+        kind
+    };
+    kind.setattr("__match_args__", ("session", "data"))?;
+    module.add("Message", kind)
+}
