@@ -39,6 +39,16 @@ impl<'a> Input<'a> {
         front
     }
 
+    /// One of these.
+    pub(crate) fn pick<'b, T>(&mut self, from: &'b [T]) -> &'b T {
+        &from[usize::from(self.byte()) % from.len()]
+    }
+
+    /// Some of these, fewer than `most`, one behind the other.
+    pub(crate) fn words(&mut self, most: u8, from: &[&str]) -> String {
+        (0..self.below(most)).map(|_| *self.pick(from)).collect()
+    }
+
     /// A payload: bytes from the input, or many that its next bytes stand for.
     pub(crate) fn payload(&mut self) -> Vec<u8> {
         match self.byte() {

@@ -98,7 +98,7 @@ fn sockets() -> (Socket, Socket) {
     (wrap(left), wrap(right))
 }
 
-fn layers(version: client::Version) -> (Box<dyn Layer>, Box<dyn Layer>) {
+pub(crate) fn layers(version: client::Version) -> (Box<dyn Layer>, Box<dyn Layer>) {
     static CERTIFICATE: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
     static SERVER: OnceLock<Arc<server::ServerConfig>> = OnceLock::new();
     let server = SERVER.get_or_init(|| {

@@ -12,6 +12,7 @@ const INPUTS: u64 = 2000;
 #[test]
 fn corpora_and_mutations() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().map(|seconds| seconds.parse().expect("FUZZ_SECONDS: a number"));
+    let (mut kept, mut made) = (0, 0);
     for (name, run) in TARGETS {
         let seeds = seeds(name);
         assert!(!seeds.is_empty(), "fuzz/corpus/{name} is empty");
@@ -31,7 +32,10 @@ fn corpora_and_mutations() {
             count += 1;
         }
         println!("{name}: {} seeds, {count} mutations, {:.1} s", seeds.len(), start.elapsed().as_secs_f32());
+        kept += seeds.len();
+        made += count;
     }
+    println!("fuzz: {} targets, {kept} seeds, {made} mutations", TARGETS.len());
 }
 
 /// Runs one input; if it fails, shows the input that did it.

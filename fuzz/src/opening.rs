@@ -1,0 +1,217 @@
+//! The opening of a client through a proxy and under TLS: whatever the proxy answers, it comes to what its answer and
+//! the server's come to each alone; TLS whose records are cut and joined anywhere opens, and whatever becomes of its
+//! bytes, neither end ever takes for said what the other has not.
+
+use std::time::Instant;
+
+use wirespeed_driver::Keepalive;
+use wirespeed_driver::opening::{Client, Error, Opening, Plan, Server, Stage};
+use wirespeed_driver::peer::PeerEvent;
+use wirespeed_driver::tls::client::Version;
+use wirespeed_protocol::handshake::{
+    ClientHandshake, ClientRequest, ConnectHandshake, ConnectRequest, HandshakeError, HeaderList, Limits as HeadLimits,
+    Progress, ServerConfig,
+};
+use wirespeed_protocol::{Limits, MessageKind};
+
+use crate::client_head::without_excerpt;
+use crate::input::{Input, pieces};
+use crate::opened::layers;
+use crate::support::{Rng, owned};
+
+const MADE: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+const SWITCHED: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+/// Two bytes choose; the others are the answer of a proxy, or how bytes of TLS change.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let choice = input.byte();
+    let mut rng = Rng::new(u64::from(input.byte()));
+    if choice & 1 == 0 { through_a_proxy(choice, input.rest(), &mut rng) } else { under_tls(choice, input, &mut rng) }
+}
+
+fn keepalive() -> Keepalive {
+    Keepalive::new(None, None, Instant::now())
+}
+
+fn handshake() -> ClientHandshake {
+    ClientHandshake::new(&ClientRequest::new("example.com", "/chat"), *b"the sample nonce", HeadLimits::default())
+        .unwrap()
+}
+
+fn tunnel() -> ConnectHandshake {
+    ConnectHandshake::new(&ConnectRequest::new("example.com:443"), HeadLimits::default()).unwrap()
+}
+
+/// What an opening has come to: the messages and the bytes behind its answer, or why there is none.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Open(Vec<Vec<u8>>),
+    Tunnel(HandshakeError),
+    Handshake(HandshakeError),
+}
+
+fn through_a_proxy(choice: u8, rest: &[u8], rng: &mut Rng) {
+    let bytes = match choice & 6 {
+        0 => rest.to_vec(),
+        2 => [MADE, rest].concat(),
+        4 => [rest, MADE, SWITCHED].concat(),
+        _ => [MADE, SWITCHED, rest].concat(),
+    };
+    let whole = opened(Some(tunnel()), [&bytes[..]]);
+    assert_eq!(opened(Some(tunnel()), pieces(&bytes, rng)), whole, "in pieces");
+    if bytes.len() < 500 {
+        assert_eq!(opened(Some(tunnel()), bytes.chunks(1)), whole, "byte by byte");
+    }
+    let mut alone = tunnel();
+    let expected = match alone.receive(&bytes) {
+        Ok(Progress::Complete { consumed, output }) => {
+            assert!((200..300).contains(&output.status));
+            opened(None, [&bytes[consumed..]])
+        }
+        Ok(Progress::Incomplete) => Outcome::Tunnel(without_excerpt(alone.receive_eof())),
+        Err(error) => Outcome::Tunnel(without_excerpt(error)),
+    };
+    assert_eq!(whole, expected, "{}", bytes.escape_ascii());
+}
+
+/// What comes of these bytes, behind which the stream ends.
+fn opened<'a>(tunnel: Option<ConnectHandshake>, pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
+    let mut client = Client::new(Plan { proxy_tls: None, tunnel, tls: None, handshake: handshake() }).unwrap();
+    let outcome = |error| match error {
+        Error::Tunnel(error) => Outcome::Tunnel(without_excerpt(error)),
+        Error::Handshake(error) => Outcome::Handshake(without_excerpt(error)),
+        other => panic!("{other:?}"),
+    };
+    for piece in pieces {
+        if let Err(error) = client.receive(piece) {
+            assert_eq!(client.stage(), Stage::Failed);
+            return outcome(error);
+        }
+    }
+    if client.stage() != Stage::Done {
+        return outcome(client.receive_end(None));
+    }
+    Outcome::Open(messages(&mut client))
+}
+
+/// What came to a client behind the answer.
+fn messages(client: &mut Client) -> Vec<Vec<u8>> {
+    let (mut peer, handshake, accepted) = client.finish::<Vec<u8>>(Limits::default(), keepalive()).expect("it is done");
+    assert_eq!((accepted.response.status, handshake.request().target.as_str()), (101, "/chat"));
+    let mut messages = Vec::new();
+    while let Some(event) = peer.poll_event() {
+        if let PeerEvent::Message { payload, .. } = event {
+            messages.push(owned(payload));
+        }
+    }
+    messages
+}
+
+/// What becomes of the bytes that go one way.
+struct Change {
+    from_server: bool,
+    at: usize,
+    how: u8,
+}
+
+fn under_tls(choice: u8, mut input: Input<'_>, rng: &mut Rng) {
+    let version = if choice & 2 == 0 { Version::Tls13 } else { Version::Tls12 };
+    let (ours, theirs) = layers(version);
+    let (outer, mut proxy) = if choice & 4 == 0 { (None, None) } else { Some(layers(version)).unzip() };
+    let mut server = Some(Server::new(ServerConfig::default(), HeadLimits::default(), Some(theirs)).unwrap());
+    let change = (choice & 8 != 0).then(|| Change {
+        from_server: input.byte() & 1 == 0,
+        at: usize::from(input.number() & 0x0FFF),
+        how: input.byte(),
+    });
+    let tunnel = outer.is_some().then(tunnel);
+    let mut client = Client::new(Plan { proxy_tls: outer, tunnel, tls: Some(ours), handshake: handshake() }).unwrap();
+    let (mut passed, mut asked, mut cipher, mut last) = ([0; 2], false, Vec::new(), false);
+    for _ in 0..200 {
+        let mut there = client.output().take();
+        let mut back = Vec::new();
+        if let Some(change) = &change {
+            apply(change, false, &mut passed[0], &mut there);
+        }
+        // The proxy's end of the outer layer; its tunnel goes to the server.
+        if let Some(layer) = &mut proxy {
+            let mut plain = Vec::new();
+            cipher.extend(there);
+            match layer.receive(&mut cipher, &mut plain, &mut back) {
+                Ok(taken) => drop(cipher.drain(..taken)),
+                Err(_) => return, // what was changed
+            }
+            there = plain;
+            if !asked && there.ends_with(b"\r\n\r\n") {
+                assert!(there.starts_with(b"CONNECT example.com:443 HTTP/1.1\r\n"));
+                (asked, there) = (true, Vec::new());
+                layer.send(&mut [], MADE, &mut back).unwrap();
+            }
+        }
+        let mut said = Vec::new();
+        if let Some(mut opening) = server.take() {
+            for piece in pieces(&there, rng) {
+                if opening.receive(piece).is_err() {
+                    break;
+                }
+            }
+            said = opening.output().take();
+            if opening.stage() == Stage::Done {
+                assert_eq!(
+                    opening.handshake().request().map(|request| request.target.as_str()),
+                    Some("/chat"),
+                    "as it was said"
+                );
+                let (mut peer, handshake) = opening.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
+                peer.link.send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
+                peer.link.send_message(MessageKind::Text, b"welcome", None).unwrap();
+                said.extend(peer.link.take_output());
+                last = true;
+            } else {
+                server = Some(opening);
+            }
+        }
+        if let Some(layer) = &mut proxy
+            && !said.is_empty()
+        {
+            layer.send(&mut [], &std::mem::take(&mut said), &mut back).unwrap();
+        }
+        back.extend(said);
+        if let Some(change) = &change {
+            apply(change, true, &mut passed[1], &mut back);
+        }
+        for piece in pieces(&back, rng) {
+            if client.receive(piece).is_err() {
+                assert!(change.is_some(), "nothing was changed");
+                return;
+            }
+        }
+        if client.stage() == Stage::Done {
+            let messages = messages(&mut client);
+            assert!(messages.is_empty() && change.is_some() || messages == [b"welcome"], "{messages:?}");
+            return;
+        }
+        if there.is_empty() && back.is_empty() && client.output().is_empty() {
+            break;
+        }
+    }
+    assert!(change.is_some(), "it is stuck in {:?}, {last}", client.stage());
+}
+
+fn apply(change: &Change, from_server: bool, passed: &mut usize, bytes: &mut Vec<u8>) {
+    let start = *passed;
+    *passed += bytes.len();
+    if change.from_server != from_server || !(start..*passed).contains(&change.at) {
+        return;
+    }
+    let at = change.at - start;
+    match change.how % 11 {
+        bit @ 0..8 => bytes[at] ^= 1 << bit,
+        8 => drop(bytes.remove(at)),
+        9 => bytes.insert(at, change.how),
+        _ => bytes.truncate(at),
+    }
+}
