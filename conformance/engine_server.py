@@ -4,53 +4,63 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import sys
+import threading
 from pathlib import Path
 
-import trustme
-from runner.testees import ENGINES
+from runner.certificate import Certificate
+from runner.ends import chosen
+from runner.libraries import identified
 
-from wirespeed import TLS
-from wirespeed.engine import Engine, Session
+from wirespeed import InvalidState
+from wirespeed.engine import Engine, Message, Session
 
 
-def certificate(folder: Path) -> TLS:
-    leaf = trustme.CA().issue_cert("localhost", "127.0.0.1")
-    cert, key = folder / "server.pem", folder / "server.key"
-    cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
-    leaf.private_key_pem.write_to_path(str(key))
-    return TLS(cert=str(cert), key=str(key))
+def announce(engine: Engine) -> None:
+    print(engine.addresses[0][1], flush=True)
 
 
 async def serve(engine: Engine) -> None:
     async with engine:
         serving = asyncio.create_task(engine.serve())
-        print(engine.addresses[0][1], flush=True)
+        announce(engine)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         engine.stop()
         await serving
 
 
+def drain(engine: Engine) -> None:
+    for batch in engine.batches():
+        for event in batch:
+            if isinstance(event, Message):
+                # The suite has closed it, or broken a rule after it.
+                with contextlib.suppress(InvalidState):
+                    event.session.send(event.data)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--api", choices=ENGINES, required=True)
-    parser.add_argument("--tls", type=Path, help="with TLS; where the files of a certificate may be made")
+    parser.add_argument("end", help="its name")
+    parser.add_argument("--library", choices=["wirespeed"], required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="where the files of a certificate may be made")
     options = parser.parse_args()
     # What the engine reports as an error is a problem of the engine: the suite breaks every rule.
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    [end] = chosen([options.end], options.library)
     engine = Engine(
         "127.0.0.1",
         workers=2,
-        ssl=None if options.tls is None else certificate(options.tls),
         compression=True,
         max_size=None,
         max_fragments=None,
         ping_interval=None,
         # All that the suite sends before it reads.
         outbox_limit=64 * 2**20,
+        **identified(Certificate.make(options.folder) if end.tls else None),
     )
-    if options.api == "engine-handler":
+    if end.api == "engine-handler":
 
         @engine.on_message
         async def echo(session: Session, message: str | bytes) -> None:
@@ -58,9 +68,12 @@ def main() -> None:
 
         asyncio.run(serve(engine))
         return
-    engine.echo("/")
+    if end.api == "engine":
+        engine.echo("/")
     with engine:
-        print(engine.addresses[0][1], flush=True)
+        if end.api == "engine-batches":
+            threading.Thread(target=drain, args=[engine], daemon=True).start()
+        announce(engine)
         sys.stdin.read()
 
 

@@ -61,7 +61,7 @@ fast_pins='
 wsaccel==0.6.6'
 
 version=$("$python" -c 'import sys; print(sys.version.split()[0])')
-wanted="1 $version $(echo "$seed_pins $suite_pins $fast_pins" | cksum)"
+wanted="2 $version $(echo "$seed_pins $suite_pins $fast_pins" | cksum)"
 stamp=$target/.finished
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x "$target/bin/wstest-local" ]; then
@@ -105,13 +105,19 @@ from autobahntestsuite import wstest
 from twisted.internet import reactor
 
 listen = reactor.listenTCP
+listen_secure = reactor.listenSSL
 
 
 def listen_locally(port, factory, backlog=50, interface=""):
     return listen(port, factory, backlog, interface or "127.0.0.1")
 
 
+def listen_securely(port, factory, context, backlog=50, interface=""):
+    return listen_secure(port, factory, context, backlog, interface or "127.0.0.1")
+
+
 reactor.listenTCP = listen_locally
+reactor.listenSSL = listen_securely
 # Port 0 switches the web server off.
 sys.argv[1:1] = ["-u", "0"]
 sys.exit(wstest.run())

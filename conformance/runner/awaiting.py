@@ -1,4 +1,4 @@
-"""The asyncio client. All connections are made on one event loop, as in a program."""
+"""The asyncio client, by calls and by callbacks. All connections are made on one event loop, as in a program."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import gc
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
+import wirespeed
+
 from . import libraries
+from .certificate import Certificate
 from .errors import Limit, RunError, interrupted_after
 from .testees import OPEN_TIMEOUT, Testee
 
-__all__ = ["AwaitingTestee", "new_loop"]
+__all__ = ["AwaitingTestee", "ListeningTestee", "new_loop"]
 
 T = TypeVar("T")
 
@@ -23,9 +26,10 @@ GRACE = 15.0
 class AwaitingTestee(Testee):
     """A client whose calls are awaited."""
 
-    def __init__(self, library: str, port: str | None, loop: str) -> None:
+    def __init__(self, library: str, port: str | None, loop: str, certificate: Certificate | None) -> None:
         super().__init__()
         self._port = port
+        self._ssl = libraries.trusting(certificate)
         self._connect, self._closed = libraries.asynchronous(library, port)
         self._loop = new_loop(loop)
         self._loop.set_exception_handler(self._note)
@@ -67,8 +71,8 @@ class AwaitingTestee(Testee):
         self._loop.close()
 
     @contextlib.asynccontextmanager
-    async def _connection(self, uri: str, open_timeout: float = OPEN_TIMEOUT) -> AsyncIterator[Any]:
-        ws = await self._connect(uri, open_timeout=open_timeout, ping_interval=None)
+    async def _connection(self, uri: str, open_timeout: float = OPEN_TIMEOUT, **options: Any) -> AsyncIterator[Any]:
+        ws = await self._connect(uri, open_timeout=open_timeout, ping_interval=None, **self._ssl, **options)
         try:
             if self._port is not None and ws.port != self._port:
                 raise RunError(f"the connection uses the port {ws.port!r}, not {self._port!r}")
@@ -83,6 +87,25 @@ class AwaitingTestee(Testee):
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.problems.append(f"{context['message']}: {context.get('exception')!r}")
+
+
+class Echo(wirespeed.Listener):
+    """Sends back what it gets."""
+
+    def on_message(self, ws: Any, message: str | bytes) -> None:
+        ws.send_nowait(message)
+
+
+class ListeningTestee(AwaitingTestee):
+    """A client whose messages go to callbacks."""
+
+    def echo(self, uri: str, limit: Limit) -> None:
+        async def main() -> None:
+            async with self._connection(uri, listener=Echo(), write_limit=libraries.ALL_OF_A_CASE) as ws:
+                with contextlib.suppress(self._closed):
+                    await ws.wait_closed()
+
+        self._run(main(), limit)
 
 
 async def _within(main: Coroutine[Any, Any, T], limit: Limit) -> T:
@@ -102,7 +125,5 @@ def new_loop(name: str) -> asyncio.AbstractEventLoop:
 
         return uvloop.new_event_loop()
     if name == "wirespeed":
-        import wirespeed
-
         return wirespeed.new_event_loop()
     return asyncio.new_event_loop()

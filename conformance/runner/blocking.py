@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import libraries
+from .certificate import Certificate
 from .errors import Limit, interrupted_after
 from .testees import OPEN_TIMEOUT, Testee
 
@@ -16,9 +17,10 @@ __all__ = ["BlockingTestee"]
 class BlockingTestee(Testee):
     """A client whose calls wait."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, certificate: Certificate | None) -> None:
         super().__init__()
         self._connect, self._closed = libraries.blocking(library)
+        self._ssl = libraries.trusting(certificate)
 
     def ask(self, uri: str, limit: Limit) -> str:
         with self._connection(uri, limit) as ws:
@@ -37,7 +39,7 @@ class BlockingTestee(Testee):
     @contextlib.contextmanager
     def _connection(self, uri: str, limit: Limit, open_timeout: float = OPEN_TIMEOUT) -> Iterator[Any]:
         with interrupted_after(limit.seconds, limit.error()):
-            ws = self._connect(uri, open_timeout=open_timeout, ping_interval=None)
+            ws = self._connect(uri, open_timeout=open_timeout, ping_interval=None, **self._ssl)
             try:
                 yield ws
             finally:

@@ -10,9 +10,35 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Library", "asynchronous", "asynchronous_server", "blocking", "blocking_server"]
+from .certificate import Certificate
+
+__all__ = [
+    "ALL_OF_A_CASE", "Library", "asynchronous", "asynchronous_server", "blocking", "blocking_server", "identified",
+    "trusting",
+]  # fmt: skip
 
 Library = tuple[Callable[..., Any], type[Exception]]
+
+# Bytes: as much as the suite sends before it reads.
+ALL_OF_A_CASE = 256 * 2**20
+
+
+def trusting(certificate: Certificate | None) -> dict[str, Any]:
+    """What a client is told of a server's certificate."""
+    if certificate is None:
+        return {}
+    from wirespeed import TLS
+
+    return {"ssl": TLS(ca=certificate.authority)}
+
+
+def identified(certificate: Certificate | None) -> dict[str, Any]:
+    """What a server is told of its certificate."""
+    if certificate is None:
+        return {}
+    from wirespeed import TLS
+
+    return {"ssl": TLS(cert=certificate.cert, key=certificate.key)}
 
 
 def blocking(name: str) -> Library:

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from .certificate import Certificate
 from .errors import RunError
 
-__all__ = ["SETS", "SKIPPED", "START_TIMEOUT", "Cases", "fuzzing_client", "fuzzing_server", "install"]
+__all__ = ["AUTOBAHN", "SETS", "SKIPPED", "START_TIMEOUT", "Cases", "fuzzing_client", "fuzzing_server", "install"]
 
+AUTOBAHN = Path(__file__).resolve().parents[2] / "build" / "autobahn"
 SETUP = Path(__file__).resolve().parents[1] / "setup.sh"
 SKIPPED = 77
 START_TIMEOUT = 30.0
@@ -42,16 +44,17 @@ def install(target: Path) -> int:
 
 
 @contextlib.contextmanager
-def fuzzing_server(wstest: Path, report: Path, cases: Cases) -> Iterator[str]:
-    """Run the suite's server on a free port of the loopback; yields its address."""
+def fuzzing_server(wstest: Path, report: Path, cases: Cases, certificate: Certificate | None = None) -> Iterator[str]:
+    """Run the suite's server on a free port of the loopback, with a certificate over TLS; yields its URI."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     spec = report / "spec.json"
-    uri = f"ws://127.0.0.1:{port}"
+    uri = f"ws://127.0.0.1:{port}" if certificate is None else f"wss://127.0.0.1:{port}"
     spec.write_text(
         json.dumps(
             {
+                **({} if certificate is None else {"key": certificate.key, "cert": certificate.cert}),
                 "url": uri,
                 "outdir": str(report),
                 "cases": cases.included,

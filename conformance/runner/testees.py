@@ -1,49 +1,17 @@
-"""What can be tested: a library by one of its APIs; for asyncio, over one way to the socket, on one event loop."""
+"""The interface of a client under test, and which one an end is."""
 
 from __future__ import annotations
 
 import abc
-import dataclasses
 
+from .certificate import Certificate
+from .ends import End
 from .errors import Limit
 
-__all__ = ["APIS", "ENGINES", "LIBRARIES", "LOOPS", "OPEN_TIMEOUT", "PORTS", "Choice", "Testee"]
-
-LIBRARIES = ("wirespeed", "websockets")
-APIS = ("sync", "asyncio")
-# Servers only: its own echo, and a coroutine function that is called for each message.
-ENGINES = ("engine", "engine-handler")
-PORTS = ("fd", "transport")
-LOOPS = ("asyncio", "uvloop", "wirespeed")
+__all__ = ["OPEN_TIMEOUT", "Testee", "make"]
 
 # Seconds for the opening handshake. The suite is slow while it writes what it has recorded.
 OPEN_TIMEOUT = 30.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """One of them; ``port`` and ``loop`` are ``None`` where there is no such choice. ``tls`` is for engines."""
-
-    library: str
-    api: str
-    port: str | None
-    loop: str | None
-    tls: bool = False
-
-    @property
-    def agent(self) -> str:
-        """Its name in the reports."""
-        loop = None if self.loop == "asyncio" else self.loop
-        return "-".join(filter(None, [self.library, self.api, self.port, loop, "tls" if self.tls else None]))
-
-    def make(self) -> Testee:
-        if self.api == "sync":
-            from .blocking import BlockingTestee
-
-            return BlockingTestee(self.library)
-        from .awaiting import AwaitingTestee
-
-        return AwaitingTestee(self.library, self.port, self.loop or "asyncio")
 
 
 class Testee(abc.ABC):
@@ -67,3 +35,15 @@ class Testee(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - not all have something to close
         """Release what connections share."""
+
+
+def make(end: End, library: str, certificate: Certificate | None) -> Testee:
+    """The client of an end; with a certificate, it trusts its authority."""
+    if end.api == "sync":
+        from .blocking import BlockingTestee
+
+        return BlockingTestee(library, certificate)
+    from .awaiting import AwaitingTestee, ListeningTestee
+
+    kind = ListeningTestee if end.api == "listener" else AwaitingTestee
+    return kind(library, end.port if library == "wirespeed" else None, end.loop or "asyncio", certificate)

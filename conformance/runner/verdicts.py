@@ -9,9 +9,24 @@ from typing import Any
 
 from .errors import RunError
 
-__all__ = ["expected_number", "judge"]
+__all__ = ["OUTCOME", "expected_number", "judge", "order", "tolerated"]
 
 EXPECTATIONS = Path(__file__).resolve().parents[1] / "expectations.json"
+
+# Of a report: what has come out.
+OUTCOME = "outcome.json"
+
+
+def outcome(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is to be kept of a run: the number of cases, and the two verdicts of those that are not OK twice."""
+    verdicts = {case: [result["behavior"], result["behaviorClose"]] for case, result in results.items()}
+    other = {case: verdicts[case] for case in sorted(verdicts, key=order) if verdicts[case] != ["OK", "OK"]}
+    return {"cases": len(results), "other": other}
+
+
+def tolerated(api: str) -> set[str]:
+    """The cases of which an API may have more than one verdict."""
+    return set(json.loads(EXPECTATIONS.read_text())["of"].get(api, {}))
 
 
 def expected_number(cases: str) -> int:
@@ -25,6 +40,7 @@ def judge(agent: str, report: Path, ran: int, wanted: int | None, problems: list
     expectations = json.loads(EXPECTATIONS.read_text())
     exceptions = expectations["exceptions"] | expectations["of"].get(api, {})
     counts = collections.Counter(result["behavior"] for result in results.values())
+    (report / OUTCOME).write_text(json.dumps(outcome(results), indent=1))
     summary = ", ".join(f"{number} {name}" for name, number in counts.most_common())
     print(f"{agent}: {len(results)} cases: {summary}")
     differences = compare(results, exceptions)
