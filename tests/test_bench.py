@@ -29,7 +29,7 @@ if sys.hexversion < 0x030B0000:  # not by version_info: type checkers, which go 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from harness import command  # noqa: E402
+from harness import command, running  # noqa: E402
 from harness import scenario as scenarios  # noqa: E402
 from harness.errors import BenchError, UsageError  # noqa: E402
 from harness.journal import Journal, Journals  # noqa: E402
@@ -39,6 +39,7 @@ from harness.record import as_json, read_csv  # noqa: E402
 from harness.results import judge, ratio, summarize  # noqa: E402
 from harness.runner import Runner  # noqa: E402
 from harness.scenario import Bar, Cell, Measure, PeerName, Scenario, Workload  # noqa: E402
+from harness.screen import Screen  # noqa: E402
 from harness.server import Server  # noqa: E402
 from harness.tables import bars_table, cell_table, text_of  # noqa: E402
 
@@ -171,7 +172,7 @@ class Stage:
         """Returns a server that is not started."""
         (self.folder / "server.py").write_text(f"{LISTENS}\n{body}\n")
         command = shlex.join([sys.executable, str(self.folder / "server.py")])
-        return Server(command, tls=False, core=None, cwd=self.folder, env=dict(os.environ))
+        return Server(command, tls=False, cores=None, cwd=self.folder, env=dict(os.environ))
 
     def run(
         self,
@@ -386,7 +387,7 @@ def test_server_that_dies_is_started_again(stage: Stage) -> None:
 def test_server_that_says_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.server.START_SECONDS", 0.5)
     command = f'{sys.executable} -c "import time; time.sleep(40)"'
-    server = Server(command, tls=True, core=None, cwd=stage.folder, env=dict(os.environ))
+    server = Server(command, tls=True, cores=None, cwd=stage.folder, env=dict(os.environ))
     with pytest.raises(BenchError, match="did not say within"):
         server.start()
 
@@ -400,6 +401,36 @@ def samples_of(rates: dict[str, list[float]], failure: str | None = None) -> lis
         for peer, own in rates.items()
         for number, rate in enumerate(own, 1)
     ]
+
+
+def test_the_lesser_of_two_servers_is_compared_and_shared_cores_are_told() -> None:
+    scenario = scenarios.load("engine-brokers")
+    cell = Cell("flood-100", 128, tls=False)
+    figures = {"wirespeed-engine:apart": (1000.0, 1.5), "wirespeed-engine:nats": (800.0, 2.0)}
+    samples = [
+        Sample(peer, cell, 1, count=5000, seconds=1.0, figures={"lesser": rate, "shared": shared}, measures="lesser")
+        for peer, (rate, shared) in figures.items()
+    ]
+    found = ratio(samples, "wirespeed-engine:nats", "wirespeed-engine:apart")
+    assert found is not None
+    assert found.median == 0.8
+    text = text_of(cell_table(scenario, cell, samples))
+    assert "1,000 - 1,000" in text
+    assert "up to 2 processes shared a core" in text
+    verdicts = {bar.bar.peer: bar.verdict for bar in judge(scenario, samples) if bar.cell == cell}
+    assert verdicts == {"wirespeed-engine:nats": "MISS", "wirespeed-engine:redis": "NOT MEASURED"}
+
+
+def test_a_core_each_as_far_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "allowed_cores", lambda: [0, 1, 2, 3])
+    assert running._cores("two", None, Screen()) == (3, frozenset([2]))
+    client, servers = running._cores("each", None, Screen())
+    assert (client, servers) == (3, frozenset([0, 1, 2]))
+    text = running._pinning("each", client, servers)
+    assert text == "load on core 3, engines on 0, 1, broker on 2: 4 cores for 4 processes"
+    monkeypatch.setattr(running, "allowed_cores", lambda: [0])
+    with pytest.raises(UsageError, match="needs two cores"):
+        running._cores("each", None, Screen())
 
 
 def test_ratios_are_taken_within_rounds() -> None:

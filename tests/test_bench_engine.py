@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from interop.brokers import find
+
 if sys.hexversion < 0x030B0000:  # not by version_info: type checkers, which go by 3.10, are to read on
     pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
 
@@ -25,6 +27,7 @@ sys.path.insert(0, str(BENCH))
 
 from harness import scenario as scenarios  # noqa: E402
 from harness.process import environment  # noqa: E402
+from serving import nodes  # noqa: E402
 from serving.certificate import certificate  # noqa: E402
 from serving.load import GENERATOR, Load, require_descriptors  # noqa: E402
 from serving.process import ChildError  # noqa: E402
@@ -88,6 +91,57 @@ def test_several_threads_put_load_on_several_workers() -> None:
         assert answer["count"] > 0
 
 
+def test_locks_that_were_waited_for_are_told() -> None:
+    answer = window("batches", "echo", "--size", "128")
+    assert answer["contended"] >= 0, answer
+
+
+@pytest.mark.parametrize("style", ["nats", "redis", "apart"])
+@pytest.mark.parametrize("workload", ["fan-out", "publish"])
+def test_two_engines(style: str, workload: str) -> None:
+    if style != "apart":
+        find(f"{style}-server")
+    answer = window(style, workload, "--size", "128", "--window", "4")
+    assert answer.get("checked") is True, answer
+    assert 0 < answer["lesser"] == min(answer["a_rate"], answer["b_rate"])
+    assert answer["a_rate"] + answer["b_rate"] == pytest.approx(answer["count"] / answer["seconds"])
+    assert answer["a_p99"] > 0 < answer["b_p99"]
+    assert ("broker_busy" in answer) == (style != "apart")
+    assert style == "apart" or f" with {style}-server " in answer["version"]
+
+
+def test_two_engines_publish_and_nothing_else() -> None:
+    assert peer("wirespeed-engine", "--style", "apart", "--probe")["workloads"] == ["fan-out", "publish"]
+
+
+def test_a_broker_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(nodes.PROGRAMS, "nats", ("no-such-server", []))
+    with pytest.raises(ChildError, match="no-such-server is not installed: apt-get install no-such-server"):
+        nodes.broker_version("nats")
+
+
+def test_a_broker_that_does_not_listen_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(nodes.PROGRAMS, "nats", ("false", []))
+    with pytest.raises(ChildError, match="the broker ended with status 1"), nodes.broker("nats", None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("servers", "expected", "shared"),
+    [
+        ({0}, nodes.Cores(7, (0, 0), 0), 2.0),
+        ({1, 0}, nodes.Cores(7, (0, 1), 0), 4 / 3),
+        ({0, 1, 2, 3}, nodes.Cores(7, (0, 1), 2), 1.0),
+        ({7}, nodes.Cores(7, (7, 7), 7), 4.0),
+    ],
+)
+def test_cores_are_spread(servers: set[int], expected: nodes.Cores, shared: float) -> None:
+    found = nodes.Cores.spread(7, servers)
+    assert found == expected
+    assert found.shared(broker=True) == shared
+    assert "load on core 7" in str(found)
+
+
 def test_certificate() -> None:
     with certificate() as (server, authority):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -105,9 +159,9 @@ def test_load_has_the_token_and_the_authority() -> None:
     names = ["connections", "size", "seconds", "warmup", "window", "rate", "share", "format"]
     options = argparse.Namespace(**dict.fromkeys(names), deflate=False, ca="authority.pem", threads=3)
     assert "--token a.b.c --ca authority.pem --threads 3 wss://x/" in " ".join(
-        Load(options, "wss://x/", "a.b.c", 1).command("echo")
+        Load(options, ["wss://x/"], "a.b.c", 1).command("echo")
     )
-    greeted = " ".join(Load(options, "wss://x/", "a.b.c", 1, greets=True).command("storm"))
+    greeted = " ".join(Load(options, ["wss://x/"], "a.b.c", 1, greets=True).command("storm"))
     assert "--wse-token a.b.c" in greeted
     assert "--threads" not in greeted
 
@@ -136,6 +190,16 @@ def test_every_row_has_its_bar() -> None:
         assert "wse-server:drain" in rivals[name]
     figures = {(bar.workload, bar.figure) for bar in engine.bars}
     assert {("publish-0.5", "p99"), ("publish-0.8", "p999"), ("storm-pings", "p99")} <= figures
+
+
+def test_two_engines_have_their_bars() -> None:
+    brokers = scenarios.load("engine-brokers")
+    for link in ("nats", "redis"):
+        bars = [bar for bar in brokers.bars if bar.peer == f"wirespeed-engine:{link}"]
+        for subscribers in (100, 1000):
+            assert {bar.at_least for bar in bars if bar.workload == f"flood-{subscribers}"} == {0.9}
+            figures = {bar.figure: bar.at_most for bar in bars if bar.workload == f"publish-{subscribers}"}
+            assert figures == {"a_p99": 10_000, "b_p99": 10_000}
 
 
 def names(scenario: scenarios.Scenario) -> list[str]:

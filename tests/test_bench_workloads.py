@@ -38,12 +38,16 @@ def run_workload(folder: Path, scenario: str, workload: str, peers: list[str], *
         pytest.skip("wirespeed-bench is not built: run cargo build -p wirespeed-bench, or set WIRESPEED_BENCH")
     if importlib.util.find_spec("wirespeed") is None:
         pytest.skip("wirespeed is not installed")
-    result = bench(
-        *(scenario, "--workload", workload, "--seconds", "0.03", "--warmup", "0.01", "--no-record", *arguments),
-        *(argument for peer in peers for argument in ("--peer", peer)),
-        *("--server", f"{shlex.quote(str(binary))} echo --port 0 --tls-port 0"),
-        *("--json", str(folder / "run.json")),
-    )
+    load = f"{shlex.quote(str(binary))} echo --port 0 --tls-port 0"
+    chosen = [argument for peer in peers for argument in ("--peer", peer)]
+    # A machine that does other work may do nothing of ours for so short a time.
+    for seconds in ("0.03", "1"):
+        result = bench(
+            *(scenario, "--workload", workload, "--seconds", seconds, "--warmup", "0.01", "--no-record", *arguments),
+            *(*chosen, "--server", load, "--json", str(folder / "run.json")),
+        )
+        if "its window is empty" not in result.stdout:
+            break
     assert result.returncode == 0, result.stdout + result.stderr
     samples: list[dict[str, Any]] = json.loads((folder / "run.json").read_text())["samples"]
     return samples

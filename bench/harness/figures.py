@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "KINDS", "SHARES", "Kind", "read_figures"]
+__all__ = ["FIGURES", "KINDS", "RATES", "SHARES", "Kind", "read_figures"]
 
 FIGURES: dict[str, str] = {
     # Latencies in microseconds: of a round trip, an opening, a delivery, whatever the workload counts.
@@ -26,6 +26,18 @@ FIGURES: dict[str, str] = {
     "deviation": "deviation",
     # Operations a second that were asked for, where a rate is offered.
     "offered": "offered/s",
+    # What a second brings, and how late, at each of two servers: A, where it is published, and B.
+    "lesser": "the lesser/s",
+    "a_rate": "A/s",
+    "b_rate": "B/s",
+    "a_p99": "A p99 us",
+    "b_p99": "B p99 us",
+    # What a broker between them uses of a core.
+    "broker_busy": "broker busy",
+    # Processes for each of the cores that they run on, where all of them should have one of their own.
+    "shared": "processes/core",
+    # How often threads of the server waited for a lock, for each million of messages that came in or left.
+    "contended": "waits/million",
     # How late another thread of the same process wakes, in microseconds.
     "late_p50": "late p50 us",
     "late_p99": "late p99 us",
@@ -40,8 +52,11 @@ FIGURES: dict[str, str] = {
 """Name and heading of each."""
 
 
-SHARES = frozenset(["deviation", "limited", "share", "kept"])
+SHARES = frozenset(["deviation", "limited", "share", "kept", "broker_busy"])
 """Those that are shares of one."""
+
+RATES = frozenset(["offered", "lesser", "a_rate", "b_rate"])
+"""Those that count what is done in a second."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,8 @@ KINDS: dict[str, Kind] = {
     # Microseconds.
     "latency": Kind("p50", lower=True),
     "tail": Kind("p99", lower=True),
+    # Operations a second at the one of two servers that has fewer.
+    "lesser": Kind("lesser", lower=False),
     "lateness": Kind("late_p50", lower=True),
     # A share of one.
     "share": Kind("share", lower=False),

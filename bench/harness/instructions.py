@@ -144,7 +144,7 @@ def verdict(now: float, before: float | None, tolerance: float) -> str:
 def _count_all(valgrind: str, paths: Sequence[HotPath], python: str) -> dict[str, float]:
     """Returns the instructions for each message, by path."""
     env = environment(BENCH) | {"PYTHONHASHSEED": "0"}
-    server = Server(SERVER, tls=False, core=None, cwd=ROOT, env=env)
+    server = Server(SERVER, tls=False, cores=None, cwd=ROOT, env=env)
     server.start()
     try:
         url = server.endpoint("", tls=False).url

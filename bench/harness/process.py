@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -26,13 +26,13 @@ def allowed_cores() -> list[int]:
 
 
 @contextlib.contextmanager
-def pinned(core: int | None) -> Iterator[None]:
-    """Runs this process on one core, so that a child started meanwhile has all its threads there."""
-    if core is None or sys.platform != "linux":
+def pinned(cores: Collection[int] | None) -> Iterator[None]:
+    """Runs this process on some cores, so that a child started meanwhile has all its threads there."""
+    if cores is None or sys.platform != "linux":
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def child(
     *,
     cwd: Path,
     env: dict[str, str],
-    core: int | None = None,
+    cores: Collection[int] | None = None,
     stderr: IO[bytes] | int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a program whose standard output is a pipe, and stops it when the block is left.
@@ -71,7 +71,7 @@ def child(
         BenchError: it cannot be started.
     """
     try:
-        with pinned(core):
+        with pinned(cores):
             # A session of its own: Ctrl-C reaches the harness alone, which then stops its children in order.
             process = subprocess.Popen(
                 command,

@@ -27,6 +27,7 @@ from harness.scenario import Measure, Scenario
 from harness.screen import Screen
 from harness.server import Server
 from harness.tables import bars_table, cell_table
+from serving.nodes import Cores
 
 __all__ = ["add_arguments", "run"]
 
@@ -146,13 +147,13 @@ class _Run:
         """Measures, prints, keeps the record; tells whether something failed."""
         options, scenario, screen = self.options, self.scenario, self.screen
         measure = _measure(scenario, options)
-        client_core, server_core = _cores(self.pin, options.core, screen)
+        client_core, server_cores = _cores(self.pin, options.core, screen)
         with screen.busy(f"{scenario.name}: builds and asks the peers"):
             self.all_peers.prepare(scenario.peers)
         peers = self.all_peers.only(scenario.peers)
-        facts = self._facts(measure, client_core, server_core)
+        facts = self._facts(measure, client_core, server_cores)
         self._introduce(facts, peers)
-        server = self._server(peers, server_core)
+        server = self._server(peers, server_cores)
         runner = Runner(_with_lengths(scenario, options), measure, peers, server, client_core)
         if options.quick:
             runner.parallel = os.cpu_count() or 1
@@ -196,7 +197,7 @@ class _Run:
             server.stop()
         return samples
 
-    def _server(self, peers: Peers, core: int | None) -> Server:
+    def _server(self, peers: Peers, cores: frozenset[int] | None) -> Server:
         command = self.options.server
         if command == SERVER and not (ROOT / BINARY).exists():
             raise BenchError(
@@ -204,9 +205,11 @@ class _Run:
             )
         of_peer = peers.server(command)
         tls = any(True in workload.tls for workload in self.scenario.workloads)
-        return Server(command if of_peer is None else shlex.join(of_peer), tls=tls, core=core, cwd=ROOT, env=peers.env)
+        return Server(
+            command if of_peer is None else shlex.join(of_peer), tls=tls, cores=cores, cwd=ROOT, env=peers.env
+        )
 
-    def _facts(self, measure: Measure, client_core: int | None, server_core: int | None) -> dict[str, str]:
+    def _facts(self, measure: Measure, client_core: int | None, server_cores: frozenset[int] | None) -> dict[str, str]:
         chosen = choice.describe(self.options)
         return {
             "scenario": self.scenario.name,
@@ -215,7 +218,7 @@ class _Run:
             **machine.describe(),
             "peers' python": self.python,
             "server": self.options.server,
-            "pinning": f"{self.pin}: client {_core_text(client_core)}, server {_core_text(server_core)}",
+            "pinning": f"{self.pin}: {_pinning(self.pin, client_core, server_cores)}",
             "measure": f"{measure.rounds} rounds of {measure.seconds:g} s after {measure.warmup:g} s, "
             f"batches of {measure.batch}",
             **({"choice": chosen} if chosen else {}),
@@ -249,8 +252,8 @@ def _with_lengths(scenario: Scenario, options: argparse.Namespace) -> Scenario:
     return dataclasses.replace(scenario, workloads=workloads)
 
 
-def _cores(mode: str, core: int | None, screen: Screen) -> tuple[int | None, int | None]:
-    """Returns the cores of client and server."""
+def _cores(mode: str, core: int | None, screen: Screen) -> tuple[int | None, frozenset[int] | None]:
+    """Returns the core of the client, and those of the servers: one, or in the mode `each` all others."""
     allowed = allowed_cores()
     if mode == "any" or not allowed:
         if mode != "any":
@@ -259,15 +262,19 @@ def _cores(mode: str, core: int | None, screen: Screen) -> tuple[int | None, int
     # The last one: the first core serves most interrupts.
     client = allowed[-1] if core is None else core
     if mode == "one":
-        return client, client
+        return client, frozenset([client])
     others = [other for other in allowed if other != client]
     if not others:
-        raise UsageError("--pin two needs two cores, this process may use one")
-    return client, others[-1]
+        raise UsageError(f"a run that is pinned to {mode} needs two cores, this process may use one: try --pin one")
+    return client, frozenset(others if mode == "each" else others[-1:])
 
 
-def _core_text(core: int | None) -> str:
-    return "on any core" if core is None else f"on core {core}"
+def _pinning(mode: str, client: int | None, servers: frozenset[int] | None) -> str:
+    if client is None or servers is None:
+        return "client on any core, server on any core"
+    if mode == "each":
+        return str(Cores.spread(client, servers))
+    return f"client on core {client}, server on core {min(servers)}"
 
 
 def _python_version(python: str) -> str:

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -38,10 +39,12 @@ class Server:
     Its standard output says `listening ws://HOST:PORT` and, if `tls`, `listening wss://HOST:PORT ca=FILE`.
     """
 
-    def __init__(self, command: str, *, tls: bool, core: int | None, cwd: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self, command: str, *, tls: bool, cores: Collection[int] | None, cwd: Path, env: dict[str, str]
+    ) -> None:
         self.command = command
         self.tls = tls
-        self.core = core
+        self.cores = cores
         self.cwd = cwd
         self.env = env
         self._ca: str | None = None
@@ -73,7 +76,7 @@ class Server:
         with contextlib.ExitStack() as stack:
             # A file, as nobody reads while the peers run: a pipe would fill up.
             self._errors = stack.enter_context(tempfile.TemporaryFile())
-            process = child(arguments, cwd=self.cwd, env=self.env, core=self.core, stderr=self._errors)
+            process = child(arguments, cwd=self.cwd, env=self.env, cores=self.cores, stderr=self._errors)
             self._process = stack.enter_context(process)
             self._wait_until_listening()
             self._stack = stack.pop_all()

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.figures import FIGURES, KINDS, SHARES
+from harness.figures import FIGURES, KINDS, RATES, SHARES
 from harness.peers import Sample
 from harness.results import BarResult, Figure, Summary, ratio, summarize
 from harness.scenario import Bar, Cell, Scenario, Workload, size_text
@@ -20,6 +20,7 @@ __all__ = ["bars_table", "cell_table", "console", "duration_text", "number_text"
 
 # Of the figures of a window those that a table shows; records have all of them.
 SHOWN = ("p50", "p99", "p999", "out_p50", "out_p99", "in_p50", "in_p99", "late_p50", "late_p99", "late_max")
+SHOWN += ("a_rate", "b_rate", "a_p99", "b_p99", "broker_busy", "contended")
 SHOWN += ("share", "kept", "deviation", "offered", "limited")
 # As wide as a table may become where nobody's window is in the way: in a pipe or a file.
 WIDE = 240
@@ -75,6 +76,8 @@ def cell_table(scenario: Scenario, cell: Cell, samples: Sequence[Sample]) -> Ren
         rows.append(row)
     busy = [one.peer for one in summaries if "limited" in one.figures and one.figures["limited"].median > LIMIT_OF_LOAD]
     notes = [f"  the load generator was the limit of {', '.join(busy)}: the server could do more"] if busy else []
+    crowded = max((one.figures["shared"].median for one in summaries if "shared" in one.figures), default=1.0)
+    notes += [f"  up to {crowded:g} processes shared a core: a core each needs more of them"] if crowded > 1 else []
     size = f", {size_text(cell.size)}" if cell.size else ""
     title = Text(f"{workload.title}{size}, {'TLS' if cell.tls else 'plain'}", style="bold")
     return Group(title, *([table(rows)] if len(rows) > 1 else []), *notes, *failures, "")
@@ -162,7 +165,7 @@ def value_text(value: float, measures: str) -> str:
         return f"{value / 1024:,.1f} KiB"
     if KINDS[measures].figure in SHARES:
         return f"{value:.1%}"
-    return number_text(value) if measures in ("rate", "number") else duration_text(value)
+    return number_text(value) if measures in ("rate", "number", "lesser") else duration_text(value)
 
 
 def number_text(value: float) -> str:
@@ -186,7 +189,7 @@ def figure_text(value: float, name: str) -> str:
     """Returns one of `figures.FIGURES` as people write it."""
     if name in SHARES:
         return f"{value:.1%}"
-    return number_text(value) if name == "offered" else duration_text(value)
+    return number_text(value) if name in RATES else duration_text(value)
 
 
 def _times(figure: Figure | None) -> str:

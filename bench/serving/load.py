@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from models.usage import process_cpu
 from serving.process import Child, ChildError, started
 
-__all__ = ["FORMATS", "MODELS", "Load", "Model", "require_descriptors", "run"]
+__all__ = ["FORMATS", "MODELS", "Load", "Model", "Servers", "require_descriptors", "run"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
@@ -27,6 +28,9 @@ LATE_SECONDS = 0.5
 
 # Workloads of the load generator that several of its threads can share.
 THREADED = ("echo", "sink", "fan-out", "open")
+
+# How long a server may take to say what it has counted.
+ANSWER_SECONDS = 10.0
 
 # Descriptors of a server that are not connections of the load.
 SPARE = 64
@@ -84,17 +88,19 @@ class Load:
 
     Attributes:
         options: the command line of the peer.
-        url: where the server listens.
+        urls: where the servers listen.
         token: what a client must have, if the server wants one.
         greets: whether such a server says when it is ready: WSE's handshake.
         descriptors: that it needs for a connection.
+        apart: whether several servers know nothing of each other.
     """
 
     options: argparse.Namespace
-    url: str
+    urls: Sequence[str]
     token: str | None
     descriptors: int
     greets: bool = False
+    apart: bool = False
 
     def command(self, workload: str | None, **different: object) -> list[str]:
         """Returns the command line of a load generator; `different`: options that are not those of the peer.
@@ -117,47 +123,94 @@ class Load:
             program = [str(GENERATOR), "load", "--workload", workload]
             wanted |= {"window": options.window, "rate": options.rate, "share": options.share}
             wanted |= {"deflate": options.deflate, "wse-token" if self.greets else "token": self.token}
-            wanted |= {"ca": options.ca}
+            wanted |= {"ca": options.ca, "apart": self.apart}
             wanted |= {"threads": options.threads if workload in THREADED else None}
             wanted |= {"content": options.format if options.format != "binary" else None}
         arguments = []
         for name, value in (wanted | different).items():
             if value is not None and value is not False:
                 arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-        return [*program, *arguments, self.url]
+        return [*program, *arguments, *self.urls]
 
 
-def run(model: Model, load: Load, pid: int) -> dict[str, object]:
-    """Puts load on a server for a window and returns the answer of the contract, with all figures that there are.
+@dataclass(frozen=True)
+class Servers:
+    """The processes under load.
+
+    Attributes:
+        children: the servers.
+        broker: what connects them, if something does.
+        counts: whether they tell what they have counted.
+    """
+
+    children: Sequence[Child]
+    broker: Child | None = None
+    counts: bool = False
+
+    def look(self) -> _Look:
+        """Looks at what they have used and counted so far."""
+        cpu = [process_cpu(child.pid) for child in self.children]
+        counted = [json.loads(child.ask(ANSWER_SECONDS)) for child in self.children] if self.counts else []
+        return _Look(
+            None if None in cpu else sum(filter(None, cpu)),
+            None if self.broker is None else process_cpu(self.broker.pid),
+            sum(one["locks_contended"] for one in counted),
+            sum(one["messages"] for one in counted),
+        )
+
+
+@dataclass(frozen=True)
+class _Look:
+    cpu: float | None
+    broker: float | None
+    contended: int
+    messages: int
+
+
+def run(model: Model, load: Load, servers: Servers) -> dict[str, object]:
+    """Puts load on servers for a window and returns the answer of the contract, with all figures that there are.
 
     Args:
         model: what is asked for.
         load: how.
-        pid: the server.
+        servers: what they are.
 
     Raises:
         ChildError: the load generator has found something wrong.
     """
     with started(load.command(model.workload), load.options.core, "the load generator") as child:
-        before = process_cpu(pid)
+        before = servers.look()
         line = child.line()
         if line.strip() == "begin":
-            before = process_cpu(pid)
+            before = servers.look()
             line = child.line()
-        after = process_cpu(pid)
         answer = _answer(child, line)
+        after = servers.look()
     if model.pings and not answer.get("pings"):
         raise ChildError("the server sent no pings to the connections that were held")
     if load.options.deflate and answer.get("deflate") is not True:
         raise ChildError("the server did not agree to compression")
     if model.workload == "echo" and load.options.rate is not None:
         _require_pace(answer)
-    figures = {name: value for name, value in answer.items() if name != "cpu" and value is not None}
+    figures = {name: value for name, value in answer.items() if name not in ("cpu", "servers") and value is not None}
+    if parts := answer.get("servers"):
+        figures |= _of_each(parts, answer["seconds"])
+    if before.broker is not None and after.broker is not None:
+        figures["broker_busy"] = (after.broker - before.broker) / answer["seconds"]
+    if after.messages > before.messages:
+        figures["contended"] = (after.contended - before.contended) / (after.messages - before.messages) * 1e6
     return figures | {
         "user": answer.get("cpu", 0.0),
         "system": 0.0,
-        "server": None if before is None or after is None else after - before,
+        "server": None if before.cpu is None or after.cpu is None else after.cpu - before.cpu,
     }
+
+
+def _of_each(parts: Sequence[dict[str, Any]], seconds: float) -> dict[str, float]:
+    """Returns what came of the first of two servers, A, and of the second, B."""
+    rates = [part["count"] / seconds for part in parts]
+    tails = {f"{name}_p99": part["p99"] for name, part in zip("ab", parts, strict=True) if "p99" in part}
+    return {"a_rate": rates[0], "b_rate": rates[1], "lesser": min(rates), **tails}
 
 
 def require_descriptors(connections: int, each: int) -> None:

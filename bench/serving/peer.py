@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,12 +26,15 @@ from serving import load as serving_load
 from serving.certificate import certificate
 from serving.load import FORMATS, MODELS, Load, require_descriptors
 from serving.memory import measure_memory
-from serving.process import ChildError, started
+from serving.nodes import NODES, Cores, broker, broker_version
+from serving.process import Child, ChildError, started
 
 __all__ = ["main"]
 
 # How long a server may take until it listens.
 START_SECONDS = 15.0
+# What two servers are measured by.
+PUBLISHING = ("fan-out", "publish")
 # Where connections are at rest: servers release what only busy ones need at their next ping.
 IDLE_PING_SECONDS = 1.0
 
@@ -48,6 +52,8 @@ def main(
     greets: bool = False,
     limited: Mapping[str, Collection[str]] | None = None,
     tls: bool = False,
+    pairs: Mapping[str, str | None] | None = None,
+    counts: bool = False,
 ) -> NoReturn:
     """Runs a server peer: measures, or answers --probe.
 
@@ -65,6 +71,9 @@ def main(
         greets: Whether a server that wants tokens says when a connection is ready, as WSE does.
         limited: Of some styles the only workloads that they take part in.
         tls: Whether it serves TLS too, in the workloads that need no connections of the harness.
+        pairs: Styles in which two servers run, and the broker between them, one of `nodes.PROGRAMS`; None: they know
+            nothing of each other. They take part in what is published only.
+        counts: Whether it answers `count` with the messages that it has moved, and how often a lock was waited for.
     """
     names = list(MODELS if workloads is None else workloads)
     arguments = _parser(names)
@@ -72,11 +81,20 @@ def main(
     if options.format is None:
         options.format = (plain_by_style or {}).get(options.style, plain)
     signal.signal(signal.SIGTERM, _terminated)
+    pairs = pairs or {}
+    if options.style in pairs:
+        limited = {**(limited or {}), options.style: PUBLISHING}
+    link = pairs.get(options.style)
     on = LIBRARIES[options.loop]
     libraries = [*libraries, *([on] if on is not None else [])]
     try:
         if options.probe:
             about = version(libraries) if server is not None else _compiled_version(options.program)
+            if link is not None:
+                try:
+                    about = f"{about} with {broker_version(link)}"
+                except ChildError as error:
+                    end({"skipped": str(error)})
             known = [name for name in names if options.style not in token_styles or MODELS[name].tokens]
             if limited is not None and options.style in limited:
                 known = [name for name in known if name in limited[options.style]]
@@ -85,9 +103,11 @@ def main(
             end({"version": about, "workloads": known, "tls": tls})
         if options.deflate and not deflate:
             raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
-        answer = _measured(server, options, descriptors, greets)
+        pair = Pair(link) if options.style in pairs else None
+        answer = _measured(server, options, descriptors, greets, pair, counts=counts)
         # Without importing what the server imports: that is waiting for nothing.
         about = _installed(libraries) if server is not None else _compiled_version(options.program)
+        about += f" with {broker_version(link)}" if link is not None else ""
     except ChildError as error:
         end({"failed": str(error)})
     except Exception as error:
@@ -111,30 +131,60 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     return arguments
 
 
-def _measured(server: Path | None, options: argparse.Namespace, descriptors: int, greets: bool) -> dict[str, object]:
+@dataclass(frozen=True)
+class Pair:
+    """Two servers, and the kind of broker between them; None: they know nothing of each other."""
+
+    link: str | None
+
+
+def _measured(
+    server: Path | None,
+    options: argparse.Namespace,
+    descriptors: int,
+    greets: bool,
+    pair: Pair | None,
+    *,
+    counts: bool,
+) -> dict[str, object]:
     """Returns the answer of a window, all processes stopped."""
     model = MODELS[options.workload]
-    require_descriptors(0 if model.as_many_as_fit else options.connections, descriptors)
+    number = 1 if pair is None else NODES
+    require_descriptors(0 if model.as_many_as_fit else options.connections * number, descriptors)
+    cores = _cores(options)
     with contextlib.ExitStack() as stack:
         options.certificate = None
         if options.ca is not None:
             options.certificate, options.ca = stack.enter_context(certificate())
-        child = stack.enter_context(started(_command(server, options), _server_core(options), "the server"))
-        # The port alone, or behind `listening ws://127.0.0.1:`; the token that clients need, if they do.
-        port, _, token = child.line(START_SECONDS).strip().rpartition(":")[2].partition(" ")
-        if not port.isdigit():
-            raise child.failure("did not say where it listens")
-        scheme = "ws" if options.ca is None else "wss"
-        load = Load(options, f"{scheme}://127.0.0.1:{port}{model.path}", token or None, descriptors, greets)
+        command, between = _command(server, options), None
+        if pair is not None and pair.link is not None:
+            url, between = stack.enter_context(broker(pair.link, None if cores is None else cores.broker))
+            command += ["--broker", url]
+        children: list[Child] = []
+        urls = []
+        for place in range(number):
+            core = None if cores is None else cores.engines[place]
+            children.append(stack.enter_context(started(command, core, "the server")))
+        for child in children:
+            # The port alone, or behind `listening ws://127.0.0.1:`; the token that clients need, if they do.
+            port, _, token = child.line(START_SECONDS).strip().rpartition(":")[2].partition(" ")
+            if not port.isdigit():
+                raise child.failure("did not say where it listens")
+            urls.append(f"{'ws' if options.ca is None else 'wss'}://127.0.0.1:{port}{model.path}")
+        load = Load(options, urls, token or None, descriptors, greets, apart=pair is not None and between is None)
         try:
             if model.workload == "idle":
-                return measure_memory(load, child.pid, options)
-            return serving_load.run(model, load, child.pid)
+                return measure_memory(load, children[0].pid, options)
+            answer = serving_load.run(model, load, serving_load.Servers(children, between, counts))
         except ChildError as error:
             # The load only sees connections that end.
-            if child.has_ended():
-                raise child.failure("ended while it was under load") from error
+            for child in (*children, *([between] if between is not None else [])):
+                if child.has_ended():
+                    raise child.failure("ended while it was under load") from error
             raise
+        if pair is not None and cores is not None:
+            answer["shared"] = cores.shared(broker=between is not None)
+        return answer
 
 
 def _command(server: Path | None, options: argparse.Namespace) -> list[str]:
@@ -154,12 +204,12 @@ def _command(server: Path | None, options: argparse.Namespace) -> list[str]:
     return command
 
 
-def _server_core(options: argparse.Namespace) -> int | None:
+def _cores(options: argparse.Namespace) -> Cores | None:
     if options.core is None:
         return None
     # Where the harness has put its own server, which is idle now.
     cores = os.sched_getaffinity(options.server_pid) if options.server_pid is not None else {options.core}
-    return min(cores) if len(cores) == 1 else options.core
+    return Cores.spread(options.core, cores)
 
 
 def _compiled_version(program: str) -> str:

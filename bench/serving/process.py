@@ -50,6 +50,21 @@ class Child:
             raise self.failure(f"said nothing for {seconds:g} s")
         return out.readline()
 
+    def ask(self, seconds: float) -> str:
+        """Says `count` to it, and returns the line that it answers.
+
+        Raises:
+            ChildError: it has ended, or did not answer in that time.
+        """
+        into = self._process.stdin
+        assert into is not None
+        try:
+            into.write("count\n")
+            into.flush()
+        except OSError as error:
+            raise self.failure("was not there") from error
+        return self.line(seconds)
+
     def has_ended(self, seconds: float = END_SECONDS) -> bool:
         """Tells whether it has ended, or does so within a moment."""
         try:

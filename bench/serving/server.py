@@ -40,20 +40,28 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--must-ping", action="store_true", help="for servers that send no pings unless they are told")
     parser.add_argument("--workers", type=int, default=1, help="threads that serve, 0: one for each core")
     parser.add_argument("--format", choices=FORMATS, default="binary", help="what messages are")
+    parser.add_argument("--broker", help="URL of a broker that connects several servers")
     parser.add_argument("--certificate", help="PEM file with certificate and key: serve TLS")
     return parser.parse_args()
 
 
-def prepare() -> None:
-    """Allows as many descriptors as the system does, and ends the process when standard input ends."""
+Count = Callable[[], dict[str, int]]
+
+
+def prepare(count: Count | None = None) -> None:
+    """Allows as many descriptors as the system does, and ends the process when standard input ends.
+
+    Args:
+        count: what each line of standard input is answered with.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
-    threading.Thread(target=_watch, daemon=True).start()
+    threading.Thread(target=_watch, args=[count], daemon=True).start()
 
 
-def run(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a server on a loop until standard input ends."""
-    prepare()
+def run(name: str, main: Callable[[], Coroutine[Any, Any, None]], count: Count | None = None) -> None:
+    """Runs a server on a loop until standard input ends, as `prepare` says."""
+    prepare(count)
     loops.run(name, main())
 
 
@@ -77,6 +85,8 @@ async def forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def _watch() -> None:
-    sys.stdin.read()
+def _watch(count: Count | None) -> None:
+    while sys.stdin.readline():
+        if count is not None:
+            print(json.dumps(count()), flush=True)
     os._exit(0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.errors import UsageError
-from harness.figures import FIGURES, KINDS, SHARES
+from harness.figures import FIGURES, KINDS, RATES, SHARES
 from harness.scenario import Workload
 
 __all__ = ["Unit", "bytes_text", "number_text", "ratio_text", "short_text", "time_text", "unit_of"]
@@ -55,8 +55,12 @@ def unit_of(workload: Workload, measures: str, figure: str = "value") -> Unit:
         raise UsageError(f"unknown figure {figure}: choose from value, throughput, {', '.join(FIGURES)}")
     if figure == "offered":
         return Unit(f"{workload.units}/s offered", short_text, number_text, lower=None)
+    if figure in RATES:
+        return Unit(f"{workload.units}/s", short_text, number_text, lower=False)
+    if figure in ("shared", "contended"):
+        return Unit(FIGURES[figure], short_text, number_text, lower=True)
     if figure in SHARES:
-        lower = {"deviation": True, "limited": None}.get(figure, False)
+        lower = {"deviation": True, "limited": None, "broker_busy": None}.get(figure, False)
         return Unit(FIGURES[figure], _share_text, _share_text, lower)
     return Unit(FIGURES[figure].removesuffix(" us"), time_text, time_text, lower=True)
 
@@ -65,7 +69,7 @@ def _unit_of_value(workload: Workload, measures: str) -> Unit:
     kind = KINDS[measures]
     if measures == "memory":
         return Unit(f"memory for each {workload.unit}", bytes_text, bytes_text, kind.lower, step=1024)
-    if measures in ("lateness", "share"):
+    if measures in ("lateness", "share", "lesser"):
         return unit_of(workload, measures, str(kind.figure))
     if kind.figure is not None:
         heading = FIGURES[kind.figure].removesuffix(" us")

@@ -17,4 +17,6 @@ if __name__ == "__main__":
         token_styles=["jwt"],
         limited={"native": native, "decode": ["sink"]},
         tls=True,
+        pairs={"nats": "nats", "redis": "redis", "apart": None},
+        counts=True,
     )

@@ -1,8 +1,9 @@
 """A server on wirespeed's engine. At /sink, it counts; at /fan-out, everybody gets what anybody publishes.
 
 The styles are its ways to Python: `batches`, a thread that takes lists of events, in the loop of its documentation;
-`decode`, the same, and each message of a sink is decoded; `handlers`, coroutine functions on an event loop; `native`,
-without Python; `jwt`, batches from clients that have a token, which is printed behind the port.
+`polling`, the same, and its threads poll before they sleep; `decode`, each message of a sink is decoded; `handlers`,
+coroutine functions on an event loop; `native`, without Python; `jwt`, batches from clients that have a token, which is
+printed behind the port. `nats`, `redis` and `apart`, two servers with that between or nothing, are batches too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ TOKEN_SECONDS = 24 * 3600
 TOPIC = "everybody"
 # Events of a batch at most: larger ones save turns of the interpreter's lock when there is much.
 BATCH = 4096
+# Seconds of polling, in the style polling: as socketify polls while there is anything to do.
+BUSY_POLL = 0.001
 
 
 def token(secret: bytes) -> str:
@@ -148,6 +151,13 @@ def handle(engine: Engine) -> None:
 
 
 def main() -> None:
+    engine: Engine
+
+    def count() -> dict[str, int]:
+        stats = engine.stats()
+        messages = stats["messages_received"] + stats["messages_sent"]
+        return {"locks_contended": stats["locks_contended"], "messages": messages}
+
     secret = secrets.token_bytes(32) if OPTIONS.style == "jwt" else None
     how: dict[str, Any] = {}
     if secret is not None:
@@ -156,11 +166,14 @@ def main() -> None:
         from wirespeed import TLS
 
         how["ssl"] = TLS(cert=OPTIONS.certificate)
+    if OPTIONS.style == "polling":
+        how["busy_poll"] = BUSY_POLL
     engine = Engine(
         "127.0.0.1",
         workers=OPTIONS.workers,
         compression=OPTIONS.deflate,
         ping_interval=OPTIONS.ping_interval,
+        broker=OPTIONS.broker,
         **how,
     )
     if OPTIONS.style == "native":
@@ -172,9 +185,9 @@ def main() -> None:
     token_text = None if secret is None else token(secret)
     ready(engine.addresses[0][1], token_text)
     if OPTIONS.style == "handlers":
-        run(OPTIONS.loop, engine.serve)
+        run(OPTIONS.loop, engine.serve, count)
         return
-    prepare()
+    prepare(count)
     if OPTIONS.style == "native":
         for _ in engine.batches():
             pass

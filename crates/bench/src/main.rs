@@ -4,6 +4,7 @@ mod certificate;
 mod descriptors;
 mod echo;
 mod load;
+mod sans_io;
 
 use std::process::ExitCode;
 
@@ -15,6 +16,7 @@ Usage: wirespeed-bench COMMAND [OPTIONS]
 Commands:
   echo    A WebSocket server on the loopback interface; see `wirespeed-bench echo --help`
   load    Load for such a server; see `wirespeed-bench load --help`
+  sans-io The core without sockets, to be compared with others; see `wirespeed-bench sans-io --help`
   certificate FOLDER
           Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, who signed it
 
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let result = match arguments.next() {
         Ok(Some(lexopt::Arg::Value(command))) if command == "echo" => echo::run(arguments),
         Ok(Some(lexopt::Arg::Value(command))) if command == "load" => load::run(arguments),
+        Ok(Some(lexopt::Arg::Value(command))) if command == "sans-io" => sans_io::run(arguments),
         Ok(Some(lexopt::Arg::Value(command))) if command == "certificate" => certificate::run(arguments),
         Ok(Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help"))) => {
             show(HELP);

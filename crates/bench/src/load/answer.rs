@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::histogram::Histogram;
+use super::publications::Delivery;
 
 /// The result of a window; whatever was not measured is not in the line.
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Answer {
     /// The share of the window in which this process had work, 0 to 1.
     pub(crate) limited: Option<f64>,
     pub(crate) latencies: Option<Histogram>,
+    /// What of all that came of each server, if there are several.
+    pub(crate) servers: Vec<Part>,
     /// Of the rates of single seconds: their standard deviation as a share of their mean.
     pub(crate) deviation: Option<f64>,
     /// Operations a second that were asked for.
@@ -28,7 +31,27 @@ pub(crate) struct Answer {
     pub(crate) deflate: Option<bool>,
 }
 
+/// What came of one of several servers.
+pub(crate) struct Part {
+    pub(crate) count: u64,
+    pub(crate) latencies: Histogram,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self { count: 0, latencies: Histogram::new() }
+    }
+}
+
 impl Answer {
+    /// Adds what came after the window: it does not count.
+    pub(crate) fn add_latency(&mut self, delivery: Delivery) {
+        let part = self.servers.get_mut(delivery.server).map(|part| &mut part.latencies);
+        for latencies in [self.latencies.as_mut(), part].into_iter().flatten() {
+            latencies.record(delivery.latency());
+        }
+    }
+
     /// What several threads found in windows that began at the same moment: the longest of them is the window.
     pub(crate) fn together(answers: Vec<Self>) -> Result<Self, String> {
         let mut all = Self::default();
@@ -51,22 +74,18 @@ impl Answer {
     /// The line, with its end.
     pub(crate) fn to_json(&self) -> String {
         let mut line = format!("{{\"count\": {}, \"seconds\": {:.6}, \"checked\": true", self.count, self.seconds);
-        let mut number = |name: &str, value: Option<f64>, decimals: usize| {
-            if let Some(value) = value {
-                let _ = write!(line, ", \"{name}\": {value:.decimals$}"); // a String takes everything
-            }
-        };
-        number("cpu", self.cpu, 6);
-        number("limited", self.limited, 3);
-        if let Some(latencies) = self.latencies.as_ref().filter(|latencies| latencies.count() > 0) {
-            number("mean", Some(latencies.mean()), 2);
-            for (name, part) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
-                number(name, Some(latencies.quantile(part)), 1);
-            }
-            number("max", Some(latencies.max()), 1);
+        number(&mut line, "cpu", self.cpu, 6);
+        number(&mut line, "limited", self.limited, 3);
+        if let Some(latencies) = &self.latencies {
+            distribution(&mut line, latencies);
         }
-        number("deviation", self.deviation, 5);
-        number("offered", self.offered, 3);
+        number(&mut line, "deviation", self.deviation, 5);
+        number(&mut line, "offered", self.offered, 3);
+        for (place, part) in self.servers.iter().enumerate() {
+            let _ = write!(line, "{}{{\"count\": {}", if place == 0 { ", \"servers\": [" } else { ", " }, part.count);
+            distribution(&mut line, &part.latencies);
+            line.push_str(if place + 1 == self.servers.len() { "}]" } else { "}" });
+        }
         if let Some(pings) = self.pings {
             let _ = write!(line, ", \"pings\": {pings}");
         }
@@ -79,6 +98,23 @@ impl Answer {
         line.push_str("}\n");
         line
     }
+}
+
+fn number(line: &mut String, name: &str, value: Option<f64>, decimals: usize) {
+    if let Some(value) = value {
+        let _ = write!(line, ", \"{name}\": {value:.decimals$}"); // a String takes everything
+    }
+}
+
+fn distribution(line: &mut String, latencies: &Histogram) {
+    if latencies.count() == 0 {
+        return;
+    }
+    number(line, "mean", Some(latencies.mean()), 2);
+    for (name, part) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
+        number(line, name, Some(latencies.quantile(part)), 1);
+    }
+    number(line, "max", Some(latencies.max()), 1);
 }
 
 fn sum(one: Option<f64>, other: Option<f64>) -> Option<f64> {
@@ -126,6 +162,7 @@ mod tests {
             cpu: Some(0.25),
             limited: Some(0.5),
             latencies: Some(latencies),
+            servers: vec![Part { count: 7, ..Part::default() }, Part::default()],
             deviation: Some(0.01),
             offered: Some(100.0),
             pings: Some(2),
@@ -136,6 +173,7 @@ mod tests {
         assert_eq!(found["stopped"], "it said \"no\"\n");
         assert_eq!(found["max"], json!(10.0));
         assert_eq!(found["mean"], json!(10.0));
+        assert_eq!(found["servers"], json!([{"count": 7}, {"count": 0}]));
         assert_eq!((&found["pings"], &found["deflate"], &found["limited"]), (&json!(2), &json!(true), &json!(0.5)));
     }
 }

@@ -66,7 +66,8 @@ pub(crate) struct Crew<'a> {
     pub(crate) send_buffer: Option<usize>,
     /// Among others; none: it is alone.
     pub(crate) member: Option<Member>,
-    request: ClientRequest,
+    /// To each server.
+    requests: Vec<ClientRequest>,
     poll: Poll,
     events: Events,
     timer: OwnedFd,
@@ -82,10 +83,14 @@ pub(crate) struct Crew<'a> {
 
 impl<'a> Crew<'a> {
     pub(crate) fn new(options: &'a Options) -> Result<Self, String> {
-        let mut request = ClientRequest::new(&options.host, &options.target);
-        request.deflate = options.deflate.then(negotiate::Config::client);
-        if let Some(token) = &options.token {
-            request.headers.push("Cookie", format!("access_token={token}")).map_err(text)?;
+        let mut requests = Vec::new();
+        for server in &options.servers {
+            let mut request = ClientRequest::new(&server.host, &server.target);
+            request.deflate = options.deflate.then(negotiate::Config::client);
+            if let Some(token) = &options.token {
+                request.headers.push("Cookie", format!("access_token={token}")).map_err(text)?;
+            }
+            requests.push(request);
         }
         let poll = Poll::new().map_err(text)?;
         // A timeout of the poll counts in milliseconds, which is too coarse for what is due at its time.
@@ -101,7 +106,7 @@ impl<'a> Crew<'a> {
             waited: Duration::ZERO,
             send_buffer: None,
             member: None,
-            request,
+            requests,
             poll,
             events: Events::with_capacity(EVENTS),
             timer,
@@ -112,15 +117,21 @@ impl<'a> Crew<'a> {
         })
     }
 
+    /// The place of a client's server among all.
+    pub(crate) fn server_of(&self, number: usize) -> usize {
+        number % self.options.servers.len()
+    }
+
     /// Begins to open a connection, under a number that is free.
     pub(crate) fn connect(&mut self, number: usize) -> Result<(), String> {
         let tls = match &self.options.tls {
             Some(tls) => Some(tls.layer().map_err(text)?),
             None => None,
         };
-        let socket = client::socket(self.options.address, self.serial, self.send_buffer);
+        let server = self.server_of(number);
+        let socket = client::socket(self.options.servers[server].address, self.serial, self.send_buffer);
         let socket = socket.map_err(|error| client::cannot_connect(&error))?;
-        let (client, fd) = Client::begin(socket, &self.request, tls, self.options.greeted)?;
+        let (client, fd) = Client::begin(socket, &self.requests[server], tls, self.options.greeted)?;
         self.serial += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&fd), Token(number), interest).map_err(text)?;
@@ -243,7 +254,7 @@ impl<'a> Crew<'a> {
 
     /// Opens as many connections as the options say.
     pub(crate) fn open_all(&mut self) -> Result<(), String> {
-        let wanted = self.options.connections;
+        let wanted = self.options.clients();
         self.open_first()?;
         let (mut begun, mut opened) = (1, 1);
         while opened < wanted {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::Answer;
 use super::crew::Crew;
-use super::publications::{Publications, keep_publishing};
+use super::publications::Publications;
 use super::team::Member;
 use super::window::Window;
 
@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(10);
 
 pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     crew.open_all()?;
-    let mut publications = Publications::new(crew.clients.len());
+    let mut publications = Publications::new(crew);
     if let Some(member) = crew.member.clone() {
         // All connections are there before the first message.
         member.meet();
@@ -24,26 +24,16 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
         publications = publications.of(member);
     }
     let under_way = crew.options.window.unwrap_or(1);
-    // The first shows that all connections are among those that the server sends to.
-    publications.publish(crew, Instant::now())?;
-    super::publications::flush(crew, Instant::now())?;
-    publications.finish(crew, |_, _| {})?;
+    publications.begin(crew)?;
     let warm = Instant::now() + crew.options.warmup;
-    keep_publishing(&mut publications, crew, under_way, warm, |_, _| {})?;
+    publications.keep_publishing(crew, under_way, warm, |_| {})?;
     let mut window = Window::begin(crew);
     let end = window.end;
-    keep_publishing(&mut publications, crew, under_way, end, |due, now| {
-        window.latencies.record(now.saturating_duration_since(due));
-        window.count(now, 1);
-    })?;
+    publications.keep_publishing(crew, under_way, end, |delivery| window.deliver(delivery))?;
     let end = Instant::now();
     let mut answer = window.finish(crew, end);
     // What is under way proves that nothing was lost. It does not count, but how long it took does.
-    publications.finish(crew, |due, now| {
-        if let Some(latencies) = &mut answer.latencies {
-            latencies.record(now.saturating_duration_since(due));
-        }
-    })?;
+    publications.finish(crew, |delivery| answer.add_latency(delivery))?;
     if let Some(member) = &crew.member {
         member.end();
     }
@@ -64,7 +54,7 @@ fn listen(crew: &mut Crew<'_>, mut publications: Publications, member: &Member) 
             return Ok(answer); // why, that one says
         }
         crew.wait(Some(Instant::now() + LOOK)).map_err(|error| publications.explain(error))?;
-        publications.receive(crew, |_, _| {})?;
+        publications.receive(crew, |_| {})?;
     }
     publications.check(true)?;
     Ok(Answer { latencies: None, ..answer })
@@ -79,7 +69,7 @@ fn listen_until(
     crew.expect();
     while Instant::now() < end {
         crew.wait(Some(end)).map_err(|error| publications.explain(error))?;
-        publications.receive(crew, |_, now| on_delivery(now))?;
+        publications.receive(crew, |delivery| on_delivery(delivery.now))?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: Parser) -> Result<(), Box<dyn Error>> {
     if options.workload == Workload::Most {
         descriptors::raise();
     } else {
-        descriptors::allow(options.connections)?;
+        descriptors::allow(options.clients())?;
     }
     let answer = measure(&options)?;
     if let Some(limited) = answer.limited.filter(|limited| *limited > LIMITED) {

@@ -16,7 +16,9 @@ use super::tls::Tls;
 const HELP: &str = "\
 Load for a WebSocket server on the loopback interface; prints what it did as a line of JSON.
 
-Usage: wirespeed-bench load [OPTIONS] ws[s]://ADDRESS:PORT/PATH
+Usage: wirespeed-bench load [OPTIONS] ws[s]://ADDRESS:PORT/PATH [URL...]
+
+Several URLs are for fan-out and publish: servers that pass on to each other what is published, or with --apart do not.
 
 Workloads:
   echo      Every connection sends a message, waits for its echo, and sends the next. With --rate, so many messages a
@@ -45,7 +47,7 @@ Workloads:
 
 Options:
   --workload NAME     [default: echo]
-  --connections N     [default: 1]
+  --connections N     To each server [default: 1]
   --size BYTES        Of a message, 8 at least [default: 128]
   --content FORM      binary, text: numbered; json: documents in text messages; json-bytes: the same in binary ones;
                       msgpack: maps in binary messages. The smallest document has some 40 bytes [default: binary]
@@ -58,6 +60,8 @@ Options:
                       [default: 0.5]
   --seconds S         What is measured [default: 1]
   --warmup S          What comes before [default: 0.3]
+  --apart             Of several servers each has a publisher of its own, and its connections get what that one publishes;
+                      without it, the first connection to the first server publishes for all
   --threads N         Threads that share the connections, for echo, sink, fan-out and open [default: 1]
   --ca PATH           PEM file with the authority that signed the server's certificate, for wss://
   --token TOKEN       Send a token along, as the cookie access_token
@@ -75,6 +79,7 @@ It prints `begin` first, where what is measured begins, or `ready` when all conn
   deviation           Of windows of two seconds and more: the standard deviation of the rates of single seconds, as a
                       part of their mean
   offered             What was to be counted in a second, with a rate: for publish, deliveries
+  servers             Of several servers the count of each, and its latencies
   pings               How many of the server's pings were answered, for hold and idle
   stopped             Why there are no more connections, for most
   deflate             Whether compression was agreed on, if it was offered
@@ -145,9 +150,34 @@ pub(crate) struct Options {
     pub(crate) tls: Option<Tls>,
     /// That put load on it.
     pub(crate) threads: usize,
+    /// Of several servers each has a publisher of its own.
+    pub(crate) apart: bool,
+    /// At least one.
+    pub(crate) servers: Vec<Server>,
+}
+
+/// Where one listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) host: String,
     pub(crate) target: String,
+}
+
+impl Server {
+    fn new(rest: &str) -> Result<Self, String> {
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let mut addresses = host.to_socket_addrs().map_err(|error| format!("{rest}: {error}"))?;
+        let address = addresses.next().ok_or_else(|| format!("{rest}: the host has no address"))?;
+        Ok(Self { address, host: host.to_owned(), target: format!("/{path}") })
+    }
+}
+
+impl Options {
+    /// Connections to all servers together.
+    pub(crate) fn clients(&self) -> usize {
+        self.connections * self.servers.len()
+    }
 }
 
 /// Reads the command line; none: it was answered.
@@ -167,11 +197,10 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Er
         greeted: false,
         tls: None,
         threads: 1,
-        address: SocketAddr::from(([127, 0, 0, 1], 0)),
-        host: String::new(),
-        target: String::new(),
+        apart: false,
+        servers: Vec::new(),
     };
-    let (mut share, mut authority, mut secure) = (None, None, false);
+    let (mut share, mut authority, mut secure) = (None, None, None);
     while let Some(argument) = arguments.next()? {
         match argument {
             Arg::Long("workload") => options.workload = choice("--workload", &mut arguments, &WORKLOADS)?,
@@ -193,26 +222,25 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Er
             }
             Arg::Long("ca") => authority = Some(arguments.value()?),
             Arg::Long("threads") => options.threads = arguments.value()?.parse()?,
+            Arg::Long("apart") => options.apart = true,
             Arg::Short('h') | Arg::Long("help") => {
                 show(HELP);
                 return Ok(None);
             }
-            Arg::Value(url) if options.host.is_empty() => {
+            Arg::Value(url) => {
                 let url = url.string()?;
-                secure = url.starts_with("wss://");
-                let rest = url.strip_prefix(if secure { "wss://" } else { "ws://" });
-                let rest = rest.ok_or("the URL must begin with ws:// or wss://")?;
-                let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-                let mut addresses = host.to_socket_addrs().map_err(|error| format!("{url}: {error}"))?;
-                options.address = addresses.next().ok_or_else(|| format!("{url}: the host has no address"))?;
-                options.host = host.to_owned();
-                options.target = format!("/{path}");
+                let tls = url.starts_with("wss://");
+                let rest = url.strip_prefix(if tls { "wss://" } else { "ws://" });
+                options.servers.push(Server::new(rest.ok_or("the URL must begin with ws:// or wss://")?)?);
+                if *secure.get_or_insert(tls) != tls {
+                    return Err("all URLs must be ws://, or all wss://".into());
+                }
             }
             other => return Err(other.unexpected().into()),
         }
     }
-    match (secure, authority) {
-        (true, Some(path)) => options.tls = Some(Tls::new(Path::new(&path), options.address)?),
+    match (secure == Some(true), authority) {
+        (true, Some(path)) => options.tls = Some(Tls::new(Path::new(&path), options.servers[0].address)?),
         (true, None) => return Err("wss:// needs --ca".into()),
         (false, Some(_)) => return Err("--ca is for wss://".into()),
         (false, None) => {}
@@ -225,10 +253,10 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Option<Options>, Box<dyn Er
 /// Tells what does not go together.
 fn check(options: &Options, share: Option<f64>) -> Result<(), String> {
     let Options { workload, .. } = *options;
-    if options.host.is_empty() {
+    if options.servers.is_empty() {
         return Err("the URL is missing; try --help".into());
     }
-    if !options.address.ip().is_loopback() {
+    if !options.servers.iter().all(|server| server.address.ip().is_loopback()) {
         return Err("load is for servers on the loopback interface only".into());
     }
     if options.connections == 0 || options.window == Some(0) || options.size < 8 {
@@ -238,6 +266,12 @@ fn check(options: &Options, share: Option<f64>) -> Result<(), String> {
         && !matches!(workload, Workload::Echo | Workload::Publish | Workload::Pings | Workload::Hold)
     {
         return Err("--rate is for echo, publish, pings and hold".into());
+    }
+    if options.servers.len() > 1 && (options.threads > 1 || !matches!(workload, Workload::FanOut | Workload::Publish)) {
+        return Err("several URLs are for fan-out and publish, in one thread".into());
+    }
+    if options.apart && options.servers.len() == 1 {
+        return Err("--apart is for several URLs".into());
     }
     if options.threads == 0 {
         return Err("--threads must be at least 1".into());
@@ -287,7 +321,7 @@ mod tests {
     use super::*;
 
     fn parsed(arguments: &str) -> Result<Options, String> {
-        let arguments = arguments.split_whitespace().chain(["ws://127.0.0.1:80/path?x=1"]);
+        let arguments = ["ws://127.0.0.1:80/path?x=1"].into_iter().chain(arguments.split_whitespace());
         match parse(Parser::from_args(arguments)) {
             Ok(options) => options.ok_or_else(|| "it was answered".into()),
             Err(error) => Err(error.to_string()),
@@ -298,8 +332,15 @@ mod tests {
     fn defaults() {
         let options = parsed("").expect("valid");
         assert_eq!((options.workload, options.connections, options.size), (Workload::Echo, 1, 128));
-        assert_eq!((options.host.as_str(), options.target.as_str()), ("127.0.0.1:80", "/path?x=1"));
+        let server = &options.servers[0];
+        assert_eq!((server.host.as_str(), server.target.as_str()), ("127.0.0.1:80", "/path?x=1"));
         assert!(options.token.is_none() && options.rate.is_none() && options.window.is_none());
+    }
+
+    #[test]
+    fn several_servers() {
+        let options = parsed("--workload fan-out --connections 3 --apart ws://127.0.0.1:81").expect("valid");
+        assert_eq!((options.clients(), options.servers[1].host.as_str()), (6, "127.0.0.1:81"));
     }
 
     #[test]
@@ -332,6 +373,10 @@ mod tests {
             ("--threads 2 --workload burst", "--threads is for"),
             ("--threads 2 --rate 5", "--threads is for"),
             ("--ca nowhere.pem", "--ca is for wss"),
+            ("ws://127.0.0.1:81", "several URLs are for"),
+            ("--workload fan-out --threads 2 ws://127.0.0.1:81", "several URLs are for"),
+            ("--workload fan-out wss://127.0.0.1:81", "all URLs must be"),
+            ("--workload fan-out --apart", "--apart is for"),
         ] {
             let error = parsed(arguments).map(|_| ()).expect_err(arguments);
             assert!(error.contains(word), "{arguments}: {error}");

@@ -1,4 +1,5 @@
-//! What one connection publishes and everybody has to receive, in order, nothing missing.
+//! What one connection publishes and everybody has to receive, in order, nothing missing. Of several servers that know
+//! nothing of each other each has such a connection, and everybody is who is connected there.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,18 +8,45 @@ use wirespeed_driver::protocol::MessageKind;
 
 use super::client::Line;
 use super::content::Content;
-use super::crew::Crew;
+use super::crew::{Crew, STALLED};
 use super::team::Member;
-
-/// The connection that publishes, and receives like all others.
-const PUBLISHER: usize = 0;
 
 /// How often it is looked whether other threads have received something.
 const OTHERS: Duration = Duration::from_micros(200);
 
+/// How long the first messages have until the next one is published: until servers know what is wanted on others,
+/// some are missing there.
+const FIRST: Duration = Duration::from_millis(50);
+
 /// Messages that not everybody has.
 pub(crate) struct Publications {
-    /// How many have to receive each.
+    /// Client number n is of stream n modulo their number, and client n the publisher of stream n. One, or one for each
+    /// server.
+    streams: Vec<Stream>,
+    /// Whose receivers these are, among several threads.
+    member: Option<Member>,
+}
+
+/// A message that came to somebody.
+#[derive(Clone, Copy)]
+pub(crate) struct Delivery {
+    /// The place of the server that sent it.
+    pub(crate) server: usize,
+    /// When it was to be published.
+    due: Instant,
+    /// When it came.
+    pub(crate) now: Instant,
+}
+
+impl Delivery {
+    pub(crate) fn latency(&self) -> Duration {
+        self.now.saturating_duration_since(self.due)
+    }
+}
+
+/// Of one publisher.
+struct Stream {
+    /// How many have to receive each message.
     receivers: u64,
     /// The number of the first in `under_way`.
     first: u64,
@@ -26,8 +54,6 @@ pub(crate) struct Publications {
     under_way: VecDeque<Publication>,
     /// Deliveries that will never come: a later one came instead.
     missing: u64,
-    /// Whose receivers these are, among several threads.
-    member: Option<Member>,
 }
 
 struct Publication {
@@ -37,8 +63,11 @@ struct Publication {
 }
 
 impl Publications {
-    pub(crate) fn new(receivers: usize) -> Self {
-        Self { receivers: receivers as u64, first: 0, under_way: VecDeque::new(), missing: 0, member: None }
+    /// What is to be published to those who are connected.
+    pub(crate) fn new(crew: &Crew<'_>) -> Self {
+        let streams = if crew.options.apart { crew.options.servers.len() } else { 1 };
+        let receivers = crew.clients.len() / streams;
+        Self { streams: (0..streams).map(|_| Stream::new(receivers)).collect(), member: None }
     }
 
     /// The same for one of several threads.
@@ -48,80 +77,190 @@ impl Publications {
 
     /// Messages that not everybody has.
     pub(crate) fn under_way(&self) -> usize {
-        self.under_way.len()
+        self.streams.iter().map(|stream| stream.under_way.len()).sum()
     }
 
-    /// Messages that everybody has.
+    /// Messages that everybody has, of the publisher that has fewest.
     pub(crate) fn completed(&self) -> u64 {
-        self.first
-    }
-
-    /// Messages that not everybody has, the connections of other threads among them.
-    fn ahead(&self) -> usize {
-        let others = self.member.as_ref().map_or(self.first, |member| member.slowest().min(self.first));
-        self.under_way() + usize::try_from(self.first - others).unwrap_or(usize::MAX)
+        self.streams.iter().map(|stream| stream.first).min().unwrap_or(0)
     }
 
     /// When the oldest that not everybody has was due.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.under_way.front().map(|publication| publication.due)
+        let first = |stream: &Stream| stream.under_way.front().map(|publication| publication.due);
+        self.streams.iter().filter_map(first).min()
     }
 
-    /// Queues the next message; [`flush`] sends it.
+    /// Queues the next message of every publisher; [`Self::flush`] sends them.
     pub(crate) fn publish(&mut self, crew: &mut Crew<'_>, due: Instant) -> Result<(), String> {
-        let publisher = crew.clients[PUBLISHER].as_mut().ok_or("the publisher is gone")?;
+        (0..self.streams.len()).try_for_each(|stream| self.publish_on(stream, crew, due))
+    }
+
+    fn publish_on(&mut self, number: usize, crew: &mut Crew<'_>, due: Instant) -> Result<(), String> {
+        let publisher = crew.clients[number].as_mut().ok_or("the publisher is gone")?;
         let mut line = publisher.line(due)?;
         line.send(&mut crew.content, due)?;
         line.exchange.due.clear(); // it is kept here, for everybody
-        self.under_way.push_back(Publication { due, left: self.receivers });
+        let stream = &mut self.streams[number];
+        stream.under_way.push_back(Publication { due, left: stream.receivers });
         if let Some(member) = &self.member {
-            member.publish(self.first + self.under_way.len() as u64);
+            member.publish(stream.published());
         }
         Ok(())
     }
 
-    /// Takes what the last wait found. `on_delivery` is told when each was due, and came.
-    pub(crate) fn receive(
-        &mut self,
-        crew: &mut Crew<'_>,
-        mut on_delivery: impl FnMut(Instant, Instant),
-    ) -> Result<(), String> {
-        let result = crew.serve(&mut |_, line, content, kind, bytes| {
-            let due = self.deliver(line, content, kind, bytes)?;
-            on_delivery(due, line.now);
+    /// Writes what was published.
+    pub(crate) fn flush(&self, crew: &mut Crew<'_>, now: Instant) -> Result<(), String> {
+        for publisher in 0..self.streams.len() {
+            crew.clients[publisher].as_mut().ok_or("the publisher is gone")?.line(now)?.flush();
+        }
+        Ok(())
+    }
+
+    /// Takes what the last wait found.
+    pub(crate) fn receive(&mut self, crew: &mut Crew<'_>, mut on_delivery: impl FnMut(Delivery)) -> Result<(), String> {
+        let servers = crew.options.servers.len();
+        let result = crew.serve(&mut |client, line, content, kind, bytes| {
+            let due = self.deliver(client, line, content, kind, bytes)?;
+            on_delivery(Delivery { server: client % servers, due, now: line.now });
             Ok(())
         });
         if let Some(member) = &self.member {
-            member.complete(self.first);
+            member.complete(self.completed());
         }
         result
     }
 
-    /// Expects what another thread has published.
-    fn learn(&mut self, member: &Member, now: Instant) {
-        let published = member.published();
-        while self.first + (self.under_way.len() as u64) < published {
-            self.under_way.push_back(Publication { due: now, left: self.receivers });
-        }
-    }
-
     fn deliver(
         &mut self,
+        client: usize,
         line: &mut Line<'_>,
         content: &Content,
         kind: MessageKind,
         bytes: &[u8],
     ) -> Result<Instant, String> {
+        let streams = self.streams.len();
+        let stream = &mut self.streams[client % streams];
         let expected = line.exchange.expected;
         let number = content.read(kind, bytes, expected)?;
-        if number >= self.first + self.under_way.len() as u64
-            && let Some(member) = self.member.clone().filter(|member| !member.is_first())
+        if number >= stream.published()
+            && let Some(member) = self.member.as_ref().filter(|member| !member.is_first())
         {
-            self.learn(&member, line.now);
+            stream.learn(member, line.now);
         }
-        let due = self.count(expected, number)?;
+        let due = stream.count(expected, number)?;
         line.exchange.expected = number + 1;
         Ok(due)
+    }
+
+    /// An error if deliveries were left out; `all`: those that have not come count as well.
+    pub(crate) fn check(&self, all: bool) -> Result<(), String> {
+        let (mut due, mut missing) = (0, 0);
+        for stream in &self.streams {
+            let left: u64 = stream.under_way.iter().map(|publication| publication.left).sum();
+            due += stream.published() * stream.receivers;
+            missing += stream.missing + if all { left } else { 0 };
+        }
+        if missing == 0 { Ok(()) } else { Err(format!("{missing} of {due} deliveries are missing")) }
+    }
+
+    /// Publishes until everybody is known to be among those who are sent to. Where it is published the first message
+    /// shows it, and nothing may be missing; subscriptions of other servers come about in their time.
+    pub(crate) fn begin(&mut self, crew: &mut Crew<'_>) -> Result<(), String> {
+        let several = crew.options.servers.len() > self.streams.len();
+        let patience = Instant::now() + STALLED;
+        crew.expect();
+        loop {
+            let now = Instant::now();
+            self.publish(crew, now)?;
+            self.flush(crew, now)?;
+            let next = if several { now + FIRST } else { patience };
+            while self.under_way() > 0 && Instant::now() < next {
+                crew.wait(Some(next)).map_err(|error| self.explain(error))?;
+                self.receive(crew, |_| {})?;
+            }
+            if self.under_way() == 0 {
+                break;
+            }
+            if Instant::now() >= patience {
+                return Err(self.explain(format!("not everybody had a message after {} s", STALLED.as_secs())));
+            }
+        }
+        if several {
+            self.streams.iter_mut().for_each(|stream| stream.missing = 0);
+        }
+        self.check(false)
+    }
+
+    /// Waits until everybody has everything, or is known to have missed it.
+    pub(crate) fn finish(&mut self, crew: &mut Crew<'_>, mut on_delivery: impl FnMut(Delivery)) -> Result<(), String> {
+        crew.expect();
+        while self.under_way() > 0 {
+            crew.wait(None).map_err(|error| self.explain(error))?;
+            self.receive(crew, &mut on_delivery)?;
+        }
+        self.check(false)
+    }
+
+    /// Why nothing comes any more: what is missing, if it is that.
+    pub(crate) fn explain(&self, error: String) -> String {
+        match self.check(true) {
+            Err(missing) => format!("{missing}: {error}"),
+            Ok(()) => error,
+        }
+    }
+
+    /// Publishes as long as less than `window` messages of a publisher are under way, and takes what comes, until `end`.
+    pub(crate) fn keep_publishing(
+        &mut self,
+        crew: &mut Crew<'_>,
+        window: usize,
+        end: Instant,
+        mut on_delivery: impl FnMut(Delivery),
+    ) -> Result<(), String> {
+        crew.expect();
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                return Ok(());
+            }
+            for stream in 0..self.streams.len() {
+                while self.streams[stream].ahead(self.member.as_ref()) < window {
+                    self.publish_on(stream, crew, now)?;
+                }
+            }
+            self.flush(crew, now)?;
+            // What other threads receive wakes none.
+            let others = self.member.is_some() && self.under_way() < window;
+            let until = if others { end.min(now + OTHERS) } else { end };
+            crew.wait(Some(until)).map_err(|error| self.explain(error))?;
+            self.receive(crew, &mut on_delivery)?;
+        }
+    }
+}
+
+impl Stream {
+    fn new(receivers: usize) -> Self {
+        Self { receivers: receivers as u64, first: 0, under_way: VecDeque::new(), missing: 0 }
+    }
+
+    /// How many there were.
+    fn published(&self) -> u64 {
+        self.first + self.under_way.len() as u64
+    }
+
+    /// Messages that not everybody has, the connections of other threads among them.
+    fn ahead(&self, member: Option<&Member>) -> usize {
+        let others = member.map_or(self.first, |member| member.slowest().min(self.first));
+        self.under_way.len() + usize::try_from(self.first - others).unwrap_or(usize::MAX)
+    }
+
+    /// Expects what another thread has published.
+    fn learn(&mut self, member: &Member, now: Instant) {
+        let published = member.published();
+        while self.published() < published {
+            self.under_way.push_back(Publication { due: now, left: self.receivers });
+        }
     }
 
     /// Message `number` came to somebody for whom `expected` was due.
@@ -129,8 +268,7 @@ impl Publications {
         if number < expected {
             return Err(format!("message {number} came where {expected} was due: again, or out of order"));
         }
-        let last = self.first + self.under_way.len() as u64;
-        if number >= last {
+        if number >= self.published() {
             return Err(format!("message {number} came, which was not sent"));
         }
         for skipped in expected..number {
@@ -151,68 +289,6 @@ impl Publications {
         publication.left = publication.left.checked_sub(1)?;
         Some(publication.due)
     }
-
-    /// An error if deliveries were left out; `all`: those that have not come count as well.
-    pub(crate) fn check(&self, all: bool) -> Result<(), String> {
-        let due = (self.first + self.under_way.len() as u64) * self.receivers;
-        let left: u64 = self.under_way.iter().map(|publication| publication.left).sum();
-        let missing = self.missing + if all { left } else { 0 };
-        if missing == 0 { Ok(()) } else { Err(format!("{missing} of {due} deliveries are missing")) }
-    }
-
-    /// Waits until everybody has everything, or is known to have missed it.
-    pub(crate) fn finish(
-        &mut self,
-        crew: &mut Crew<'_>,
-        mut on_delivery: impl FnMut(Instant, Instant),
-    ) -> Result<(), String> {
-        crew.expect();
-        while !self.under_way.is_empty() {
-            crew.wait(None).map_err(|error| self.explain(error))?;
-            self.receive(crew, &mut on_delivery)?;
-        }
-        self.check(false)
-    }
-
-    /// Why nothing comes any more: what is missing, if it is that.
-    pub(crate) fn explain(&self, error: String) -> String {
-        match self.check(true) {
-            Err(missing) => format!("{missing}: {error}"),
-            Ok(()) => error,
-        }
-    }
-}
-
-/// Writes what was published.
-pub(crate) fn flush(crew: &mut Crew<'_>, now: Instant) -> Result<(), String> {
-    crew.clients[PUBLISHER].as_mut().ok_or("the publisher is gone")?.line(now)?.flush();
-    Ok(())
-}
-
-/// Publishes as long as less than `window` messages are under way, and takes what comes, until `end`.
-pub(crate) fn keep_publishing(
-    publications: &mut Publications,
-    crew: &mut Crew<'_>,
-    window: usize,
-    end: Instant,
-    mut on_delivery: impl FnMut(Instant, Instant),
-) -> Result<(), String> {
-    crew.expect();
-    loop {
-        let now = Instant::now();
-        if now >= end {
-            return Ok(());
-        }
-        while publications.ahead() < window {
-            publications.publish(crew, now)?;
-        }
-        flush(crew, now)?;
-        // What other threads receive wakes none.
-        let others = publications.member.is_some() && publications.under_way() < window;
-        let until = if others { end.min(now + OTHERS) } else { end };
-        crew.wait(Some(until)).map_err(|error| publications.explain(error))?;
-        publications.receive(crew, &mut on_delivery)?;
-    }
 }
 
 #[cfg(test)]
@@ -220,23 +296,23 @@ mod tests {
     use super::*;
 
     fn published(count: usize, receivers: usize) -> Publications {
-        let mut publications = Publications::new(receivers);
+        let mut stream = Stream::new(receivers);
         for _ in 0..count {
             let left = receivers as u64;
-            publications.under_way.push_back(Publication { due: Instant::now(), left });
+            stream.under_way.push_back(Publication { due: Instant::now(), left });
         }
-        publications
+        Publications { streams: vec![stream], member: None }
     }
 
     #[test]
     fn a_message_is_complete_when_everybody_has_it() {
         let mut publications = published(2, 2);
-        assert!(publications.count(0, 0).is_ok());
-        assert!(publications.count(1, 1).is_ok());
+        assert!(publications.streams[0].count(0, 0).is_ok());
+        assert!(publications.streams[0].count(1, 1).is_ok());
         assert_eq!((publications.completed(), publications.under_way()), (0, 2));
-        assert!(publications.count(0, 0).is_ok());
+        assert!(publications.streams[0].count(0, 0).is_ok());
         assert_eq!((publications.completed(), publications.under_way()), (1, 1));
-        assert!(publications.count(1, 1).is_ok());
+        assert!(publications.streams[0].count(1, 1).is_ok());
         assert_eq!((publications.completed(), publications.under_way()), (2, 0));
         assert_eq!(publications.check(true), Ok(()));
     }
@@ -245,10 +321,10 @@ mod tests {
     fn a_gap_is_counted_and_named() {
         let mut publications = published(5, 2);
         for number in 0..5 {
-            assert!(publications.count(number, number).is_ok());
+            assert!(publications.streams[0].count(number, number).is_ok());
         }
-        assert!(publications.count(0, 0).is_ok());
-        assert!(publications.count(1, 4).is_ok(), "1, 2 and 3 were left out");
+        assert!(publications.streams[0].count(0, 0).is_ok());
+        assert!(publications.streams[0].count(1, 4).is_ok(), "1, 2 and 3 were left out");
         assert_eq!(publications.check(false), Err("3 of 10 deliveries are missing".into()));
         assert_eq!(publications.under_way(), 0);
     }
@@ -256,7 +332,7 @@ mod tests {
     #[test]
     fn what_has_not_come_is_missing_at_the_end() {
         let mut publications = published(2, 3);
-        assert!(publications.count(0, 0).is_ok());
+        assert!(publications.streams[0].count(0, 0).is_ok());
         assert_eq!(publications.check(false), Ok(()));
         assert_eq!(publications.check(true), Err("5 of 6 deliveries are missing".into()));
     }
@@ -264,8 +340,8 @@ mod tests {
     #[test]
     fn again_is_an_error_and_so_is_what_was_not_sent() {
         let mut publications = published(2, 1);
-        assert!(publications.count(0, 0).is_ok());
-        assert!(publications.count(1, 0).is_err());
-        assert!(publications.count(1, 2).is_err());
+        assert!(publications.streams[0].count(0, 0).is_ok());
+        assert!(publications.streams[0].count(1, 0).is_err());
+        assert!(publications.streams[0].count(1, 2).is_err());
     }
 }

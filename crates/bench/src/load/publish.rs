@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::Answer;
 use super::crew::{BEHIND, Crew};
-use super::publications::{Publications, flush, keep_publishing};
+use super::publications::Publications;
 use super::schedule::Schedule;
 use super::window::Window;
 
@@ -23,13 +23,11 @@ const MOST_SEARCHED: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     crew.open_all()?;
-    let mut publications = Publications::new(crew.clients.len());
-    publications.publish(crew, Instant::now())?;
-    flush(crew, Instant::now())?;
-    publications.finish(crew, |_, _| {})?;
+    let mut publications = Publications::new(crew);
+    publications.begin(crew)?;
     let peak = peak(&mut publications, crew)?;
     let rate = crew.options.rate.unwrap_or(peak * crew.options.share);
-    publications.finish(crew, |_, _| {})?;
+    publications.finish(crew, |_| {})?;
 
     let mut window = Window::begin(crew);
     let end = window.end;
@@ -43,24 +41,20 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
         {
             publications.publish(crew, due)?;
         }
-        flush(crew, now)?;
+        publications.flush(crew, now)?;
         if now == end {
             break;
         }
         crew.wait_quietly(Some(end.min(schedule.due())))?;
-        publications.receive(crew, |due, now| {
-            window.latencies.record(now.saturating_duration_since(due));
-            window.count(now, 1);
-        })?;
+        publications.receive(crew, |delivery| window.deliver(delivery))?;
     }
     let mut last = end;
     crew.expect();
     while publications.under_way() > 0 {
         crew.wait(None).map_err(|error| publications.explain(error))?;
-        publications.receive(crew, |due, now| {
-            window.latencies.record(now.saturating_duration_since(due));
-            window.count(now, 1);
-            last = now;
+        publications.receive(crew, |delivery| {
+            window.deliver(delivery);
+            last = delivery.now;
         })?;
         check_server(&publications, crew, Instant::now(), rate)?;
     }
@@ -75,11 +69,11 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
 fn peak(publications: &mut Publications, crew: &mut Crew<'_>) -> Result<f64, String> {
     let window = crew.options.window.unwrap_or(UNDER_WAY);
     let mut end = Instant::now() + crew.options.warmup / 4;
-    keep_publishing(publications, crew, window, end, |_, _| {})?;
+    publications.keep_publishing(crew, window, end, |_| {})?;
     let (begin, before) = (Instant::now(), publications.completed());
     end = begin + crew.options.warmup * 3 / 4;
     loop {
-        keep_publishing(publications, crew, window, end, |_, _| {})?;
+        publications.keep_publishing(crew, window, end, |_| {})?;
         publications.check(false)?;
         let (took, completed) = (begin.elapsed(), publications.completed() - before);
         if completed >= LEAST || took > crew.options.warmup + MOST_SEARCHED {

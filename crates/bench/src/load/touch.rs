@@ -22,11 +22,12 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     crew.forget(0);
     let cookie = crew.options.token.as_ref().map(|token| format!("Cookie: access_token={token}\r\n"));
     let cookie = cookie.unwrap_or_default();
+    let server = &crew.options.servers[0];
     // A request as good as any: nobody looks whether the answer belongs to it.
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{cookie}\r\n",
-        crew.options.target, crew.options.host
+        server.target, server.host
     );
     let warm = Instant::now() + crew.options.warmup;
     let mut number = 0;
@@ -48,7 +49,7 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
 
 /// Connects, asks, has an answer; when that was.
 fn touch(crew: &mut Crew<'_>, number: usize, request: &[u8]) -> Result<Instant, String> {
-    let socket = client::socket(crew.options.address, number, None).map_err(text)?;
+    let socket = client::socket(crew.options.servers[0].address, number, None).map_err(text)?;
     crew.watch(&socket, 0)?;
     let (mut sent, mut received) = (0, 0);
     let mut answer = [0; 1024];

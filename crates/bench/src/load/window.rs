@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::answer::Answer;
+use super::answer::{Answer, Part};
 use super::crew::Crew;
 use super::histogram::Histogram;
+use super::publications::Delivery;
 use super::team::Member;
 
 /// A window that has begun.
@@ -14,6 +15,8 @@ pub(crate) struct Window {
     pub(crate) end: Instant,
     pub(crate) latencies: Histogram,
     count: u64,
+    /// What came of each of several servers.
+    servers: Vec<Part>,
     seconds: Seconds,
     /// Seconds of this process on a processor until it began.
     processor: f64,
@@ -29,7 +32,9 @@ impl Window {
         let processor = processor_time();
         let begin = Instant::now();
         let end = begin + crew.options.seconds;
-        Self { begin, end, latencies: Histogram::new(), count: 0, seconds: Seconds::new(begin), processor }
+        let servers = crew.options.servers.len();
+        let servers = (0..servers).filter(|_| servers > 1).map(|_| Part::default()).collect();
+        Self { begin, end, latencies: Histogram::new(), count: 0, servers, seconds: Seconds::new(begin), processor }
     }
 
     /// Counts what has arrived and was checked.
@@ -37,6 +42,17 @@ impl Window {
     pub(crate) fn count(&mut self, now: Instant, count: u64) {
         self.count += count;
         self.seconds.count(now, count);
+    }
+
+    /// The same, with its latency, of the server that sent it.
+    #[inline]
+    pub(crate) fn deliver(&mut self, delivery: Delivery) {
+        self.latencies.record(delivery.latency());
+        if let Some(part) = self.servers.get_mut(delivery.server) {
+            part.count += 1;
+            part.latencies.record(delivery.latency());
+        }
+        self.count(delivery.now, 1);
     }
 
     /// What was found until `end`.
@@ -55,6 +71,7 @@ impl Window {
             cpu: Some(processor_time() - self.processor),
             limited: Some(limited),
             latencies: Some(self.latencies),
+            servers: self.servers,
             deviation: self.seconds.deviation(end.min(self.end)),
             deflate: crew.deflate(),
             ..Answer::default()

@@ -64,10 +64,15 @@ pub(crate) fn command() -> Command {
 
 /// Runs a load: its answer, or the line that says why there is none.
 pub(crate) fn load(arguments: &str, url: &str) -> Result<Value, String> {
-    let short = ["--seconds", "0.05", "--warmup", "0.02"];
-    let mut command = command();
-    command.arg("load").args(short).args(arguments.split_whitespace()).arg(url).stdin(Stdio::null());
-    answer(command)
+    let run = |seconds| {
+        let short = ["--seconds", seconds, "--warmup", "0.02"];
+        let mut command = command();
+        command.arg("load").args(short).args(arguments.split_whitespace()).arg(url).stdin(Stdio::null());
+        answer(command)
+    };
+    // A machine that does other work may do nothing of ours for so short a time.
+    let found = run("0.05")?;
+    if found["count"] == 0 { run("2") } else { Ok(found) }
 }
 
 /// Runs a program that prints `begin` or `ready`, then its answer.

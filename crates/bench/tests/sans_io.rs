@@ -1,0 +1,74 @@
+//! The core without sockets: a line in, a line out.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use support::command;
+
+/// Asks one process all of it, in turn.
+fn ask(cases: &[Value]) -> Vec<Value> {
+    let mut child = command().arg("sans-io").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    let answers = cases.iter().map(|case| {
+        writeln!(stdin, "{case}").expect("it reads");
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    });
+    let answers = answers.collect();
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+    answers
+}
+
+fn connection(side: &str, steps: &Value) -> Value {
+    json!({
+        "do": "connection", "side": side, "delivery": "messages", "message_size": null, "fragment_size": null,
+        "fragments": null, "deflate": null, "steps": steps,
+    })
+}
+
+#[test]
+fn a_connection_answers_what_it_receives() {
+    let steps = json!([
+        ["receive", "8100"],
+        ["receive", "8902"],
+        ["receive", "6869880203e8"],
+        ["message", "text", "6c617465", null]
+    ]);
+    let [answer] = &ask(&[connection("client", &steps)])[..] else { panic!("one answer") };
+    assert_eq!(answer["steps"][0]["events"], json!([["text", "", true]]));
+    assert_eq!(answer["steps"][1], json!({ "events": [], "sent": "", "refused": null }));
+    assert_eq!(answer["steps"][2]["events"], json!([["ping", "6869"], ["closing"]]));
+    let sent = answer["steps"][2]["sent"].as_str().expect("bytes");
+    assert_eq!(sent.len(), 2 * (2 + 4 + 2 + 2 + 4 + 2), "a pong and a close frame, masked: {sent}");
+    assert_eq!(answer["steps"][3]["refused"], "the connection is not open");
+    assert_eq!((&answer["received"], &answer["sent"]), (&json!([1000, ""]), &json!([1000, ""])));
+    assert_eq!((&answer["first"], &answer["fault"]), (&json!("received"), &Value::Null));
+}
+
+#[test]
+fn a_fault_has_its_code() {
+    let answers = ask(&[connection("server", &json!([["receive", "8100"]])), connection("server", &json!([["eof"]]))]);
+    assert_eq!((&answers[0]["fault"], &answers[0]["sent"][0]), (&json!(1002), &json!(1002)));
+    assert_eq!((&answers[1]["fault"], &answers[1]["failure"].is_string()), (&Value::Null, &true));
+}
+
+#[test]
+fn heads_are_judged() {
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let case = |pieces: Value| json!({ "do": "request", "pieces": pieces, "subprotocols": [], "deflate": null });
+    let (begin, end) = request.split_at(20);
+    let answers =
+        ask(&[case(json!([hex(begin), hex(end)])), case(json!([hex(begin)])), case(json!([hex("SSH 1\r\n")]))]);
+    assert_eq!((&answers[0]["verdict"], &answers[0]["consumed"]), (&json!("accepted"), &json!(request.len())));
+    assert_eq!(answers[1], json!({ "verdict": "incomplete" }));
+    assert_eq!((&answers[2]["verdict"], &answers[2]["status"]), (&json!("refused"), &json!(400)));
+}
