@@ -16,7 +16,8 @@ BENCH := .venv-bench
 INTEROP := .venv-interop
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name '*.rs' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
-pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --slowest-files 30 $(1) $(PYTEST_ARGS)
+# What fails beside others runs three times alone before it is a failure: tests/interop/again.py.
+pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -124,6 +125,46 @@ liveness: $(VENV)/built ## Make random calls on connections for SECONDS (60), an
 liveness-engine: $(VENV)/built ## The same of the engine and its sessions: SECONDS=, or SEED= to repeat one
 	PYTHONPATH=tests $(VENV)/bin/python -m engine.liveness $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(LIVENESS_ARGS)
 
+# A kind and a seed repeat what was found; WHAT=protocol, heads or ends.
+WHAT ?= all
+
+.PHONY: differential
+differential: build ## Send random bytes and calls through the core and through websockets and wsproto for SECONDS (60); SEED= with WHAT= repeats one
+	PYTHONPATH=tests $(VENV)/bin/python -m differential --what $(WHAT) $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(DIFFERENTIAL_ARGS)
+
+.PHONY: fuzz-api
+fuzz-api: build ## Call the Python API with any values for SECONDS (60)
+	PYTHONPATH=tests $(VENV)/bin/python -m api --seconds $(SECONDS) $(API_ARGS)
+
+.PHONY: faults
+faults: build ## Run every cell of the matrix of faults, stages and APIs: an hour
+	$(VENV)/bin/python $(call pytest,--campaign tests/faults)
+
+.PHONY: attack
+attack: build ## Attack all servers and clients, each for ATTACK_SECONDS (3), and print the table of SECURITY.md; ATTACK_ARGS='--kind sync'
+	PYTHONPATH=tests $(VENV)/bin/python -m attack --seconds $(ATTACK_SECONDS) $(ATTACK_ARGS)
+
+ATTACK_SECONDS ?= 3
+MIN ?= 30
+
+.PHONY: soak
+soak: build ## Run all servers and clients at once for MIN minutes (30) against peers that misbehave: fails where a line rises; a picture in build/soak
+	PYTHONPATH=tests $(VENV)/bin/python -m soak --minutes $(MIN) $(SOAK_ARGS)
+
+.PHONY: panics
+panics: $(VENV)/built ## Build the native module with panics in every layer, apart, and test that each costs one connection
+	scripts/panics.sh
+
+.PHONY: sanitize
+sanitize: $(VENV)/built ## Run the suites under AddressSanitizer, LeakSanitizer, ThreadSanitizer and Miri: an hour; needs nightly Rust
+	scripts/sanitize.sh address
+	scripts/sanitize.sh thread
+	scripts/sanitize.sh miri
+
+.PHONY: trust
+trust: build ## Run a short form of everything that proves the library, in 20 minutes, and print one table
+	$(VENV)/bin/python scripts/trust.py $(TRUST_ARGS)
+
 # What the peers in Python need. They are run, not imported.
 $(INTEROP)/ready: pyproject.toml
 	$(call make-venv,$(PYTHON),$(INTEROP),interop)
@@ -151,28 +192,14 @@ format: $(VENV)/ready ## Format everything
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-# What `make conformance` runs, one after the other; each may be chosen.
+# Which ends, by names or patterns, which cases, and how many runs at once.
+END ?= *
 CASES ?= all
-API ?= sync asyncio engine
-LOOP ?= asyncio
-# Not from the environment, where it often is the number of a port.
-PORT = fd transport
-
-# What the suite tests.
-END ?= client server
-
-conformance-run = $(VENV)/bin/python conformance/run_$(1).py --cases $(CASES) $(2) || status=$$?;
-
-# The engine serves: its own echo, plain and over TLS, and handlers.
-conformance-engine = $(call conformance-run,server,--api engine) $(call conformance-run,server,--api engine --tls) \
-	$(call conformance-run,server,--api engine-handler)
+JOBS ?= 1
 
 .PHONY: conformance
-conformance: build ## Run the Autobahn suite against clients, servers and the engine, asyncio over both ports: 10 minutes each, CASES=quick 10 seconds each; END=server API=asyncio PORT=fd LOOP=uvloop choose
-	@status=0; $(foreach end,$(END),$(foreach api,$(filter-out engine,$(API)),$(if $(filter asyncio,$(api)),\
-		$(foreach port,$(PORT),$(call conformance-run,$(end),--api asyncio --port $(port) --loop $(LOOP))),\
-		$(call conformance-run,$(end),--api $(api))))) \
-	$(if $(filter server,$(END)),$(if $(filter engine,$(API)),$(conformance-engine))) exit $$status
+conformance: build ## Run the Autobahn suite against every end, ten minutes each, CASES=quick ten seconds each; END='server-*' chooses, JOBS=2 at once
+	$(VENV)/bin/python conformance/run.py $(foreach end,$(END),'$(end)') --cases $(CASES) --jobs $(JOBS)
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZ_SECONDS (20): libFuzzer where nightly and cargo-fuzz are, else blind mutation
@@ -205,8 +232,8 @@ bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything onc
 	$(bench-run) --quick $(BENCH_ARGS)
 
 .PHONY: bench-engine
-bench-engine: $(BENCH)/built target/release/wirespeed-bench ## Measure the engine beside other servers of many connections, on one core each and on all cores
-	$(bench-run) engine engine-cores $(BENCH_ARGS)
+bench-engine: $(BENCH)/built target/release/wirespeed-bench ## Measure the engine beside other servers of many connections, on one core each and on all cores, and two with a broker
+	$(bench-run) engine engine-cores engine-brokers $(BENCH_ARGS)
 
 .PHONY: bench-report
 bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and bench/benchmarks.md with its pictures

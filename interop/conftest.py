@@ -76,7 +76,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     link: Link = next(value for value in arguments.values() if isinstance(value, Link))
-    for left in reversed(range(link.peer.tries)):
+    tries = link.peer.tries if link.peer.tried_again in pyfuncitem.nodeid else 1
+    for left in reversed(range(tries)):
         try:
             _run(lambda: pyfuncitem.obj(**arguments), link.way.new_loop())
             break

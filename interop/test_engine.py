@@ -99,7 +99,7 @@ async def opened(
         collecting = asyncio.create_task(collect())
         try:
             number = await link.dial(engine.addresses[0][1], task, variant=variant, offer=offer, tls=tls)
-            session = await asyncio.wait_for(connected, DEADLINE)
+            session = await link.first(connected, number, engine.stats)
             pair = Pair(engine, session, number, link, messages, ended)
             yield pair
             session.close()

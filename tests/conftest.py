@@ -2,6 +2,8 @@
 
 Options:
     --subject websockets    run the tests against the library that wirespeed is compatible with, to prove the tests
+    --campaign              every fault at every stage of every API, every attack on every server
+    --again TIMES           what fails beside others is no failure if it passes so many times alone
     --matrix all            every event loop and port on which a test tells something new, not one of each port
 
 Markers:
@@ -25,7 +27,7 @@ import pytest
 # Helpers are imported as ``interop.*``, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["interop.addresses", "interop.fixtures"]
+pytest_plugins = ["interop.addresses", "interop.again", "interop.fixtures"]
 
 PROXY_VARIABLES = ("all", "http", "https", "no", "socks", "ws", "wss")
 
@@ -42,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["default", "all"],
         default="default",
         help="in how many settings the tests of asyncio run: one of each port, or all that tell something new",
+    )
+    parser.addoption(
+        "--campaign",
+        action="store_true",
+        help="run every cell of the matrix of faults, and every attack on every server: hours",
     )
     parser.addoption(
         "--watching",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,8 @@ TIMEOUT = 20
 
 # 64 KiB are read by default; for this much h11 has room beside the rest.
 LONG = 60_000
+# By default h11 refuses a head of more than 16 KiB that comes in pieces, before either implementation is asked.
+IN_PIECES = 65_536
 
 
 def request(path: str = "/", more: str = "", version: str = "1.1") -> bytes:
@@ -46,11 +49,16 @@ class App:
 def answer(app: App, data: bytes, implementation: str = OURS, **options: Any) -> tuple[int, str]:
     """Status and body of the answer to a request."""
     with (
-        UvicornServer(app, ws=implementation, lifespan="off", **options) as server,
+        UvicornServer(
+            app, ws=implementation, lifespan="off", h11_max_incomplete_event_size=IN_PIECES, **options
+        ) as server,
         socket.create_connection(server.address) as sock,
     ):
         sock.settimeout(TIMEOUT)
-        sock.sendall(data)
+        # In two pieces, as a network may deliver it.
+        sock.sendall(data[: len(data) // 2])
+        time.sleep(0.02)
+        sock.sendall(data[len(data) // 2 :])
         got = b""
         while b"\r\n\r\n" not in got:
             got += sock.recv(1)

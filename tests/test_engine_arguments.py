@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import wirespeed
+from interop.certificates import Certificates
 from wirespeed.engine import JWT, Connected, Disconnected, Engine, Event
 from wirespeed.sync import ClientConnection, connect
 
@@ -58,6 +59,10 @@ def dial(engine: Engine) -> ClientConnection:
         ("ping_timeout", -0.5, ValueError),
         ("ping_timeout", True, TypeError),
         ("close_timeout", -math.inf, ValueError),
+        ("busy_poll", -0.001, ValueError),
+        ("busy_poll", math.nan, ValueError),
+        ("busy_poll", True, TypeError),
+        ("busy_poll", None, TypeError),
         ("origins", "https://example.com", TypeError),
         ("origins", [1], TypeError),
         ("subprotocols", "chat", TypeError),
@@ -66,6 +71,10 @@ def dial(engine: Engine) -> ClientConnection:
         ("subprotocols", [1], TypeError),
         ("compression", "deflate", TypeError),
         ("policy", 1, TypeError),
+        ("ssl", 1, TypeError),
+        ("ssl", wirespeed.TLS(), ValueError),
+        ("metrics_token", b"token", TypeError),
+        ("page", 10**40, TypeError),
         ("auth", "secret", TypeError),
         ("host", 1, TypeError),
         ("path", 1, TypeError),
@@ -77,10 +86,22 @@ def test_arguments_that_are_none(name: str, value: object, error: type[Exception
         Engine(**arguments)
 
 
+def test_clients_that_nobody_could_verify(certificates: Certificates) -> None:
+    """Who wants them verified has to say by whom; else they would be let in without certificates."""
+    cert, key = certificates.server_files()
+    with pytest.raises(ValueError, match="authorities"):
+        Engine("127.0.0.1", ssl=wirespeed.TLS(cert=cert, key=key, verify=True))
+    with Engine("127.0.0.1", workers=1, ssl=wirespeed.TLS(cert=cert, key=key)) as engine:
+        for tls in (wirespeed.TLS(cert=cert, key=key, verify=True), wirespeed.TLS()):
+            with pytest.raises(ValueError, match="ssl"):
+                engine.reload_tls(tls)
+        engine.reload_tls()
+
+
 @pytest.mark.parametrize("seconds", [1e19, 1e300, math.inf])
 def test_what_takes_for_ever(seconds: float) -> None:
     """It is as long as the clock goes, and no clock breaks."""
-    names = ("open_timeout", "ping_interval", "ping_timeout", "close_timeout")
+    names = ("open_timeout", "ping_interval", "ping_timeout", "close_timeout", "busy_poll")
     options: dict[str, Any] = dict.fromkeys(names, seconds)
     with Engine("127.0.0.1", workers=1, **options) as engine, dial(engine) as client:
         (event,) = next(engine.batches(timeout=seconds))

@@ -91,6 +91,96 @@ def test_sessions_of_a_batch_are_the_same_objects_in_all_of_it() -> None:
         assert len(sessions) == 1
 
 
+def test_a_message_that_is_kept_stays_what_it_is() -> None:
+    """Objects of messages that nobody keeps are filled anew; whoever keeps some finds them as they were."""
+    with Engine("127.0.0.1", workers=1) as engine:
+        batch = filled(engine, 50)
+        alone = {id(event) for event in batch if isinstance(event, Message)}
+        assert len(alone) <= 3, "each message has an object of its own"
+        kept: list[Message] = []
+        previous: Event | None = None
+        for number, event in enumerate(batch, -1):
+            assert not isinstance(event, Message) or event.data == str(number)
+            if isinstance(event, Message) and number % 3 == 0:
+                kept.append(event)
+            if isinstance(previous, Message):
+                assert previous.data == str(number - 1), "it was filled while somebody had it"
+            previous = event
+        assert [event.data for event in kept] == [str(number) for number in range(0, 50, 3)]
+        assert [event.data for event in list(batch) if isinstance(event, Message)] == [
+            str(number) for number in range(50)
+        ]
+
+
+class Counted:
+    """Says how many there are."""
+
+    alive = 0
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        Counted.alive += 1
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+def test_what_messages_refer_to_is_released() -> None:
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=lambda data: Counted(data))
+    with engine:
+        batch = filled(engine, 50)
+        session = batch[0].session
+        references = sys.getrefcount(session)
+        iterator = iter(batch)
+        most = max(Counted.alive for _ in iterator)
+        assert most <= 3, "what was said before is kept"
+        assert Counted.alive == 0, "an iterator at its end keeps messages"
+        assert next(iterator, None) is None
+        kept = list(batch)
+        assert Counted.alive == 50
+        del kept
+        iterator = iter(batch)
+        assert all(isinstance(next(iterator), (Connected, Message)) for _ in range(3))
+        assert Counted.alive > 0
+        del iterator
+        assert Counted.alive == 0
+        assert sys.getrefcount(session) == references
+
+
+def test_what_is_released_may_use_the_iterator() -> None:
+    """What a message said before is released when it says something else: that may run anything."""
+    seen: list[str] = []
+
+    class Greedy(Counted):
+        def __del__(self) -> None:
+            try:
+                next(iterators[0])
+            except (RuntimeError, StopIteration) as error:
+                seen.append(type(error).__name__)
+            super().__del__()
+
+    engine = Engine("127.0.0.1", workers=1)
+    engine.route("/", codec=lambda data: Greedy(data))
+    with engine:
+        batch = filled(engine, 20)
+        iterators = [iter(batch)]
+        texts = [event.data.data for event in iterators[0] if isinstance(event, Message)]
+        assert texts == [str(number).encode() for number in range(20)]
+        assert "RuntimeError" in seen, "nothing was released in between"
+
+
+def test_messages_are_made_by_engines_only() -> None:
+    with pytest.raises(TypeError, match="Message"):
+        Message()
+    with Engine("127.0.0.1", workers=1) as engine:
+        message = filled(engine, 1)[1]
+        for name in "session", "data", "other":
+            with pytest.raises(AttributeError):
+                setattr(message, name, 1)
+        assert type(message).__module__ == "wirespeed.engine"
+
+
 def test_what_is_not_reached_is_forgotten_all_the_same() -> None:
     """The session's object goes with the batch, though nobody has looked at its end."""
     with Engine("127.0.0.1", workers=1) as engine:

@@ -17,11 +17,44 @@ import pytest
 import trustme
 
 import wirespeed
-from interop.brokers import Nats, Redis, find, free_port, wait_for
+from interop.brokers import Nats, Redis, broker, find, free_port, wait_for
 from interop.nodes import Node, receive, silent
 from wirespeed.engine import BrokerEvent, Engine, Published, Publisher
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+# What waits goes together
+
+
+def pass_on_after_a_pause(server: Nats | Redis, one: Node, two: Node, count: int) -> None:
+    """One publishes, 50 in a row on each of two topics, while the broker stands still; two gets all, in order."""
+    ws = two.client("t", "u.*")
+    two.has(2)
+    server.pause()
+    try:
+        for number in range(count):
+            one.engine.publish("t" if number // 50 % 2 else "u.v", str(number))
+    finally:
+        server.resume()
+    assert receive(ws, count) == [str(number) for number in range(count)]
+    assert (one.status.refused, two.status.lost, two.status.invalid, two.status.received) == (0, 0, 0, count)
+
+
+def test_what_waits_for_redis_is_a_few_commands(tmp_path: Path) -> None:
+    with broker("redis", tmp_path) as server, Node(server.url) as one, Node(server.url) as two:
+        assert isinstance(server, Redis)
+        pass_on_after_a_pause(server, one, two, 1000)
+        said = b"".join(server.say("INFO", "commandstats")).partition(b"cmdstat_publish:calls=")[2]
+        # One for each of 20 runs, and some for what left before the broker stood still.
+        assert int(said.partition(b",")[0]) < 100
+
+
+def test_together_no_larger_than_nats_takes(tmp_path: Path) -> None:
+    (tmp_path / "nats.conf").write_text("max_payload: 512\n")
+    server = Nats(tmp_path, options=["-c", str(tmp_path / "nats.conf")])
+    with contextlib.closing(server), Node(server.url) as one, Node(server.url) as two:
+        pass_on_after_a_pause(server, one, two, 2000)
+
 
 # What Redis has beside
 

@@ -23,6 +23,7 @@ import pytest
 
 import wirespeed
 from engine.tools import dial, running, uri
+from interop.brokers import wait_for
 from wirespeed.engine import BrokerEvent, Engine, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -252,6 +253,148 @@ def test_handlers_that_never_return_hold_up_nobody_else(slow: int, each: int) ->
         **{f"/{number}": each for number in range(slow)},
         "/": 300,
     }
+
+
+@pytest.mark.parametrize("threads", [None, 1])
+def test_what_waits_behind_a_handler_is_not_decoded_yet(threads: int | None) -> None:
+    """A codec may make much of little: what it makes is there for as long as a handler has it."""
+    engine = Engine("127.0.0.1", workers=1)
+    go_on = threading.Event()
+    decoded: list[int] = []
+    handled: list[int] = []
+
+    def decode(data: bytes) -> int:
+        decoded.append(int(data))
+        if decoded[-1] == 13:
+            raise ValueError("unlucky")
+        return decoded[-1]
+
+    engine.route("/", codec=decode, close_invalid=False)
+
+    @engine.on_invalid
+    def invalid(session: Session, message: str | bytes, error: str) -> None:
+        assert (message, error) == ("13", "unlucky")
+        handled.append(13)
+
+    def handle(session: Session, message: int) -> None:
+        handled.append(message)
+
+    if threads is None:
+
+        @engine.on_message
+        async def wait(session: Session, message: int) -> None:
+            while not go_on.is_set():
+                await asyncio.sleep(0.001)
+            handle(session, message)
+
+        serving = threading.Thread(target=lambda: asyncio.run(engine.serve(signals=False)))
+    else:
+
+        @engine.on_message
+        def block(session: Session, message: int) -> None:
+            assert go_on.wait(BOUND)
+            handle(session, message)
+
+        serving = threading.Thread(target=lambda: engine.run(threads=threads, signals=False))
+    engine.start()
+    serving.start()
+    try:
+        with dial(engine) as client:
+            for number in range(100):
+                client.send(str(number))
+            wait_for(lambda: engine.stats()["messages_received"] == 100 and engine.stats()["events_waiting"] == 0)
+            assert decoded == [0]
+            go_on.set()
+            wait_for(lambda: len(handled) == 100)
+        assert decoded == handled == list(range(100))
+        assert engine.stats()["messages_invalid"] == 1
+    finally:
+        go_on.set()
+        engine.stop()
+        serving.join(BOUND)
+    assert not serving.is_alive()
+
+
+def test_handlers_that_never_return_keep_little_in_memory_together() -> None:
+    """However many sessions: from 64 MiB on, one more message of each and no more."""
+    count, size, each = 150, 200_000, 18
+    engine = Engine("127.0.0.1", workers=1, max_event_bytes=2**20)
+    go_on = asyncio.Event()
+    got: list[int] = []
+
+    @engine.on_message
+    async def handler(session: Session, message: bytes) -> None:
+        await go_on.wait()
+        got.append(message[0])
+
+    async def main() -> None:
+        serving = asyncio.create_task(engine.serve(signals=False))
+        await asyncio.sleep(0)
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def send() -> None:
+                client = await stack.enter_async_context(
+                    wirespeed.connect(uri(engine), proxy=None, compression=None, ping_interval=None)
+                )
+                await client.send_many([bytes([number]) * size for number in range(each)])
+
+            sending = [asyncio.create_task(send()) for _ in range(count)]
+            before, now = -1, 0
+            while before != now:
+                await asyncio.sleep(0.3)
+                before, now = now, engine.stats()["bytes_received"]
+            # 64 MiB; of each one with its handler, one for which it was stopped, and what was read until it was.
+            assert now < 2**26 + 5 * count * size < count * each * size / 2
+            go_on.set()
+            await asyncio.wait_for(asyncio.gather(*sending), BOUND)
+            while len(got) < count * each:
+                await asyncio.sleep(0.001)
+        engine.stop()
+        await asyncio.wait_for(serving, BOUND)
+
+    asyncio.run(asyncio.wait_for(main(), 2 * BOUND))
+
+
+def test_large_messages_wait_in_the_network_and_not_in_memory() -> None:
+    """Behind a handler that has not returned there is a mebibyte, and what was under way; nothing of it is lost."""
+    count, size = 200, 500_000
+    engine = Engine("127.0.0.1", workers=1, max_event_bytes=2**20)
+    got: list[int] = []
+    go_on = asyncio.Event()
+
+    @engine.on_message
+    async def handler(session: Session, message: bytes) -> None:
+        if session.path == "/":
+            await session.send(message)
+        else:
+            await go_on.wait()
+            got.append(message[0])
+
+    async def main() -> None:
+        serving = asyncio.create_task(engine.serve(signals=False))
+        await asyncio.sleep(0)
+        async with (
+            wirespeed.connect(uri(engine, "/slow"), proxy=None, compression=None) as slow,
+            wirespeed.connect(uri(engine), proxy=None) as honest,
+        ):
+            sending = asyncio.create_task(slow.send_many([bytes([number]) * size for number in range(count)]))
+            before, now = -1, 0
+            while before != now:
+                # Whatever is read meanwhile, there is time for much of it.
+                for _ in range(50):
+                    await honest.send("x")
+                    assert await asyncio.wait_for(honest.recv(), BOUND) == "x"
+                before, now = now, engine.stats()["bytes_received"] // size
+            assert 0 < now < 20
+            go_on.set()
+            await asyncio.wait_for(sending, BOUND)
+            while len(got) < count:
+                await asyncio.sleep(0.001)
+        engine.stop()
+        await asyncio.wait_for(serving, BOUND)
+
+    asyncio.run(asyncio.wait_for(main(), 2 * BOUND))
+    assert got == list(range(count))
 
 
 APP = textwrap.dedent("""

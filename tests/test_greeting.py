@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -116,6 +117,37 @@ def test_end_instead_of_tls(greeting: Any, before: bytes) -> None:
         assert greeting.receive(before, None)
     assert not greeting.receive(b"", None)
     assert (greeting.data, greeting.is_silent) == (before, not before)
+
+
+@pytest.mark.parametrize("make_opening", [make, None], ids=["plain", "tls"])
+def test_end_is_a_loss(greeting: Any, make_opening: Any) -> None:
+    greeting.receive(b"\x16\x03", make_opening)
+    assert not greeting.look()
+    greeting.receive(b"", make_opening)
+    assert greeting.look()
+
+
+@pytest.mark.parametrize("how", ["waits", "says more", "ends its half", "resets"])
+def test_client_that_has_gone_after_its_request(how: str) -> None:
+    """Nobody would get the answer to what was reset; whoever has only said all that it had to say gets it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        sock, _ = listener.accept()
+        with sock, selectors.DefaultSelector() as selector:
+            sock.setblocking(False)
+            greeting = Greeting(sock, PEER)
+            assert not greeting.receive(b"GET / HTTP/1.1\r\n\r\n", make)
+            if how == "says more":
+                client.sendall(b"x")
+            elif how == "ends its half":
+                client.shutdown(socket.SHUT_WR)
+            elif how == "resets":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.close()
+            selector.register(sock, selectors.EVENT_READ)
+            assert bool(selector.select(0 if how == "waits" else 10)) == (how != "waits")
+            assert greeting.look() == (how == "resets")
+            assert greeting.is_complete == (how != "resets")
+            assert greeting.is_lost == (how == "resets")
 
 
 def test_dropped_by_who_has_it() -> None:

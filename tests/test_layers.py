@@ -143,6 +143,7 @@ UNSAFE = {
     "crates/driver/src/socket.rs": None,
     "crates/driver/src/thread.rs": None,
     "crates/driver/src/peer/mod.rs": "put_destination",
+    "crates/python/src/ending.rs": None,
     "crates/python/src/handover.rs": None,
     "crates/python/src/payload.rs": None,
     "crates/python/src/source.rs": None,
@@ -155,6 +156,7 @@ UNSAFE = {
     "crates/python/src/asyncio/raw.rs": None,
     "crates/python/src/asyncio/waiter/mod.rs": None,
     "crates/python/src/asyncio/waiter/slots.rs": None,
+    "crates/python/src/engine/message.rs": None,
     "crates/python/src/opening/connected.rs": None,
     "crates/python/src/opening/mod.rs": "from_raw_fd",
 }
@@ -225,6 +227,41 @@ def test_workspace_lints() -> None:
     assert lints["clippy"]["undocumented_unsafe_blocks"] == "deny"
     for crate in OURS:
         assert load(CRATES / crate / "Cargo.toml")["lints"] == {"workspace": True}
+
+
+# Rust: panics
+
+PANICS = ("expect_used", "indexing_slicing", "panic", "string_slice", "unreachable", "unwrap_used")
+"""Lints that keep code from panicking on what a peer causes, in the crates whose input is a peer's."""
+
+
+@pytest.mark.parametrize("crate", ["protocol", "driver", "engine", "brokers"])
+def test_what_peers_cause_is_no_panic(crate: str) -> None:
+    """The lints are denied for the whole crate, and where one is allowed the reason stands beside it."""
+    library = (CRATES / crate / "src" / "lib.rs").read_text(encoding="utf-8")
+    denied = re.search(r"#!\[cfg_attr\(\s*not\(test\),\s*deny\(([^)]*)\)\s*\)\]", library)
+    assert denied is not None
+    assert set(re.findall(r"clippy::(\w+)", denied[1])) == set(PANICS)
+    named = "|".join(PANICS)
+    for path in sorted((CRATES / crate / "src").rglob("*.rs")):
+        source = path.read_text(encoding="utf-8").split("#[cfg(test)]")[0]
+        for match in re.finditer(rf"#!?\[(?:allow|expect|warn)\(([^\]]*clippy::(?:{named})[^\]]*)\]", source):
+            assert re.search(r'reason = "[^"]{15,}"', match[1]), f"{path}: {match[0]}"
+        assert not re.search(rf"#!\[(?:allow|expect|warn)\([^\]]*clippy::(?:{named})", source), f"{path}: all of it"
+
+
+def test_packages_have_no_places_that_panic_on_request() -> None:
+    """The feature is for tests: nothing has it by default, nor is anything but scripts/panics.sh built with it."""
+    manifests = [load(path) for path in CRATES.glob("*/Cargo.toml")]
+    having = [manifest for manifest in manifests if "fault-injection" in manifest.get("features", {})]
+    assert len(having) == 5
+    assert all("fault-injection" not in manifest["features"].get("default", []) for manifest in having)
+    assert "fault-injection" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert not any("fault-injection" in str(entry) for manifest in manifests for entry in dependency_tables(manifest))
+
+
+def dependency_tables(manifest: dict[str, Any]) -> list[Any]:
+    return [manifest.get(kind, {}) for kind in ("dependencies", "dev-dependencies", "build-dependencies")]
 
 
 # Python: who imports whom
@@ -411,6 +448,7 @@ TESTED_INSIDE = {
     "tests/test_redirects.py": {"_net.redirects"},
     "tests/test_responses.py": {"_handshake.responses"},
     "tests/test_tally.py": {"_serving.tally"},
+    "tests/asyncio/test_started_tasks.py": {"asyncio._tasks"},
     "tests/test_uri.py": {"_net.uri"},
 }
 """Tests of modules that are not public, because what they decide is hard to bring about from outside."""

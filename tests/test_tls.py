@@ -247,6 +247,9 @@ def test_wrong_type_of_ca() -> None:
 
 def test_alpn() -> None:
     assert native(TLS(alpn=["http/1.1", "x"]))["alpn"] == [b"http/1.1", b"x"]
+    odd: Any = b"h2"
+    with pytest.raises(TypeError, match="alpn must be a sequence of str, it contains a int"):
+        TLS(alpn=odd)
     with pytest.raises(TypeError, match=r"write \['http/1.1'\]"):
         TLS(alpn="http/1.1")
     for bad in ("", "x" * 256):

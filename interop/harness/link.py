@@ -11,8 +11,8 @@ import dataclasses
 import itertools
 import os
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import wirespeed
 
@@ -23,6 +23,8 @@ from .report import Report
 from .ways import DEADLINE, Way
 
 __all__ = ["Link", "Pair"]
+
+T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -168,7 +170,7 @@ class Link:
                     cookie=cookie,
                     tls=tls,
                 )
-                ours = await self._connection(connections, number)
+                ours = await self.first(connections.get(), number)
             stack.callback(ours.abort)
             pair = Pair(ours, number, self, relay)
             yield pair
@@ -176,13 +178,24 @@ class Link:
             if self._is_shared:
                 await pair.report()
 
-    async def _connection(self, connections: asyncio.Queue[Any], number: str) -> Any:
-        """The first connection. A report that comes before it says why there is none."""
-        first = asyncio.ensure_future(connections.get())
-        await asyncio.wait([first, self._reports[number]], timeout=DEADLINE, return_when=asyncio.FIRST_COMPLETED)
+    async def first(self, connection: Awaitable[T], number: str, tell: Callable[[], object] = dict) -> T:
+        """Our end of a connection. A report that comes before it says why there is none.
+
+        Args:
+            connection: What becomes our end.
+            number: What the peer calls it.
+            tell: Returns how our end stands, for the error.
+        """
+        first = asyncio.ensure_future(connection)
+        ends: list[asyncio.Future[Any]] = [first, self._reports[number]]
+        await asyncio.wait(ends, timeout=DEADLINE, return_when=asyncio.FIRST_COMPLETED)
+        # Both, if it was short.
+        await asyncio.wait([first], timeout=1)
         if not first.done():
             first.cancel()
-            raise PeerError(f"{self.peer} did not connect: {await self.report(number)}")
+            report = self._reports[number]
+            theirs = report.result() if report.done() else f"it reports nothing\n{self.process.complaints()}"
+            raise PeerError(f"{self.peer} did not connect: {tell()}\n{theirs}")
         return first.result()
 
     @contextlib.asynccontextmanager

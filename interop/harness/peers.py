@@ -47,6 +47,7 @@ class Peer:
         command: The program and its arguments.
         lacks: What it cannot do, of ``ABILITIES``, and why.
         tries: How often a test may be tried, if it fails with this peer for reasons of its own.
+        tried_again: Of which tests, by a part of their names.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Peer:
     command: tuple[str, ...]
     lacks: Mapping[str, str]
     tries: int = 1
+    tried_again: str = ""
 
     def __post_init__(self) -> None:
         if unknown := self.lacks.keys() - ABILITIES.keys():
@@ -74,6 +76,11 @@ def _node(program: str, end: str, *flags: str) -> tuple[str, ...]:
 def _go(end: str) -> tuple[str, ...]:
     return (str(BUILT / "go-peer"), end)
 
+
+# A thread that reads and one that writes may break a connection of CPython's `ssl`, in silence: seen once in some
+# thousand openings, when the server's tickets come while the request is written, which never leaves. Known as
+# https://github.com/python/cpython/issues/143756.
+_THREADED_TLS = "tls"
 
 # Short lives: the slow compiler does not pay.
 _JAVA = (JAVA, "-XX:TieredStopAtLevel=1", "-cp", str(BUILT / "java"), "Peer", "client")
@@ -121,8 +128,8 @@ _WEB = {
 PEERS = [
     Peer("websockets", "client", _python("websockets/peer.py", "client"), _WEBSOCKETS),
     Peer("websockets", "server", _python("websockets/peer.py", "server"), _WEBSOCKETS),
-    Peer("websockets.sync", "client", _python("websockets/blocking.py", "client"), _WEBSOCKETS),
-    Peer("websockets.sync", "server", _python("websockets/blocking.py", "server"), _WEBSOCKETS),
+    Peer("websockets.sync", "client", _python("websockets/blocking.py", "client"), _WEBSOCKETS, 3, _THREADED_TLS),
+    Peer("websockets.sync", "server", _python("websockets/blocking.py", "server"), _WEBSOCKETS, 3, _THREADED_TLS),
     Peer("aiohttp", "client", _python("aiohttp/peer.py", "client"), {**_AIOHTTP, "tell the body": _HIDDEN}),
     Peer(
         "aiohttp",

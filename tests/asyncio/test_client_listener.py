@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -583,6 +584,35 @@ def test_listener_and_connection_in_a_cycle(server: WebSocketsServer, run: Run, 
         assert [reference() for reference in references] == [None, None]
 
     run(main)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_connection_whose_listener_raised_is_collected(
+    server: WebSocketsServer, run: Run, connect: Connect, *, told: bool
+) -> None:
+    """It has the exception, whose traceback has frames that have it."""
+
+    async def main() -> None:
+        listener = Failing("message", ValueError("enough"))
+        ws = await connect(server.uri, listener=listener)
+        await ws.send("x")
+        if told:
+            with pytest.raises(ValueError, match="enough"):
+                await ws.wait_closed()
+        events = listener.events
+        await soon(lambda: events[-1][0] == "close")
+        reference = weakref.ref(ws)
+        del ws, listener
+        await spin()
+        gc.collect()
+        assert reference() is None
+
+    # What is logged has the exception, too, and pytest has that.
+    logging.disable()
+    try:
+        run(main)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("listener", [1, "listener", ..., Recorder], ids=repr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import logging
 import os
 import pickle
 import subprocess
@@ -245,6 +246,39 @@ def test_connection_in_a_cycle_that_is_forgotten(server: WebSocketsServer, run: 
         assert reference() is None
 
     run(main)
+
+
+class Raised(Exception):
+    """What a listener raises."""
+
+
+@pytest.mark.wirespeed_only("websockets has no listeners")
+@pytest.mark.parametrize("told", [False, True], ids=["forgotten", "told"])
+def test_connection_whose_listener_has_raised(server: WebSocketsServer, run: Run, connect: Connect, told: bool) -> None:
+    """It keeps the exception, whose traceback leads to frames in which the connection is."""
+    import wirespeed
+
+    class Raising(wirespeed.Listener):
+        def on_message(self, ws: Any, message: Any) -> None:
+            raise Raised
+
+    # Records of what is logged hold the exception, too.
+    logger = logging.getLogger("forgetful")
+    logger.disabled = True
+
+    async def main() -> weakref.ref[Any]:
+        ws = await connect(server.uri, listener=Raising(), logger=logger)
+        await ws.send("x")
+        if told:
+            with pytest.raises(Raised):
+                await ws.wait_closed()
+        else:
+            await soon(lambda: ws.state.name == "CLOSED")
+        return weakref.ref(ws)
+
+    reference = run(main)
+    gc.collect()
+    assert reference() is None
 
 
 @pytest.mark.wirespeed_only("ours")

@@ -7,6 +7,7 @@ import gc
 import logging
 import re
 import sys
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,17 @@ Run = Callable[..., Any]
 
 BLOCK = bytes(60_000)
 ROUNDS = 300
+
+
+@pytest.fixture(autouse=True)
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The log has room for lines; what is in this list is the time."""
+    from wirespeed.asyncio import _broadcasting as broadcasting
+
+    now = [1000.0]
+    monkeypatch.setattr(broadcasting, "_lines", broadcasting._Lines())
+    monkeypatch.setattr(broadcasting, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    return now
 
 
 async def pair(server: Any) -> tuple[Raw, Any, Raw, Any]:
@@ -130,6 +142,22 @@ def test_another_reason(caplog: pytest.LogCaptureFixture) -> None:
         "skipped broadcast (it): failed to write message",
         "broadcasts arrive again (it): 3 were skipped",
     ]
+
+
+def test_very_many(caplog: pytest.LogCaptureFixture, lines: list[float]) -> None:
+    """Clients that read nothing, and come anew: they do not fill the log."""
+    connection = Missing()
+    for _ in range(100):
+        connection = Missing()
+        report([connection], [(connection, "slow")], False)
+    texts = logged(caplog)
+    text = "skipped broadcast (it): its peer does not read"
+    assert texts == [text] * 19 + [f"{text}; more like it in the next 10 s are left out"]
+    lines[0] += 10
+    report([connection], [], False)
+    last = Missing()
+    report([last], [(last, "failed")], False)
+    assert logged(caplog)[20:] == ["skipped broadcast (it): failed to write message; 80 lines like it were left out"]
 
 
 def test_forgotten(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:

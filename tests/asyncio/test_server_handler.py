@@ -236,6 +236,34 @@ def test_listener_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFi
     assert repr(record.exc_info[1]) == "ZeroDivisionError('one')"  # type: ignore[index]
 
 
+def test_listener_meets_the_end_of_its_connection(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever resets a connection with messages on the way writes no line in the log; the end of another is told."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+    first: list[Any] = []
+
+    class Listener(wirespeed.Listener):
+        def on_message(self, ws: Any, message: Any) -> None:
+            if message == "own":
+                ws.abort()
+                first.append(ws)
+                ws.send_nowait(message)
+            else:
+                first[0].send_nowait(message)
+
+    async def main() -> None:
+        async with serve(setting, None, listener=Listener) as server:
+            for message in (b"own", b"other"):
+                with await Raw.open(server) as raw:
+                    await raw.send(masked(1, message))
+                    await raw.until_close()
+
+    run(main)
+    [met] = [text for text in logged(caplog, logging.DEBUG) if text.startswith("listener met the end")]
+    [failed] = logged(caplog)
+    assert failed.startswith("listener failed (")
+    assert first[0].id.hex in met.replace("-", "")
+
+
 # Which functions can be one
 
 

@@ -10,6 +10,7 @@ import select
 import socket
 import ssl
 import statistics
+import struct
 import threading
 import time
 from typing import Any
@@ -268,6 +269,36 @@ def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) ->
         assert last.head().status == 101
         for raw in (raws[0], last):
             converse(raw)
+
+
+def test_clients_that_have_gone_get_no_threads() -> None:
+    """Those that connect and reset by the thousand would keep others waiting for as many threads."""
+    from wirespeed.sync import serve
+
+    with serve(echo, "127.0.0.1", 0) as server:
+        begun: list[Any] = []
+        go_on = server._serve
+        server._serve = lambda greeting: (begun.append(greeting.address), go_on(greeting))  # type: ignore[assignment, func-returns-value]
+        for number in range(60):
+            with socket.create_connection(server.socket.getsockname(), 10) as sock:
+                sock.sendall((b"", request()[:20], request())[number % 3])
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            # It comes after them, and speaks no more after its message: that is no reason to send it away.
+            with From(server, "127.0.0.1") as raw:
+                raw.send(request() + masked(TEXT, b"x") + masked(8, b"\x03\xe8"))
+                raw.sock.shutdown(socket.SHUT_WR)
+                assert raw.head().status == 101
+                assert raw.frame().payload == b"x"
+                assert begun[-1] == raw.sock.getsockname()
+            # A reset may be on its way still, where much else runs.
+            assert len(begun) < 20
+            wait_until(lambda: len(server._gate) == 0)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_wakeup_is_taken_out() -> None:

@@ -29,7 +29,7 @@ PATIENCE = 20.0
 """Seconds that anything may take which has to happen."""
 
 _ENGINE_OPTIONS = (
-    "workers", "policy", "outbox_limit", "mailbox_limit", "max_events", "max_event_bytes", "compression"
+    "workers", "policy", "outbox_limit", "mailbox_limit", "max_events", "max_event_bytes", "compression", "busy_poll"
 )  # fmt: skip
 
 

@@ -1,0 +1,105 @@
+"""Everything that is tried, by name, as functions of what hypothesis draws."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from interop.asyncio_tools import SETTINGS
+from interop.servers import WebSocketsServer
+
+from . import aio, arguments, blocking, engine, listening
+from .oracle import Misbehaved
+from .values import BYTES, TEXTS
+
+__all__ = ["NAMES", "World", "attempt", "world"]
+
+# A try of each takes some milliseconds.
+_SETTINGS = {
+    f"{kind} {setting}": (kind, setting)
+    for setting in SETTINGS
+    for kind in ("asyncio client", "asyncio server", "listener")
+}
+
+NAMES = ["blocking client", "blocking server", *_SETTINGS, "engine", "arguments"]
+
+
+class World:
+    """What all tries share: a server of somebody else that echoes, and an engine."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self.uri = self._stack.enter_context(WebSocketsServer()).uri
+        self.engine = self._stack.enter_context(engine.new_engine())
+
+    def close(self) -> None:
+        """End both."""
+        self._stack.close()
+
+    def property(self, name: str) -> tuple[st.SearchStrategy[Any], Callable[[Any], None]]:
+        """What is drawn, and what is done with it."""
+        if name == "blocking client":
+            return blocking.PROGRAMS, lambda program: blocking.run(blocking.dialled(self.uri), program)
+        if name == "blocking server":
+            return blocking.PROGRAMS, lambda program: blocking.run(blocking.accepted(), program)
+        if name == "engine":
+            return engine.PROGRAMS, lambda program: engine.run(self.engine, program)
+        if name == "arguments":
+            return arguments.PROGRAMS, lambda program: arguments.run(self.uri, program)
+        kind, setting = _SETTINGS[name]
+        if kind == "listener":
+            return listening.PROGRAMS, lambda program: listening.run(self.uri, program, setting)
+        opened = aio.dialled(self.uri) if kind == "asyncio client" else aio.accepted
+        return aio.PROGRAMS, lambda program: aio.run(opened, program, setting)
+
+
+@contextlib.contextmanager
+def world() -> Iterator[World]:
+    """One for as long as it is used."""
+    made = World()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def attempt(here: World, name: str, tries: int, number: int | None = None) -> None:
+    """Try a number of programs; the smallest one that fails is raised.
+
+    Args:
+        here: What they share.
+        name: One of ``NAMES``.
+        tries: How many.
+        number: What they are drawn by; ``None``: always the same.
+    """
+    strategy, run = here.property(name)
+
+    def check(program: Any) -> None:
+        run(program)
+
+    test = settings(
+        max_examples=tries,
+        deadline=None,
+        database=None,
+        derandomize=number is None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+        report_multiple_bugs=False,
+    )(given(strategy)(check))
+    if number is not None:
+        test = seed(number)(test)
+    before = _references()
+    test()
+    gc.collect()
+    if (after := _references()) != before:
+        raise Misbehaved(f"references to values that many programs have in common: {before} before, {after} after")
+
+
+def _references() -> list[int]:
+    """Of values that nobody else has."""
+    return [sys.getrefcount(value) for value in (*TEXTS, *BYTES) if len(value) > 100]

@@ -1,0 +1,42 @@
+"""Each file of this folder attacks some kinds, each of them in one process; ``attack.table`` says with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from interop.certificates import Certificates
+
+# What knows the implementation under test is imported late: this file may be loaded before the choice is
+# made.
+if TYPE_CHECKING:
+    from attack.measuring import Attacked
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "slug" in metafunc.fixturenames:
+        from attack import table
+
+        kinds = cast(tuple[str, ...], cast(ModuleType, metafunc.module).KINDS)
+        matrix = "all" if metafunc.config.getoption("--campaign") else "default"
+        found = [(kind, row.slug) for kind in kinds for row in table.chosen(kind, matrix)]
+        metafunc.parametrize(("kind", "slug"), found, ids=["-".join(one) for one in found], scope="module")
+
+
+@pytest.fixture(scope="module")
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def attacked(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("what a process takes is looked up where Linux has it")
+    from attack.measuring import Attacked
+
+    with Attacked(kind, Certificates(tmp_path_factory.mktemp("attacked"))) as attacked:
+        yield attacked

@@ -1,0 +1,282 @@
+"""One attack: the three processes, what is measured of them, and whether that is within the bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from interop.certificates import Certificates
+from interop.children import Child
+from interop.patience import patience
+
+from .answering import ask, heard
+from .calling import OPEN_TIMEOUT
+from .knocking import good_token, part
+from .table import Row
+from .target import SECRET
+
+__all__ = ["Attacked", "Figures", "complaints", "defects"]
+
+# Of an echo of an honest client, in the worst hundredth, and of a connection that it opens, until its first echo.
+LATE = 0.5
+OPENED = 3.0
+
+# Lines in the log of one attack, at most, and memory that may be left, in MiB, for stocks of buffers.
+LINES = 60
+LEFT = 32.0
+
+# What a process may have more than before, when all is over.
+FEW = 3
+
+# What honest ones say of it.
+LATENESS = "TimeoutError"
+
+# How long an answer may take at most beside what was asked for.
+LONG = 60.0
+
+
+@dataclasses.dataclass
+class Usage:
+    """What a process takes: MiB, descriptors, threads."""
+
+    memory: float
+    descriptors: int
+    threads: int
+
+
+def usage(pid: int) -> Usage:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return Usage(int(fields["VmRSS"].split()[0]) / 1024, len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"]))
+
+
+class Peak(threading.Thread):
+    """The most that a process takes while the block runs."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(name="peak")
+        self._pid = pid
+        self._over = threading.Event()
+        self.descriptors = 0
+        self.memory = 0.0
+
+    def __enter__(self) -> Peak:  # noqa: PYI034 - typing.Self needs Python 3.11
+        # From here on the high water mark is that of the attack: proc(5).
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")
+        self.start()
+        return self
+
+    def run(self) -> None:
+        while not self._over.wait(0.02):
+            with contextlib.suppress(OSError):
+                self.descriptors = max(self.descriptors, len(os.listdir(f"/proc/{self._pid}/fd")))
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self.join()
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
+            self.memory = int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) / 1024
+
+
+@dataclasses.dataclass
+class Figures:
+    """What was measured of an attack; times in seconds, memory in MiB."""
+
+    row: str
+    kind: str
+    p99_before: float | None
+    honest: dict[str, Any]
+    memory: float
+    descriptors: int
+    left: Usage
+    connections: int
+    waiting: int
+    panics: int
+    lines: int
+    errors: list[str]
+    tally: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def start(*arguments: str) -> Child:
+    return Child([sys.executable, str(Path(__file__).with_name("child.py")), *arguments])
+
+
+class Attacked:
+    """A process that is attacked, time and again, and an honest one beside it.
+
+    Args:
+        kind: Which.
+        certificates: Of the server.
+    """
+
+    def __init__(self, kind: str, certificates: Certificates) -> None:
+        self.kind = kind
+        self._certificates = certificates
+        self._is_client = kind.startswith("client")
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Attacked:  # noqa: PYI034 - typing.Self needs Python 3.11
+        with contextlib.ExitStack() as stack:
+            files = self._certificates.server_files()
+            if self._is_client:
+                self.child = stack.enter_context(start("calling", self.kind))
+                self.honest = stack.enter_context(start("serving", "asyncio-fd", *files))
+                self.ports = heard(self.honest, LONG)["ports"]
+                heard(self.child, LONG)
+            else:
+                arguments = ["serving", self.kind, *files]
+                if self.kind.startswith("engine"):
+                    arguments = ["engines", self.kind, *files, self._keys()]
+                self.child = stack.enter_context(start(*arguments))
+                self.honest = stack.enter_context(start("honest"))
+                self.ports = heard(self.child, LONG)["ports"]
+            # What each port takes for its own.
+            for port in self.ports:
+                self.measure(port, 0.1)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _keys(self) -> str:
+        path = self._certificates.folder / "keys.json"
+
+        keys = [{"kty": "oct", "alg": "HS256", "kid": "honest", "k": part(SECRET.encode())}]
+        path.write_text(json.dumps({"keys": keys}))
+        return str(path)
+
+    def _question(self, port: str, seconds: float) -> dict[str, Any]:
+        if self._is_client:
+            return {"seconds": seconds, "honest": f"ws://127.0.0.1:{self.ports['plain']}/", "how": "receive"}
+        scheme = "wss" if port == "tls" else "ws"
+        paths = ("/", "/echo") if self.kind.startswith("engine") else ("/",)
+        question: dict[str, Any] = {
+            "seconds": seconds,
+            "uris": [f"{scheme}://127.0.0.1:{self.ports[port]}{path}" for path in paths],
+        }
+        if port == "tls":
+            question["ca"] = self._certificates.ca_file
+        if port in ("guarded", "keyed"):
+            question["headers"] = {"Authorization": f"Bearer {good_token('honest' if port == 'keyed' else None)}"}
+        if port == "limited":
+            # At that of the attacker there is no place.
+            question["hosts"] = ["127.0.0.2"]
+        return question
+
+    def measure(self, port: str, seconds: float, **more: Any) -> dict[str, Any]:
+        """How late honest traffic is, for a time."""
+        teller = self.child if self._is_client else self.honest
+        ask(teller, {**self._question(port, seconds), **more})
+        return heard(teller, patience(seconds + LONG))
+
+    def _state(self) -> dict[str, Any]:
+        if self._is_client:
+            return {"connections": 0, **self.measure("plain", 0.0)}
+        ask(self.child)
+        return heard(self.child, LONG)
+
+    def run(self, row: Row, seconds: float, *, compare: bool = False) -> Figures:
+        """Have it attacked for some seconds.
+
+        Args:
+            row: How.
+            seconds: How long.
+            compare: Whether to measure the honest ones beforehand as well.
+        """
+        pid = self.child.process.pid
+        before = self.measure(row.port, seconds) if compare else {}
+        self._state()
+        at_first = usage(pid)
+        with contextlib.ExitStack() as stack:
+            peak = Peak(pid)
+            if row.harm is not None:
+                attacker = stack.enter_context(start("hostile", row.slug))
+                scheme = "wss" if row.port == "tls" else "ws"
+                more = {"hostile": f"{scheme}://127.0.0.1:{heard(attacker, LONG)['port']}/", "how": row.how}
+            else:
+                attacker = stack.enter_context(start("attacker", row.slug, self.kind, str(self.ports[row.port])))
+                heard(attacker, LONG)
+                more = {}
+            with peak:
+                ask(attacker)
+                honest = self.measure(row.port, seconds, **more)
+            ask(attacker)
+            tally = heard(attacker, LONG)
+        said = [honest] if self._is_client else []
+        state, left = self._settle(at_first, said)
+        return Figures(
+            row=row.name, kind=self.kind, p99_before=before.get("p99"), honest=honest,
+            memory=peak.memory - at_first.memory, descriptors=peak.descriptors - at_first.descriptors, left=left,
+            connections=state["connections"], waiting=state.get("events_waiting", 0),
+            panics=state.get("panics", 0), lines=sum(one["logged"] for one in said),
+            errors=[error for one in said for error in one["errors"]], tally=tally,
+        )  # fmt: skip
+
+    def _settle(self, at_first: Usage, said: list[dict[str, Any]]) -> tuple[dict[str, Any], Usage]:
+        """Wait until it is as before; return how it stands, and what it takes more; add what it has said."""
+        deadline = time.monotonic() + patience(10)
+        while True:
+            state, now = self._state(), usage(self.child.process.pid)
+            said.append(state)
+            left = Usage(
+                now.memory - at_first.memory, now.descriptors - at_first.descriptors, now.threads - at_first.threads
+            )
+            # What has come before its clients went is handled.
+            is_over = not state["connections"] and not state.get("events_waiting")
+            is_settled = is_over and left.descriptors <= FEW and left.threads <= FEW
+            if (is_settled and left.memory < LEFT) or time.monotonic() > deadline:
+                return state, left
+            time.sleep(0.05)
+
+
+def defects(figures: Figures) -> Iterator[str]:
+    """What no machine is too busy for."""
+    yield from (f"an honest client: {problem}" for problem in figures.honest["problems"] if LATENESS not in problem)
+    yield from (f"logged: {error}" for error in figures.errors)
+    if figures.panics:
+        yield f"{figures.panics} panics"
+    if figures.lines > LINES:
+        yield f"{figures.lines} lines were logged"
+
+
+def complaints(row: Row, figures: Figures) -> Iterator[str]:
+    """What exceeds its bound, and may seem to because of what other programs do."""
+    honest, tally = figures.honest, figures.tally
+    yield from (f"an honest client: {problem}" for problem in honest["problems"] if LATENESS in problem)
+    if not honest["count"] or not honest["opened"]:
+        yield f"honest clients got nothing: {honest}"
+    elif honest["p99"] > patience(LATE) or honest["opened_last"] > patience(OPENED):
+        yield f"honest clients had to wait: {honest}"
+    if figures.memory > row.memory:
+        yield f"{figures.memory:.0f} MiB more, of {row.memory:.0f}"
+    if figures.descriptors > row.descriptors:
+        yield f"{figures.descriptors} descriptors more, of {row.descriptors}"
+    left = figures.left
+    if figures.connections or figures.waiting or left.descriptors > FEW or left.threads > FEW or left.memory > LEFT:
+        yield f"it does not recover: {figures.connections} connections, {figures.waiting} events, {left}"
+    if row.harm is None and tally.get("steps", 0) < 3:
+        yield f"the attack did not come about: {tally}"
+    if row.harm is not None and tally.get("connections", 0) < 3:
+        yield f"the attack did not come about: {tally}"
+    yield from (f"nothing was {name}: {tally}" for name in row.meets if not tally.get(name))
+    if honest.get("longest_opening", 0) > patience(OPEN_TIMEOUT + 2):
+        yield f"an opening took {honest['longest_opening']:.1f} s"
+    if row.attempts is not None and honest["attempts"] > row.attempts:
+        yield f"{honest['attempts']} attempts, of {row.attempts}"

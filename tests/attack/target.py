@@ -1,0 +1,168 @@
+"""What every attack has to hand: connections to the attacked server, and a tally of what became of them."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import itertools
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from interop.flood import spread
+from liveness.wire import Codec
+
+__all__ = [
+    "METRICS_TOKEN",
+    "PAGE_TOKEN",
+    "PER_ADDRESS",
+    "RATE",
+    "SECRET",
+    "Attack",
+    "Several",
+    "Target",
+    "head",
+    "reset",
+]
+
+# What the attacked engine asks for.
+SECRET = "a secret of at least thirty-two bytes"
+METRICS_TOKEN = "who-may-look-at-the-metrics"
+PAGE_TOKEN = "who-may-look-at-the-page-and-end-sessions"
+
+# Sessions of an address on its port ``limited``, and messages in a second at the paths with limits.
+PER_ADDRESS = 20
+RATE = 500
+
+# Longer than a server that works may take for anything.
+LONG = 20.0
+
+
+def head(path: str = "/", *fields: str) -> bytes:
+    key = base64.b64encode(os.urandom(16)).decode()
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
+    lines += [f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", *fields, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+class Target:
+    """An attacked server.
+
+    Args:
+        kind: Which.
+        port: Of its ports, the one of the attack.
+    """
+
+    def __init__(self, kind: str, port: int) -> None:
+        self.kind = kind
+        self.port = port
+        self.tally: collections.Counter[str] = collections.Counter()
+        self.codec = Codec(masks=True, deflate=False)
+        self._hosts = itertools.count()
+
+    def connect(self, host: str | None = None) -> socket.socket:
+        """A TCP connection, from an address if it is given."""
+        sock = socket.socket()
+        try:
+            sock.settimeout(LONG)
+            if host is not None:
+                sock.bind((host, 0))
+            sock.connect(("127.0.0.1", self.port))
+        except OSError:
+            sock.close()
+            raise
+        self.tally["connections"] += 1
+        return sock
+
+    def another_host(self) -> str:
+        """An address that nobody has come from for a long time."""
+        return spread(next(self._hosts) % 60_000)
+
+    def ask(self, sock: socket.socket, request: bytes) -> bytes:
+        """The head of what a request is answered with, or what there is of it."""
+        data = b""
+        try:
+            sock.sendall(request)
+            while b"\r\n\r\n" not in data and (more := sock.recv(65_536)):
+                data += more
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        self.tally["sessions" if data.startswith(b"HTTP/1.1 101") else "refused"] += 1
+        return data
+
+    def dial(self, path: str = "/", *fields: str, host: str | None = None) -> socket.socket:
+        """A connection after its handshake, or with its refusal."""
+        sock = self.connect(host)
+        self.ask(sock, head(path, *fields))
+        return sock
+
+    def push(self, sock: socket.socket, data: bytes, seconds: float) -> bool:
+        """Send as much as is taken within a time; false: the connection is over, and counted."""
+        end = time.monotonic() + seconds
+        view = memoryview(data)
+        sock.setblocking(False)
+        while view and time.monotonic() < end:
+            try:
+                sent = sock.send(view)
+                self.tally["bytes"] += sent
+                view = view[sent:]
+            except BlockingIOError:
+                select.select([], [sock], [], max(0.0, min(0.05, end - time.monotonic())))
+            except OSError:
+                self.tally["closed"] += 1
+                return False
+        return True
+
+    def read_out(self, sock: socket.socket) -> int:
+        """Read until the server has closed; return how much it was."""
+        sock.settimeout(LONG)
+        count = 0
+        try:
+            while more := sock.recv(65_536):
+                count += len(more)
+        except ConnectionResetError:
+            pass
+        self.tally["closed"] += 1
+        return count
+
+
+class Several(list[socket.socket]):
+    """Sockets that are closed in the end."""
+
+    def __enter__(self) -> Several:  # noqa: PYI034 - typing.Self needs Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sock in self:
+            sock.close()
+
+    def reap(self, target: Target) -> None:
+        """Close, and count, those that the server has closed; what they have not read stays so."""
+        poll = select.poll()
+        by_number = {sock.fileno(): sock for sock in self}
+        for number in by_number:
+            poll.register(number, select.POLLRDHUP)
+        for number, _ in poll.poll(0):
+            sock = by_number[number]
+            self.remove(sock)
+            sock.close()
+            target.tally["closed"] += 1
+
+    def renew(self, number: int, sock: socket.socket) -> None:
+        """Put another one in the place of one."""
+        self[number].close()
+        self[number] = sock
+
+
+def reset(sock: socket.socket) -> None:
+    """Close so that the server gets a reset, and no end of the stream."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+Attack: TypeAlias = Callable[[Target], Iterator[None]]
+"""It makes a step each time that it is asked for one, for ever."""

@@ -1,0 +1,20 @@
+"""Attacks on the server of threads, and on uvicorn with our class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from attack.measuring import Attacked
+
+pytestmark = [pytest.mark.wirespeed_only("the servers are ours"), pytest.mark.timeout(300)]
+
+KINDS = ("sync", "uvicorn")
+
+
+def test_bounds_hold(attacked: Attacked, slug: str) -> None:
+    from attack.checks import hold
+
+    hold(attacked, slug)

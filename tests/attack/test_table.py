@@ -1,0 +1,37 @@
+"""The table of ``SECURITY.md`` and the one that is tested are the same attacks, with the same bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.wirespeed_only("the bounds are ours")
+
+SECURITY = Path(__file__).parents[2] / "SECURITY.md"
+
+
+def documented() -> list[tuple[str, str]]:
+    """Names and bounds of the section about attacks."""
+    text = SECURITY.read_text(encoding="utf-8")
+    section = text.partition("## Attacks, measured\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return [(row[0].removeprefix("| "), row[1]) for row in rows[1:]]
+
+
+def test_rows_are_the_same() -> None:
+    from attack.table import ROWS
+
+    assert documented() == [(row.name, row.bound) for row in ROWS]
+
+
+def test_names_and_kinds() -> None:
+    """Each is called otherwise, meets somebody, and somebody in the default run of the tests as well."""
+    from attack.table import KINDS, ROWS, chosen
+
+    assert len({row.slug for row in ROWS}) == len(ROWS)
+    met = {row.slug for kind in KINDS for row in chosen(kind, "default")}
+    assert met == {row.slug for row in ROWS}
+    assert all((row.attack is None) != (row.harm is None) for row in ROWS)
+    # Each kind meets some of those that concern it.
+    assert all(chosen(kind, "default") for kind in KINDS)

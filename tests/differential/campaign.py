@@ -1,0 +1,94 @@
+"""Many cases, one after the other, and what they have found."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from .case import Case
+from .compare import Result, compare, report
+from .core import Core
+from .generate import draw
+from .shrink import shrink
+
+__all__ = ["Tally", "campaign", "smaller"]
+
+
+@dataclasses.dataclass
+class Tally:
+    """What was counted.
+
+    Attributes:
+        cases: How many were run.
+        alike: How many came out the same without any decision.
+        decisions: How often each decision was taken, and how often it alone made the difference.
+        events: How many cases had each kind of event, so that nobody compares nothing.
+        failures: What differs, told in full.
+    """
+
+    cases: int = 0
+    alike: int = 0
+    decisions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    alone: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    events: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.cases += 1
+        self.alike += not result.decisions and not result.difference
+        self.decisions.update(result.decisions)
+        if len(result.decisions) == 1:
+            self.alone.update(result.decisions)
+        if result.ours is None:
+            return
+        seen = {result.case.side}
+        for step in result.ours.steps:
+            seen.update(" ".join(map(str, event[: 1 + (event[0] == "fault")])) for event in step.events)
+            seen.update(["refused"] if step.refused else [])
+            seen.update(f"sent {frame[0]}" for frame in step.frames)
+        self.events.update(seen)
+
+    def __str__(self) -> str:
+        events = ", ".join(f"{name} {count}" for name, count in sorted(self.events.items()))
+        lines = [f"{self.cases} cases, {self.alike} alike, {len(self.failures)} differ", f"  with: {events}"]
+        for name, count in sorted(self.decisions.items()):
+            lines.append(f"  decision {name}: {count}, alone {self.alone[name]}")
+        return "\n".join(lines)
+
+
+def campaign(
+    core: Core, seeds: Iterator[str], seconds: float | None = None, *, side: str | None = None, stop: bool = True
+) -> Tally:
+    """Run the cases of seeds.
+
+    Args:
+        seconds: How long; without it, until the seeds end.
+        side: Only those in which our end is this one.
+        stop: Whether to stop at the first failure.
+    """
+    tally = Tally()
+    end = None if seconds is None else time.monotonic() + seconds
+    for seed in seeds:
+        if end is not None and time.monotonic() > end:
+            break
+        case = draw(seed)
+        if side is not None and case.side != side:
+            continue
+        result = compare(core, case)
+        tally.add(result)
+        if result.difference:
+            tally.failures.append(report(smaller(core, result), seed))
+            if stop:
+                break
+    return tally
+
+
+def smaller(core: Core, result: Result, seconds: float = 20) -> Result:
+    """The smallest case that differs, though perhaps in another way."""
+
+    def fails(case: Case) -> bool:
+        return bool(compare(core, case).difference)
+
+    return compare(core, shrink(result.case, fails, seconds))

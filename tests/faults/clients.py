@@ -1,0 +1,365 @@
+"""The clients of the table: each as an application with the calls of a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
+
+import wirespeed
+import wirespeed.sync
+from interop import asyncio_tools
+from interop.asyncio_tools import Setting
+from wirespeed.compat.websockets import exceptions as drop_in_exceptions
+from wirespeed.compat.websockets.asyncio import client as drop_in_asyncio
+from wirespeed.compat.websockets.sync import client as drop_in_sync
+from wirespeed.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake, InvalidState
+
+from .conversation import Log, adrive, drive
+
+# Its classes are those of the library that it stands for, where that is installed.
+drop_in: Any = drop_in_exceptions
+
+__all__ = ["DOCUMENTED", "Over", "Plan", "aleaving", "leaving", "make_client", "run_client"]
+
+
+class Over(Exception):
+    """For interfaces that tell of the end by a call: raised where others raise from a call."""
+
+
+# What calls may raise when a connection cannot be opened, or fails: OSError has the failures of TLS and TimeoutError,
+# and InvalidState is what a session of the engine raises.
+DOCUMENTED: tuple[type[Exception], ...] = (
+    ConnectionClosed,
+    InvalidState,
+    InvalidHandshake,
+    OSError,
+    TimeoutError,
+    Over,
+    drop_in.ConnectionClosed,
+    drop_in.InvalidHandshake,
+)
+
+
+@dataclasses.dataclass
+class Plan:
+    """Where a client connects, and how.
+
+    Args:
+        uri: Where.
+        options: Those that all clients have.
+        ssl: TLS settings.
+        proxy: The URL of a proxy.
+        before: Called right before.
+        forget: Set when it is time to drop the connection.
+        in_a_cycle: Whether it is dropped as a part of a cycle.
+    """
+
+    uri: str
+    options: dict[str, Any]
+    ssl: Any = None
+    proxy: str | None = None
+    before: Callable[[], None] = lambda: None
+    forget: threading.Event = dataclasses.field(default_factory=threading.Event)
+    in_a_cycle: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        found = {"compression": None, "max_size": None, "proxy": self.proxy, **self.options}
+        if self.ssl is not None:
+            found["ssl"] = self.ssl
+        return found
+
+
+# What a call on a connection that is closed may raise besides: iterators have an end.
+CLOSED: tuple[type[Exception], ...] = (*DOCUMENTED, RuntimeError, StopIteration, StopAsyncIteration)
+
+
+def leaving(call: Callable[[], Any]) -> None:
+    """Make a call that may fail as documented."""
+    with contextlib.suppress(*CLOSED):
+        call()
+
+
+async def aleaving(call: Callable[[], Any]) -> None:
+    """The same, where what it returns may have to be awaited."""
+    with contextlib.suppress(*CLOSED):
+        result = call()
+        if hasattr(result, "__await__"):
+            await result
+
+
+def _drop(app: Any, in_a_cycle: bool) -> None:
+    """Forget a connection, and what belongs to it, which nothing refers to any more but itself."""
+    held: list[Any] = [app.ws]
+    for name in ("ws", "reader", "writer"):
+        vars(app).pop(name, None)
+    if in_a_cycle:
+        held.append(held)
+    del held
+    gc.collect()
+
+
+class Blocking:
+    """Calls that block, on a connection of either end."""
+
+    plan: Plan
+
+    def __init__(self, log: Log, ws: Any = None) -> None:
+        self.log = log
+        self.ws = ws
+        if ws is not None:
+            self._watch()
+
+    def _watch(self) -> None:
+        self.log.watched.append(weakref.ref(self.ws))
+
+    def open(self) -> None:
+        """A server has its connection already."""
+
+    def recv(self) -> bytes:
+        return _bytes(self.ws.recv())
+
+    def send(self, message: bytes) -> None:
+        self.ws.send(message)
+
+    def close(self) -> None:
+        self.ws.close()
+
+    def ending(self) -> tuple[int | None, bool]:
+        fine = False
+        try:
+            self.ws.recv()
+        except (ConnectionClosedOK, drop_in.ConnectionClosedOK):
+            fine = True
+        except (ConnectionClosed, drop_in.ConnectionClosed):
+            pass
+        return self.ws.close_code, fine
+
+    def forget(self) -> None:
+        """Drop the connection when it is time, in a cycle if so asked."""
+        assert self.plan.forget.wait(20)
+        _drop(self, self.plan.in_a_cycle)
+
+    def use(self) -> None:
+        for call in (self.ws.recv, self.ws.ping, self.ws.pong, self.ws.close):
+            leaving(call)
+        leaving(lambda: self.ws.send(b"x"))
+        leaving(lambda: next(iter(self.ws)))
+
+
+class BlockingClient(Blocking):
+    def __init__(self, log: Log, plan: Plan, connect: Callable[..., Any]) -> None:
+        super().__init__(log)
+        self.plan = plan
+        self.connect = connect
+
+    def open(self) -> None:
+        self.plan.before()
+        self.ws = self.connect(self.plan.uri, **self.plan.arguments)
+        self._watch()
+
+
+class Awaiting:
+    """Calls that are awaited, on a connection of either end."""
+
+    plan: Plan
+
+    def __init__(self, log: Log, ws: Any = None) -> None:
+        self.log = log
+        self.ws = ws
+        if ws is not None:
+            self._watch()
+
+    def _watch(self) -> None:
+        self.log.watched.append(weakref.ref(self.ws))
+
+    async def open(self) -> None:
+        """A server has its connection already."""
+
+    async def recv(self) -> bytes:
+        return _bytes(await self.ws.recv())
+
+    async def send(self, message: bytes) -> None:
+        await self.ws.send(message)
+
+    async def close(self) -> None:
+        await self.ws.close()
+
+    async def ending(self) -> tuple[int | None, bool]:
+        fine = False
+        try:
+            await self.ws.recv()
+        except (ConnectionClosedOK, drop_in.ConnectionClosedOK):
+            fine = True
+        except (ConnectionClosed, drop_in.ConnectionClosed, RuntimeError):
+            pass
+        return self.ws.close_code, fine
+
+    async def forget(self) -> None:
+        """Drop the connection when it is time, in a cycle if so asked."""
+        await asyncio_tools.soon(self.plan.forget.is_set, timeout=20)
+        _drop(self, self.plan.in_a_cycle)
+        # What is closed is told to the loop.
+        await asyncio_tools.spin()
+
+    async def use(self) -> None:
+        for call in (self.ws.recv, self.ws.ping, self.ws.pong, self.ws.close, self.ws.wait_closed):
+            await aleaving(call)
+        await aleaving(lambda: self.ws.send(b"x"))
+        await aleaving(lambda: self.ws.__aiter__().__anext__())
+
+
+class AwaitingClient(Awaiting):
+    def __init__(self, log: Log, plan: Plan, connect: Callable[..., Any], **options: Any) -> None:
+        super().__init__(log)
+        self.plan = plan
+        self.connect = connect
+        self.options = options
+
+    async def open(self) -> None:
+        self.plan.before()
+        self.ws = await self.connect(self.plan.uri, **self.plan.arguments, **self.options)
+        self._watch()
+
+
+class Arrivals:
+    """What arrives, for one task that waits for it; unlike asyncio's queues it needs no loop to be dropped."""
+
+    def __init__(self) -> None:
+        self._items: collections.deque[Any] = collections.deque()
+        self._some = asyncio.Event()
+
+    def put_nowait(self, item: Any) -> None:
+        self._items.append(item)
+        self._some.set()
+
+    async def get(self) -> Any:
+        while not self._items:
+            self._some.clear()
+            await self._some.wait()
+        return self._items.popleft()
+
+
+class Hears(wirespeed.Listener):
+    """A listener whose messages can be waited for."""
+
+    def __init__(self) -> None:
+        self.queue = Arrivals()
+
+    def on_message(self, ws: Any, message: Any) -> None:
+        self.queue.put_nowait(message)
+
+    def on_close(self, ws: Any, code: int, reason: str) -> None:
+        self.queue.put_nowait(Over(f"{code} {reason}"))
+
+
+class Listening(Awaiting):
+    """A connection whose messages go to a listener."""
+
+    def __init__(self, log: Log, ws: Any = None, hears: Hears | None = None) -> None:
+        super().__init__(log, ws)
+        self.hears = hears or Hears()
+
+    async def recv(self) -> bytes:
+        found = await self.hears.queue.get()
+        if isinstance(found, Over):
+            self.hears.queue.put_nowait(found)
+            raise found
+        return _bytes(found)
+
+    async def ending(self) -> tuple[int | None, bool]:
+        return self.ws.close_code, self.ws.close_code == 1000
+
+
+class ListeningClient(Listening):
+    def __init__(self, log: Log, plan: Plan, setting: Setting) -> None:
+        super().__init__(log)
+        self.plan = plan
+        self.setting = setting
+
+    async def open(self) -> None:
+        self.plan.before()
+        options = {"listener": self.hears, "io_port": self.setting.port, **self.plan.arguments}
+        self.ws = await wirespeed.connect(self.plan.uri, **options)
+        self._watch()
+
+
+class Stream(Awaiting):
+    """A stream of bytes: messages are its lines."""
+
+    def __init__(self, log: Log, plan: Plan, setting: Setting) -> None:
+        super().__init__(log)
+        self.plan = plan
+        self.setting = setting
+
+    async def open(self) -> None:
+        self.plan.before()
+        options = {"limit": 2**20, "io_port": self.setting.port, **self.plan.arguments}
+        self.reader, self.writer = await wirespeed.open_stream(self.plan.uri, **options)
+        self.ws = self.writer.connection
+        self._watch()
+
+    async def recv(self) -> bytes:
+        line = await self.reader.readline()
+        if not line.endswith(b"\n"):
+            raise Over("end of the stream")
+        return line
+
+    async def send(self, message: bytes) -> None:
+        self.writer.write(message)
+        await self.writer.drain()
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionResetError:
+            self.log.said_to_be_lost = True
+
+    async def ending(self) -> tuple[int | None, bool]:
+        return self.ws.close_code, self.ws.close_code == 1000
+
+    async def use(self) -> None:
+        for call in (self.reader.read, self.reader.readline, self.writer.drain, self.writer.wait_closed):
+            await aleaving(call)
+        await aleaving(lambda: self.writer.write(b"x"))
+        self.writer.close()
+
+
+def _bytes(message: Any) -> bytes:
+    return message.encode() if isinstance(message, str) else bytes(message)
+
+
+def make_client(name: str, setting: Setting | None, plan: Plan, log: Log) -> Any:
+    """The application of one client of the table."""
+    if name == "sync-client":
+        return BlockingClient(log, plan, wirespeed.sync.connect)
+    if name == "drop-in-sync-client":
+        return BlockingClient(log, plan, drop_in_sync.connect)
+    if name == "drop-in-asyncio-client":
+        return AwaitingClient(log, plan, drop_in_asyncio.connect)
+    assert setting is not None
+    if name == "asyncio-client":
+        return AwaitingClient(log, plan, wirespeed.connect, io_port=setting.port)
+    if name == "listener-client":
+        return ListeningClient(log, plan, setting)
+    assert name == "stream"
+    return Stream(log, plan, setting)
+
+
+def run_client(
+    name: str, setting: Setting | None, plan: Plan, log: Log, talking: Generator[tuple[Any, ...], Any, None]
+) -> None:
+    """Hold the conversation, in this thread."""
+    app = make_client(name, setting, plan, log)
+    if setting is None:
+        drive(talking, app, log)
+    else:
+        asyncio_tools.run(lambda: adrive(talking, app, log), loop=setting.loop, timeout=60)

@@ -1,0 +1,262 @@
+"""What the two ends say to each other in every cell, and what must be true of it in the end.
+
+The subject's side is a generator of calls, so that it is the same for calls that block and for calls that are awaited.
+The peer's side is a function; it knows when the fault strikes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from interop.checks import describe
+from interop.patience import patience
+
+from .peer import Gone, Peer
+
+__all__ = [
+    "BACK",
+    "HELLO",
+    "MESSAGE",
+    "OPENING",
+    "RECEIVING",
+    "SOME",
+    "Log",
+    "adrive",
+    "converse",
+    "drive",
+    "talk",
+    "talk_to_echo",
+]
+
+HELLO = b"hello\n"
+BACK = b"hello back\n"
+# Two bytes of length in its header, and a newline in its end only: streams are read by lines.
+MESSAGE = b"0123456789" * 60 + b"\n"
+# More than the system keeps for a peer that does not read.
+BIG = [b"%03d" % number + bytes(512 * 1024) + b"\n" for number in range(24)]
+# Where a network is slow.
+SOME = [b"%03d" % number + bytes(64 * 1024) + b"\n" for number in range(4)]
+
+# Seconds that any call may take: far more than the longest time limit that a cell sets.
+CALL = 20.0
+
+OPENING = ("dialling", "tls-hello", "tls-answer", "tunnel", "request", "response")
+RECEIVING = ("idle", "header", "payload", "fragments")
+
+Call = tuple[Any, ...]
+
+
+@dataclasses.dataclass
+class Log:
+    """What the application of the subject has seen.
+
+    Attributes:
+        opened: Whether it had a connection.
+        received: What it received, in order.
+        submitted: What it gave to be sent.
+        accepted: That of which the call returned.
+        error: The documented exception that ended the conversation, in words.
+        wrong: What no documentation allows.
+        code: The close code, when it was over.
+        said_to_be_fine: Whether the end was reported as a proper one.
+        said_to_be_lost: Whether it was told that something was not sent.
+        finished: Whether it has come to its end.
+        watched: Weak references to what must be gone when everything is over.
+    """
+
+    opened: bool = False
+    received: list[bytes] = dataclasses.field(default_factory=list)
+    submitted: list[bytes] = dataclasses.field(default_factory=list)
+    accepted: list[bytes] = dataclasses.field(default_factory=list)
+    error: str | None = None
+    wrong: str | None = None
+    code: int | None = None
+    said_to_be_fine: bool = False
+    said_to_be_lost: bool = False
+    finished: bool = False
+    watched: list[Any] = dataclasses.field(default_factory=list)
+
+
+def _submit(log: Log, message: bytes) -> Generator[Call, Any, None]:
+    log.submitted.append(message)
+    yield ("send", message)
+    log.accepted.append(message)
+
+
+def _receive(log: Log) -> Generator[Call, Any, None]:
+    log.received.append((yield ("recv",)))
+
+
+def _speak(stage: str, log: Log, big: Sequence[bytes]) -> Generator[Call, Any, None]:
+    yield ("open",)
+    log.opened = True
+    yield from _submit(log, HELLO)
+    yield from _receive(log)
+    if stage in RECEIVING:
+        yield from _receive(log)
+    elif stage == "sending":
+        for message in big:
+            yield from _submit(log, message)
+    elif stage == "forget":
+        yield ("forget",)
+    elif stage == "closed":
+        yield ("close",)
+        yield ("use",)
+
+
+def converse(
+    stage: str,
+    log: Log,
+    documented: tuple[type[BaseException], ...],
+    big: Sequence[bytes] = BIG,
+    again: tuple[type[BaseException], ...] = (),
+) -> Generator[Call, Any, None]:
+    """The subject's side.
+
+    Args:
+        stage: When the fault strikes; ``"forget"`` where the connection is dropped.
+        log: What happens is written there.
+        documented: Exceptions that calls may raise when a connection fails.
+        big: What is sent where the peer does not read.
+        again: Exceptions after which closing goes on when it is called again.
+    """
+    try:
+        yield from _speak(stage, log, big)
+    except documented as exc:
+        log.error = describe(exc)
+    except GeneratorExit:
+        raise
+    except BaseException as exc:
+        log.wrong = describe(exc)
+    if log.opened and stage != "forget":
+        try:
+            try:
+                yield ("close",)
+            except again as exc:
+                log.error = describe(exc)
+                yield ("close",)
+            log.code, log.said_to_be_fine = yield ("ending",)
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            log.wrong = f"close: {describe(exc)}"
+    log.finished = True
+
+
+class _Clock:
+    """Measures a call, and complains when it took too long."""
+
+    def __init__(self, log: Log, call: Call) -> None:
+        self.log = log
+        self.name = call[0]
+        self.began = time.monotonic()
+
+    def stop(self) -> None:
+        took = time.monotonic() - self.began
+        if took > patience(CALL):
+            self.log.wrong = f"{self.name} took {took:.1f} s"
+
+
+def drive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
+    """Make the calls on an application whose calls block."""
+    resume: Callable[[Any], Call] = talking.send
+    value: Any = None
+    while True:
+        try:
+            call = resume(value)
+        except StopIteration:
+            return
+        clock = _Clock(log, call)
+        try:
+            resume, value = talking.send, getattr(app, call[0])(*call[1:])
+        except BaseException as exc:
+            resume, value = talking.throw, exc
+        clock.stop()
+
+
+async def adrive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
+    """The same where they are awaited. Being cancelled ends it."""
+    resume: Callable[[Any], Call] = talking.send
+    value: Any = None
+    while True:
+        try:
+            call = resume(value)
+        except StopIteration:
+            return
+        clock = _Clock(log, call)
+        try:
+            resume, value = talking.send, await getattr(app, call[0])(*call[1:])
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:
+            resume, value = talking.throw, exc
+        clock.stop()
+
+
+def _send_struck(peer: Peer, stage: str, strike: Callable[[], None]) -> None:
+    """Send a message at a stage of receiving, during which the fault strikes."""
+    match stage:
+        case "idle":
+            strike()
+            peer.send(MESSAGE)
+        case "header":
+            # In the middle of the length; a client's frame has its mask behind it.
+            peer.send_in_two(MESSAGE, 3, strike)
+        case "payload":
+            peer.send_in_two(MESSAGE, len(MESSAGE) // 2, strike)
+        case "fragments":
+            peer.send_in_fragments(MESSAGE, strike)
+
+
+def talk(
+    peer: Peer, stage: str, strike: Callable[[], None], *, hold: Callable[[], None], stuck: Callable[[], None]
+) -> None:
+    """The peer's side, up to the end of the connection.
+
+    Args:
+        peer: The peer, before the opening handshake.
+        stage: When the fault strikes; in the opening handshake it does so by itself.
+        strike: Lets it strike, and returns when the peer should go on.
+        hold: Keeps what the subject sends from being read; what strikes ends that.
+        stuck: Waits until the subject can send no more.
+    """
+    with contextlib.suppress(Gone):
+        peer.open()
+        peer.receive()
+        if stage == "sending":
+            hold()
+        peer.send(BACK)
+        if stage in RECEIVING:
+            _send_struck(peer, stage, strike)
+        elif stage == "sending":
+            stuck()
+            strike()
+        elif stage == "closing":
+            peer.before_close = strike
+        while True:
+            peer.receive()
+    if stage == "closed":
+        strike()
+    peer.read_to_end()
+
+
+def talk_to_echo(peer: Peer, stage: str, strike: Callable[[], None]) -> None:
+    """The peer's side where the server is an echo, and has no application."""
+    with contextlib.suppress(Gone):
+        peer.open()
+        peer.send(HELLO)
+        peer.receive()
+        if stage in RECEIVING:
+            _send_struck(peer, stage, strike)
+            peer.receive()
+        peer.begin_close()
+        if stage == "closing":
+            strike()
+        while True:
+            peer.receive()
+    peer.read_to_end()

@@ -1,0 +1,319 @@
+"""A cell whose fault the network makes: a conversation through a relay, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import wirespeed
+from interop.addresses import full_listener
+from interop.certificates import Certificates
+from interop.checks import no_leaks
+from interop.patience import patience
+from interop.threads import no_threads_left, wait_until
+
+from .clients import DOCUMENTED, Plan, run_client
+from .conversation import BACK, HELLO, MESSAGE, OPENING, RECEIVING, Log, converse, talk, talk_to_echo
+from .peer import Gone, Peer
+from .process import PROCESS, Interrupted, give_descriptors_back, struck
+from .relay import RELAYED, Relay, Trigger
+from .servers import FIRST, Serving, serving
+from .table import Cell
+
+__all__ = ["check_log", "check_serves", "options_of", "run_cell", "run_client_cell", "run_server_cell"]
+
+PATIENCE = 30.0
+
+
+def options_of(cell: Cell) -> dict[str, Any]:
+    """Time limits: short ones where something is to be waited for in vain, so that a cell does not last."""
+    silent = cell.fault == "blackhole"
+    # A handshake that is waited for in vain; anything else has the time that it needs on any machine.
+    opening = silent and cell.stage in OPENING
+    return {
+        "open_timeout": 1.0 if opening else 20.0,
+        "ping_interval": 0.3 if silent else None,
+        "ping_timeout": 1.0 if silent else None,
+        "close_timeout": 20.0 if cell.is_harmless else 0.5,
+    }
+
+
+# How many bytes of a stage have gone when it is struck: the first part of a record of TLS, or of a head.
+TRIGGERS: dict[str, tuple[bool, int]] = {
+    "dialling": (True, 0),
+    "tls-hello": (False, 100),
+    "tls-answer": (True, 100),
+    "tunnel": (True, 20),
+    "request": (False, 40),
+    "response": (True, 40),
+}
+
+
+def _trigger(cell: Cell, act: Callable[[], None]) -> Trigger | None:
+    if cell.stage not in TRIGGERS:
+        return None
+    to_client, after = TRIGGERS[cell.stage]
+    fault: Any = "none" if cell.fault not in RELAYED else cell.fault
+    return Trigger(fault, to_client is not cell.api.is_server, after, act)
+
+
+class _Far:
+    """The peer in its thread."""
+
+    def __init__(
+        self, make: Callable[[], Peer | None], cell: Cell, relay: Callable[[], Relay], act: Callable[[], None]
+    ) -> None:
+        self.peer: Peer | None = None
+        self.errors: list[BaseException] = []
+
+        fault: Any = cell.fault if cell.fault in RELAYED else "none"
+
+        def strike() -> None:
+            relay().strike(fault)
+            act()
+            if cell.stage == "sending" and cell.fault not in ("blackhole", "full"):
+                relay().release()
+
+        def run() -> None:
+            try:
+                self.peer = make()
+                if self.peer is not None:
+                    with contextlib.closing(self.peer):
+                        if cell.api.name == "engine-echo":
+                            talk_to_echo(self.peer, cell.stage, strike)
+                        else:
+                            talk(self.peer, cell.stage, strike, hold=relay().hold, stuck=relay().wait_stuck)
+            except BaseException as exc:
+                self.errors.append(exc)
+
+        self.thread = threading.Thread(target=run, name="peer", daemon=True)
+        self.thread.start()
+
+    def join(self) -> Peer | None:
+        self.thread.join(patience(PATIENCE))
+        assert not self.thread.is_alive(), "the peer waits for the subject"
+        if self.errors:
+            raise self.errors[0]
+        return self.peer
+
+
+@contextlib.contextmanager
+def _listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE)
+        yield listener
+
+
+def _accept(listener: socket.socket, context: ssl.SSLContext | None) -> Callable[[], Peer | None]:
+    def make() -> Peer | None:
+        try:
+            sock = listener.accept()[0]
+        except OSError:
+            return None
+        return Peer(sock, is_server=True, context=context)
+
+    return make
+
+
+def run_client_cell(cell: Cell, certificates: Certificates, act: Callable[[], None]) -> tuple[Log, Peer | None]:
+    log = Log()
+    context = certificates.server_context() if cell.is_secure else None
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(_listener())
+        relay = stack.enter_context(
+            Relay(
+                listener.getsockname()[:2],
+                subject_dials=True,
+                trigger=_trigger(cell, act),
+                tunnel=cell.stage == "tunnel",
+            )
+        )
+        port = relay.port
+        if cell.fault == "blackhole" and cell.stage == "dialling":
+            # Nobody answers at all.
+            port, _ = stack.enter_context(full_listener())
+        proxied = cell.stage == "tunnel"
+        host = "localhost" if cell.is_secure else "127.0.0.1"
+        if cell.fault == "names":
+            host = "nobody.invalid"
+        target = listener.getsockname()[1] if proxied else port
+        plan = Plan(
+            f"{'wss' if cell.is_secure else 'ws'}://{host}:{target}/",
+            options_of(cell),
+            wirespeed.TLS(ca=certificates.ca_file) if cell.is_secure else None,
+            f"http://127.0.0.1:{port}" if proxied else None,
+        )
+        if cell.fault == "descriptors" and cell.stage == "dialling":
+            plan.before = act
+        far = _Far(_accept(listener, context), cell, lambda: relay, act)
+        try:
+            run_client(
+                cell.api.name,
+                cell.api.setting,
+                plan,
+                log,
+                converse(cell.stage, log, (*DOCUMENTED, Interrupted), again=(Interrupted,)),
+            )
+        finally:
+            _end(cell, relay, listener)
+        peer = far.join()
+    return log, peer
+
+
+def _end(cell: Cell, relay: Relay, listener: socket.socket | None = None) -> None:
+    """The subject is done: let the peer see it, where the fault would not, and where nobody has come."""
+    if cell.fault == "blackhole":
+        relay.strike("reset")
+    if listener is not None:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _dial(port: int, context: ssl.SSLContext | None, path: str, host: str = "127.0.0.1") -> Peer:
+    return Peer(socket.create_connection((host, port), PATIENCE), is_server=False, context=context, path=path)
+
+
+def check_serves(port: int, context: ssl.SSLContext | None, host: str = "127.0.0.1") -> None:
+    """A server serves the next client, whatever became of the last one."""
+    with contextlib.closing(_dial(port, context, "/", host)) as peer:
+        peer.open()
+        peer.send(MESSAGE)
+        assert peer.receive() == MESSAGE
+        peer.begin_close()
+        with contextlib.suppress(Gone):
+            peer.receive()
+        assert peer.code == 1000
+
+
+def _wait_until_let_go(relay: Relay) -> None:
+    """Wait until the subject has ended its end of the relayed connection, though nobody reads what it sent."""
+    pair = relay._first
+    if pair is None or pair.dead:
+        return
+    poll = select.poll()
+    poll.register(pair.near.fileno(), select.POLLRDHUP)
+    assert poll.poll(patience(10) * 1000), "the subject keeps the connection"
+
+
+def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], None]) -> tuple[Log, Peer | None]:
+    log = Log()
+    context = certificates.client_context() if cell.is_secure else None
+    files = certificates.server_files() if cell.is_secure else None
+    what = Serving(
+        log,
+        converse(cell.stage, log, (*DOCUMENTED, Interrupted), again=(Interrupted,)),
+        options_of(cell),
+        None if files is None else wirespeed.TLS(cert=files[0], key=files[1]),
+        files,
+    )
+    echoes = cell.api.name == "engine-echo"
+    with serving(cell.api.name, cell.api.setting, what):
+        with Relay(what.address, subject_dials=False, trigger=_trigger(cell, act)) as relay:
+            far = _Far(lambda: _dial(relay.port, context, FIRST), cell, lambda: relay, act)
+            if cell.fault == "blackhole":
+                if cell.stage not in OPENING and not echoes:
+                    assert what.done.wait(patience(PATIENCE)), "the application waits"
+                else:
+                    wait_until(lambda: relay._first is not None)
+                if cell.stage != "sending":
+                    # Behind what nobody takes, the end would not be seen.
+                    _wait_until_let_go(relay)
+            elif not echoes and (cell.is_harmless or cell.stage not in OPENING):
+                assert what.done.wait(patience(PATIENCE)), "the application waits"
+            _end(cell, relay)
+            peer = far.join()
+        if log.opened:
+            # A request may be complete when its answer is lost: then there was a handler.
+            assert what.done.wait(patience(PATIENCE)), "the application waits"
+        give_descriptors_back()
+        check_serves(what.address[1], context)
+    what.talking.close()
+    return log, peer
+
+
+def check_log(cell: Cell, log: Log, peer: Peer | None) -> None:
+    """Nothing is lost silently, nothing is doubled, and nothing fails otherwise than documented."""
+    if cell.api.name == "engine-echo":
+        assert peer is not None
+        said = [HELLO, MESSAGE] if cell.stage in RECEIVING else [HELLO]
+        assert peer.received == said[: len(peer.received)]
+        if cell.is_harmless:
+            assert (peer.received, peer.code) == (said, 1000)
+        return
+    told = f"{log.error=}, {log.code=}"
+    assert log.wrong is None, log.wrong
+    assert log.finished or not log.opened
+    sent = [] if peer is None else peer.sent
+    arrived = [] if peer is None else peer.received
+    possible = [BACK, MESSAGE]
+    assert log.received == possible[: len(log.received)], told
+    joined, submitted = b"".join(arrived), b"".join(log.submitted)
+    assert submitted.startswith(joined), f"{len(joined)} of {len(submitted)} bytes: {told}"
+    if cell.api.name != "stream":
+        assert arrived == log.submitted[: len(arrived)], told
+    if cell.fault == "interrupt":
+        # Only the call was interrupted: the connection is as good as before.
+        check_interrupted(cell, log, arrived)
+        return
+    if cell.is_harmless and not (cell.fault == "descriptors" and cell.stage == "dialling"):
+        assert log.error is None, log.error
+        assert log.finished
+        assert log.received == sent, told
+        assert joined == submitted, told
+        assert log.submitted == log.accepted
+        assert log.code == 1000
+        assert peer is not None
+        assert peer.code == 1000
+        return
+    if cell.stage in OPENING and not cell.api.is_server:
+        assert not log.opened, told
+        assert log.error is not None, told
+    if cell.stage in RECEIVING or cell.stage == "sending":
+        # A call was under way, and was told.
+        assert log.error is not None, told
+        # An application of ASGI is told why, as uvicorn tells it.
+        assert log.code == 1006 or (cell.api.name == "asgi" and log.code == 1011), told
+        assert not log.said_to_be_fine
+    if len(joined) < len(b"".join(log.accepted)):
+        assert log.error is not None or log.said_to_be_lost, f"lost silently: {told}"
+        assert not log.said_to_be_fine, told
+    if cell.stage == "closed":
+        assert log.error is None, log.error
+        assert log.code == 1000
+
+
+def check_interrupted(cell: Cell, log: Log, arrived: list[bytes]) -> None:
+    """A signal handler has raised in a call, or came too late for it."""
+    if log.error is None:
+        assert cell.stage in (*OPENING, "closing", "closed"), "it was not interrupted"
+    else:
+        assert log.error.startswith("Interrupted"), log.error
+    if log.opened:
+        assert log.code == 1000, log.code
+        assert [message for message in log.accepted if message not in arrived] == []
+
+
+def run_cell(cell: Cell, certificates: Certificates) -> Log:
+    """Run a cell, and check that nothing is left of it."""
+    with no_leaks(), no_threads_left(), contextlib.ExitStack() as stack:
+
+        def act() -> None:
+            return None
+
+        if cell.fault in PROCESS:
+            act = stack.enter_context(struck(cell.fault))
+        log, peer = (run_server_cell if cell.api.is_server else run_client_cell)(cell, certificates, act)
+    check_log(cell, log, peer)
+    deadline = time.monotonic() + patience(5)
+    while any(reference() is not None for reference in log.watched):
+        gc.collect()
+        assert time.monotonic() < deadline, "the connection is kept alive"
+        time.sleep(0.01)
+    return log

@@ -1,0 +1,127 @@
+"""Faults that strike the process and not the network: signals, a fork, the end of descriptors or of names."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import platform
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from interop.checks import open_descriptors
+
+__all__ = ["PROCESS", "Interrupted", "give_descriptors_back", "struck"]
+
+# Rounds of signals: each thread gets so many.
+ROUNDS = 5
+# tgkill(2)
+TGKILL = {"x86_64": 234, "aarch64": 131}
+
+
+class Interrupted(Exception):
+    """Raised by a signal handler."""
+
+
+def _signal_every_thread() -> None:
+    """Interrupt what each thread is doing, those that Python does not know too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = TGKILL[platform.machine()]
+    for _ in range(ROUNDS):
+        for thread in os.listdir("/proc/self/task"):
+            libc.syscall(number, os.getpid(), int(thread), signal.SIGUSR1)
+        time.sleep(0.01)
+
+
+def _fork() -> None:
+    """A child that collects all that it has inherited, and ends."""
+    with warnings.catch_warnings():
+        # Later versions of Python warn of threads, which are none of the child's.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, "the child did not end well"
+
+
+def _use_up_descriptors() -> None:
+    """No descriptor can be opened any more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = open_descriptors()
+    # The limit is a number of a descriptor, and there may be free ones below it.
+    lowest = next(number for number in range(hard) if number not in found)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+
+
+_LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def give_descriptors_back() -> None:
+    """There are as many as when this was imported."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, _LIMITS)
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def _is_calling(frame: FrameType | None) -> bool:
+    """Whether a call of a conversation is under way."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(("faults/clients.py", "faults\\clients.py")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def struck(fault: str) -> Iterator[Callable[[], None]]:
+    """What lets a fault strike; the process is as before when the block has ended."""
+    if fault == "signal":
+        runs: list[int] = []
+        with _handling(lambda number, _: runs.append(number)):
+            yield _signal_every_thread
+            assert runs
+    elif fault == "interrupt":
+        raised = threading.Event()
+
+        def interrupt(_: int, frame: FrameType | None) -> None:
+            if not raised.is_set() and _is_calling(frame):
+                raised.set()
+                raise Interrupted
+
+        def insist() -> None:
+            deadline = time.monotonic() + 1
+            while not raised.is_set() and time.monotonic() < deadline:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                raised.wait(0.01)
+
+        with _handling(interrupt):
+            yield insist
+    elif fault == "fork":
+        yield _fork
+    elif fault == "descriptors":
+        try:
+            yield _use_up_descriptors
+        finally:
+            give_descriptors_back()
+    else:
+        assert fault == "names"
+        yield lambda: None
+
+
+PROCESS = ("signal", "interrupt", "fork", "descriptors", "names") if sys.platform == "linux" else ()

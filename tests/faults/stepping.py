@@ -1,0 +1,141 @@
+"""Cancel what is awaited at one of its suspension points: each in turn, early and late.
+
+*Early* is while it waits: the task is cancelled as soon as it is suspended for the n-th time. *Late* is when what it
+waited for has come: the n-th wake-up brings the cancellation instead, as for a task that is cancelled when its future
+is done, but has not run yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Literal
+
+import wirespeed
+from interop import asyncio_tools
+from interop.asyncio_tools import Setting
+from interop.checks import no_leaks
+from interop.patience import patience
+
+__all__ = ["Cancel", "Outcome", "When", "at_every_point", "cancel_at", "connecting", "still_open"]
+
+# Nothing here is suspended so often.
+MOST = 400
+
+Make = Callable[[], Awaitable[Any]]
+
+When = Literal["early", "late"]
+
+
+class _Stepper:
+    """Awaits something, and is cancelled at a point."""
+
+    def __init__(self, awaitable: Awaitable[Any], point: int, when: When) -> None:
+        self.awaitable = awaitable
+        self.point = point
+        self.when = when
+        self.steps = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self.awaitable.__await__()
+        task = asyncio.current_task()
+        assert task is not None
+        resume: Callable[[Any], Any] = inner.send
+        value: Any = None
+        while True:
+            try:
+                waited_for = resume(value)
+            except StopIteration as stop:
+                return stop.value
+            self.steps += 1
+            here = self.steps == self.point
+            if here and self.when == "early":
+                asyncio.get_running_loop().call_soon(task.cancel)
+            try:
+                yield waited_for
+            except BaseException as exc:
+                resume, value = inner.throw, exc
+            else:
+                resume, value = inner.send, None
+                if here and self.when == "late":
+                    resume, value = inner.throw, asyncio.CancelledError()
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How it ended.
+
+    Attributes:
+        reached: Whether it came to the point at all.
+        begun: Whether its first step was made.
+        cancelled: Whether it ended by being cancelled.
+        result: What it returned otherwise.
+        error: What it raised otherwise.
+    """
+
+    reached: bool
+    begun: bool
+    cancelled: bool = False
+    result: Any = None
+    error: BaseException | None = None
+
+
+async def cancel_at(make: Callable[[], Awaitable[Any]], point: int, when: When) -> Outcome:
+    """Await what ``make`` makes, in a task of its own, which is cancelled at a point; 0 is before its first step."""
+    stepper: _Stepper | None = None
+
+    async def run() -> Any:
+        nonlocal stepper
+        stepper = _Stepper(make(), point, when)
+        return await stepper
+
+    task = asyncio.ensure_future(run())
+    if point == 0:
+        task.cancel()
+    await asyncio.wait([task])
+    reached = point == 0 or (stepper is not None and stepper.steps >= point)
+    if task.cancelled():
+        return Outcome(reached, point > 0, cancelled=True)
+    if (error := task.exception()) is not None:
+        return Outcome(reached, point > 0, error=error)
+    return Outcome(reached, point > 0, result=task.result())
+
+
+# Cancels what it is given at the point of the run, and tells how it ended.
+Cancel = Callable[[Make], Awaitable[Outcome]]
+
+
+def at_every_point(setting: Setting, when: When, scenario: Callable[[Cancel], Awaitable[Any]]) -> int:
+    """Run a scenario once for each point, until what it cancels ends before it comes to it; how many there are."""
+    point = 0
+    while True:
+        reached = False
+
+        async def cancel(make: Make, point: int = point) -> Outcome:
+            nonlocal reached
+            outcome = await cancel_at(make, point, when)
+            reached = outcome.reached
+            if reached and outcome.error is not None:
+                raise outcome.error
+            return outcome
+
+        async def main(cancel: Cancel = cancel) -> None:
+            await asyncio.wait_for(scenario(cancel), patience(20))
+
+        with no_leaks():
+            asyncio_tools.run(main, loop=setting.loop, timeout=40)
+        if not reached:
+            return point
+        point += 1
+        assert point < MOST
+
+
+def connecting(setting: Setting, uri: str, **options: Any) -> Any:
+    return wirespeed.connect(uri, **{"io_port": setting.port, "proxy": None, "ping_interval": None, **options})
+
+
+async def still_open(ws: Any) -> None:
+    """With a server that echoes."""
+    await ws.send("still open")
+    assert await ws.recv() == "still open"

@@ -1,0 +1,247 @@
+"""Memory that is not there: it is a MemoryError or a failed connection, and never the end of the process.
+
+What Python allocates fails one allocation after the other. What a peer can make grow by sending is bounded by the
+address space of a process: there the message that does not fit ends its own connection.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wirespeed
+from interop.patience import patience
+from interop.servers import WebSocketsServer
+
+pytestmark = [
+    pytest.mark.wirespeed_only("it looks at what is ours"),
+    pytest.mark.skipif(sys.platform != "linux", reason="it is measured in /proc"),
+]
+
+PATH = [str(Path(__file__).parents[1]), str(Path(wirespeed.__file__).parents[1])]
+
+
+def run(program: str, *arguments: str) -> list[str]:
+    """The lines that a program prints, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"import sys\nsys.path[:0] = {PATH!r}\n{program}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=patience(80),
+        check=False,
+        env={**os.environ, "RUST_BACKTRACE": "0"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+ONE_BY_ONE = """
+import _testcapi
+import asyncio
+import wirespeed, wirespeed.sync
+
+uri, api = sys.argv[1:]
+options = dict(proxy=None, compression=None, ping_interval=None)
+large = b"y" * 300_000
+
+# What fails for want of memory is told by a MemoryError. Others are known: CPython's "can't allocate lock", and, where
+# small objects are made that cannot fail in the words of PyO3, a panic, which is an exception.
+KNOWN = ("can't allocate lock", "PyObject pointer is null", "internal error: a panic, see standard error")
+
+def is_documented(exc):
+    return isinstance(exc, (MemoryError, wirespeed.ConnectionClosed, OSError)) or str(exc) in KNOWN
+
+def blocking():
+    ws = [wirespeed.sync.connect(uri, **options)]
+    def probe():
+        ws[0].send("probe")
+        while ws[0].recv(10) != "probe":
+            pass
+    def again():
+        ws[0] = wirespeed.sync.connect(uri, **options)
+    def echo(message):
+        def call():
+            ws[0].send(message)
+            return ws[0].recv(10)
+        return call
+    calls = dict(
+        send=lambda: ws[0].send("x" * 1000), large=lambda: ws[0].send(large), echo=echo("x" * 1000),
+        echo_large=echo(large), ping=lambda: ws[0].ping(), send_many=lambda: ws[0].send_many(["a", "b"]),
+        connect=lambda: wirespeed.sync.connect(uri, **options).close(),
+    )
+    return calls, lambda: ws[0].state, probe, again, lambda: ws[0].close()
+
+def awaiting():
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    def run(make):
+        return loop.run_until_complete(asyncio.wait_for(make(), 20))
+    async def connect():
+        return await wirespeed.connect(uri, io_port=api, **options)
+    ws = [run(connect)]
+    async def probing():
+        await ws[0].send("probe")
+        while await ws[0].recv() != "probe":
+            pass
+    async def echoing(message):
+        await ws[0].send(message)
+        return await ws[0].recv()
+    async def pinging():
+        await ws[0].ping()
+    def again():
+        ws[0] = run(connect)
+    # Of a loop's own allocations nothing is promised: only the calls are made without memory, by hand.
+    def step(make):
+        def call():
+            coroutine = make()
+            try:
+                coroutine.send(None)
+            except StopIteration:
+                return
+            coroutine.close()
+        return call
+    calls = dict(
+        send=step(lambda: ws[0].send("x" * 1000)), large=step(lambda: ws[0].send(large)),
+        recv=step(lambda: ws[0].recv()), ping=step(pinging), nowait=lambda: ws[0].send_nowait("x"),
+    )
+    return calls, lambda: ws[0].state, lambda: run(probing), again, lambda: run(ws[0].close)
+
+calls, state, probe, again, close = blocking() if api == "sync" else awaiting()
+failures = 0
+for name, call in calls.items():
+    call()
+    number = successes = 0
+    # It may succeed without one that failed.
+    while successes < 3:
+        number += 1
+        assert number < 5000, name
+        _testcapi.set_nomemory(number, number + 1)
+        try:
+            call()
+            _testcapi.remove_mem_hooks()
+            successes += 1
+        except BaseException as exc:
+            _testcapi.remove_mem_hooks()
+            assert is_documented(exc), (name, number, repr(exc))
+            successes = 0
+            failures += 1
+        # The connection goes on, or it is closed.
+        if state() == wirespeed.State.OPEN:
+            try:
+                probe()
+            except wirespeed.ConnectionClosed:
+                again()
+        else:
+            again()
+close()
+print("failures", failures)
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the interpreter itself is not ready for it in all places")
+@pytest.mark.parametrize("api", ["sync", "fd", "transport"])
+def test_allocations_of_python_fail_one_by_one(server: WebSocketsServer, api: str) -> None:
+    pytest.importorskip("_testcapi")
+    (line,) = run(ONE_BY_ONE, server.uri, api)
+    assert int(line.removeprefix("failures ")) > 5
+
+
+GROWING = """
+import asyncio, resource, socket, struct, threading
+import wirespeed, wirespeed.sync
+from faults.peer import Gone, Peer
+from wirespeed.engine import Connected, Disconnected, Engine
+
+api, how = sys.argv[1:]
+BLOCK = bytes(2**20)
+# More than there is room for, though another thread was given much when the limit was set, and has given it back.
+BLOCKS = 800
+ROOM = 2**27
+
+def limit():
+    with open("/proc/self/status") as status:
+        (size,) = [int(line.split()[1]) for line in status if line.startswith("VmSize")]
+    most = size * 1024 + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+def flood(peer):
+    try:
+        peer.open()
+        ready.wait(20)
+        mask = b"" if peer.is_server else bytes(4)
+        if how == "frame":
+            peer.write(struct.pack("!BBQ", 0x82, (0 if peer.is_server else 0x80) | 127, BLOCKS << 20) + mask)
+        for number in range(BLOCKS):
+            peer.write(BLOCK if how == "frame" else peer.encode(0 if number else 2, BLOCK, fin=False))
+        while True:
+            peer.receive()
+    except Gone as exc:
+        print("peer", exc.code)
+
+ready = threading.Event()
+options = dict(max_size=None, max_fragments=None, compression=None, close_timeout=5)
+if api.startswith("engine"):
+    with Engine("127.0.0.1", workers=1, max_size=None, max_fragments=None, close_timeout=5) as engine:
+        first = Peer(socket.create_connection(engine.addresses[0]), is_server=False)
+        thread = threading.Thread(target=flood, args=[first])
+        limit()
+        ready.set()
+        thread.start()
+        for batch in engine.batches(timeout=40):
+            assert batch, "nothing has happened"
+            if any(isinstance(event, Disconnected) for event in batch):
+                break
+        thread.join(20)
+        assert engine.stats()["panics"] == 0
+        # Others are served.
+        with Peer(socket.create_connection(engine.addresses[0]), is_server=False).sock:
+            pass
+    print("subject", 1006)
+else:
+    listener = socket.create_server(("127.0.0.1", 0))
+    def serve():
+        flood(Peer(listener.accept()[0], is_server=True))
+    thread = threading.Thread(target=serve)
+    thread.start()
+    uri = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+    def told(exc):
+        print("subject", exc.sent.code, type(exc.__cause__).__name__)
+    if api == "sync":
+        ws = wirespeed.sync.connect(uri, proxy=None, **options)
+        limit()
+        ready.set()
+        try:
+            ws.recv(60)
+        except wirespeed.ConnectionClosedError as exc:
+            told(exc)
+        ws.close()
+    else:
+        async def main():
+            ws = await wirespeed.connect(uri, proxy=None, io_port=api, **options)
+            limit()
+            ready.set()
+            try:
+                await asyncio.wait_for(ws.recv(), 60)
+            except wirespeed.ConnectionClosedError as exc:
+                told(exc)
+            await ws.close()
+        asyncio.run(main())
+    thread.join(20)
+"""
+
+
+@pytest.mark.parametrize("how", ["frame", "fragments"])
+@pytest.mark.parametrize("api", ["sync", "fd", "transport"])
+def test_a_message_for_which_there_is_no_memory(api: str, how: str) -> None:
+    """Without limits, a peer may send what does not fit: the connection fails with code 1011, and says why."""
+    assert "subject 1011 MemoryError" in run(GROWING, api, how)
+
+
+@pytest.mark.parametrize("how", ["frame", "fragments"])
+def test_a_message_for_which_an_engine_has_no_memory(how: str) -> None:
+    """Its session ends, the engine does not."""
+    assert "subject 1006" in run(GROWING, "engine", how)

@@ -1,0 +1,127 @@
+"""A publisher whose connection to the broker breaks: what was flushed has arrived, and what may be lost is told."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.brokers import Nats, Redis
+from interop.checks import no_leaks
+from interop.patience import patience
+from interop.threads import no_threads_left, wait_until
+from wirespeed.engine import Connected, Engine, Publisher
+from wirespeed.sync import connect
+
+from .relay import Fault, Relay, Trigger
+
+pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+# Those that do not end the connection: nothing may be lost.
+HARMLESS: tuple[Fault, ...] = ("dribble", "stall", "full")
+FATAL: tuple[Fault, ...] = ("reset", "half-close", "blackhole")
+STAGES = ("dialling", "idle", "sending", "closing")
+
+# (fault, stage) that is not run, and why.
+LEFT_OUT = {
+    (
+        "blackhole",
+        "closing",
+    ): "closing takes a second at most, whatever the broker does: all that could be seen is that",
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    everything = bool(metafunc.config.getoption("--campaign"))
+    cells = [
+        (kind, fault, stage)
+        for number, kind in enumerate((Nats, Redis))
+        for row, fault in enumerate((*HARMLESS, *FATAL))
+        for column, stage in enumerate(STAGES)
+        if (fault, stage) not in LEFT_OUT and (everything or (row + column + number) % 4 == 0)
+    ]
+    metafunc.parametrize(("kind", "fault", "stage"), cells, ids=[f"{kind.__name__}-{b}-{c}" for kind, b, c in cells])
+
+
+@contextlib.contextmanager
+def subscribed(broker: Nats | Redis) -> Iterator[Any]:
+    """A client of an engine, which gets what is published."""
+    with Engine("127.0.0.1", workers=1, broker=broker.url) as engine:
+        host, port = engine.addresses[0]
+        with connect(f"ws://{host}:{port}/", proxy=None, ping_interval=None) as ws:
+            for batch in engine.batches(timeout=20):
+                assert isinstance(batch[0], Connected)
+                batch[0].session.subscribe("numbers")
+                break
+            wait_until(lambda: engine.broker_status is not None and engine.broker_status.is_connected)
+            wait_until(lambda: len(broker.subscriptions()) == 1)
+            yield ws
+
+
+def received(ws: Any, last: str) -> list[str]:
+    found: list[str] = []
+    while not found or found[-1] != last:
+        found.append(ws.recv(timeout=20))
+    return found
+
+
+def flush(publisher: Publisher) -> bool:
+    """Whether everything has got there; if not, that was told."""
+    try:
+        publisher.flush(patience(20))
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_publisher(tmp_path: Path, kind: type[Nats | Redis], fault: Fault, stage: str) -> None:
+    broker = kind(tmp_path)
+    try:
+        with no_leaks(), no_threads_left(), subscribed(broker) as ws:
+            trigger = Trigger(fault) if stage == "dialling" else None
+            with Relay(("127.0.0.1", broker.port), subject_dials=True, trigger=trigger) as relay:
+                _publish(ws, f"{kind.scheme}://127.0.0.1:{relay.port}", relay, fault, stage)
+    finally:
+        broker.close()
+
+
+def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
+    publisher = Publisher(url)
+    sent: list[str] = []
+
+    def publish(count: int) -> None:
+        for _ in range(count):
+            sent.append(str(len(sent)))
+            publisher.publish("numbers", sent[-1])
+
+    publish(20)
+    told = not flush(publisher)
+    if stage == "idle":
+        relay.strike(fault)
+    elif stage == "sending":
+        publish(200)
+        relay.strike(fault)
+    publish(20)
+    told |= not flush(publisher)
+    if told:
+        # It connects again, and what comes now arrives.
+        publish(20)
+        assert flush(publisher)
+    if stage == "closing":
+        publish(20)
+        relay.strike(fault)
+    began = time.monotonic()
+    publisher.close()
+    assert time.monotonic() - began < patience(10)
+    if stage == "closing" and fault in FATAL:
+        # Whether what was not flushed has arrived, nobody has said.
+        sent[-20:] = []
+    got = received(ws, sent[-1])
+    # In order, and none twice.
+    assert got == sorted(set(got), key=int)
+    if not told:
+        assert got == sent

@@ -1,0 +1,121 @@
+"""A panic on the way to a broker, or from it, is a connection to the broker that broke."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop.brokers import broker, wait_for
+from interop.nodes import Node
+from wirespeed.engine import Publisher
+
+from .tools import PANICS, Faults
+
+pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
+
+
+@pytest.fixture(params=["memory", "nats", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with broker(request.param, tmp_path) as running:
+        yield running.url
+
+
+def goes_on(one: Node, two: Node) -> None:
+    """Both are connected, and what one publishes comes to a client of the other."""
+    wait_for(lambda: one.status.is_connected and two.status.is_connected, "a node has no broker any more")
+    ws = two.client("later")
+    wait_for(lambda: two.status.subscriptions >= 1)
+
+    def arrives() -> bool:
+        one.engine.publish("later", "x")
+        with contextlib.suppress(TimeoutError):
+            return bool(ws.recv(0.2) == "x")
+        return False
+
+    wait_for(arrives, "nothing arrives any more")
+
+
+def test_publishing(url: str, faults: Faults) -> None:
+    """The caller is told; local subscribers have it, and the queue is not locked."""
+    with Node(url) as one, Node(url) as two:
+        with faults.once("brokers.push"), pytest.raises(PANICS):
+            one.engine.publish("topic", "x")
+        goes_on(one, two)
+
+
+@pytest.mark.parametrize("place", ["brokers.take", "brokers.arrive"])
+def test_the_thread(place: str, url: str, faults: Faults) -> None:
+    with Node(url) as one, Node(url) as two:
+        ws = two.client("topic")
+        two.has(1)
+        with faults.once(place):
+            one.engine.publish("topic", "x")
+        goes_on(one, two)
+        assert ws.state.name == "OPEN"
+        wait_for(lambda: one.status.published + one.status.doubtful >= 1, "nothing is accounted for")
+
+
+def test_while_much_is_under_way(url: str, faults: Faults) -> None:
+    """What was taken and is not settled is doubtful; the queue is not locked, and whoever publishes goes on."""
+    with Node(url) as one, Node(url) as two:
+        one.client("topic")
+        two.client("topic")
+        wait_for(lambda: one.status.subscriptions == 1 == two.status.subscriptions)
+        over = threading.Event()
+
+        def publish(node: Node) -> None:
+            while not over.is_set():
+                node.engine.publish("topic", "x" * 100)
+                over.wait(0.0005)
+
+        threads = [threading.Thread(target=publish, args=[node], daemon=True) for node in (one, two)]
+        for thread in threads:
+            thread.start()
+        try:
+            for passes in (200, 300, 400):
+                with faults.once("brokers.arrive", passes):
+                    pass
+                wait_for(lambda: one.status.is_connected and two.status.is_connected, "a node has no broker any more")
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        goes_on(one, two)
+
+
+def test_notices(url: str, faults: Faults) -> None:
+    with Node(url) as one:
+        with faults.once("brokers.notice"):
+            two = Node(url, connected=False)
+        with two:
+            goes_on(one, two)
+
+
+def test_who_waits_for_all_that_was_published(url: str, faults: Faults) -> None:
+    """`flush` returns, and says that something is in doubt or that it is not."""
+    with Node(url) as one, Node(url) as two:
+        two.client("topic")
+        two.has(1)
+        publisher = Publisher(url)
+        try:
+            done = threading.Event()
+            with faults.once("brokers.take"):
+                publisher.publish("topic", "x")
+
+                def flush() -> None:
+                    with contextlib.suppress(Exception):
+                        publisher.flush(60)
+                    done.set()
+
+                thread = threading.Thread(target=flush)
+                thread.start()
+            assert done.wait(30)
+            thread.join()
+        finally:
+            publisher.close()
+        goes_on(one, two)

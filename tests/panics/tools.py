@@ -1,0 +1,78 @@
+"""How tests have a place of the native module panic, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from interop.brokers import wait_for
+from interop.checks import open_descriptors
+from wirespeed import ConnectionClosed, State
+
+__all__ = ["PANICS", "Faults", "is_over", "native", "no_descriptors", "places"]
+
+# Not public, and only there if it was asked for at the build.
+native: Any = importlib.import_module("wirespeed._native")
+
+# What a call raises in which a place panics: an exception of PyO3, which is no Exception, or ours; or, where another
+# thread or callback has met the panic, that the connection is closed.
+PANICS: tuple[type[BaseException], ...] = (
+    RuntimeError,
+    ConnectionClosed,
+    *([] if not hasattr(native, "arm_fault") else [native.PanicException]),
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+class Faults:
+    """Places that panic."""
+
+    @contextlib.contextmanager
+    def once(self, place: str, passes: int = 0) -> Iterator[None]:
+        """Inside the block the place panics, once, and it must.
+
+        Args:
+            place: Its name, as the source has it in ``faults::reach``.
+            passes: How often it is reached before.
+        """
+        before = native.faults_fired()
+        native.arm_fault(place, passes)
+        yield
+        wait_for(lambda: native.faults_fired() > before, f"{place} was not reached")
+        assert native.faults_fired() == before + 1
+
+    @staticmethod
+    def disarm() -> None:
+        native.arm_fault("")
+
+
+def is_over(connection: Any) -> bool:
+    """Whether a connection is closed, and every call says so. Of the blocking API."""
+    for call in (lambda: connection.recv(5), lambda: connection.send("late"), connection.ping):
+        with contextlib.suppress(ConnectionClosed):
+            call()
+            return False
+    return bool(connection.state is State.CLOSED)
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """The block leaves no socket open that it opened, soon after its end."""
+
+    def sockets() -> set[int]:
+        return {number for number, kind in open_descriptors().items() if kind.startswith("socket:")}
+
+    before = sockets()
+    yield
+    wait_for(lambda: sockets() <= before, "sockets are left")
+
+
+def places() -> set[str]:
+    """All places of the source that can panic."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "crates").glob("*/src/**/*.rs")]
+    return {name for source in sources for name in re.findall(r'faults::reach\(\s*"([^"]+)"', source)}

@@ -1,0 +1,201 @@
+"""Runs the programs of a soak, and looks at them from outside and by asking them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from interop.children import Child
+from interop.patience import patience
+
+from .lines import TOLERANCES, Verdict, judge
+
+__all__ = ["Soak", "Unwell"]
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = os.sysconf("SC_PAGE_SIZE")
+# The engine's own echo is a server of its own for who measures it.
+PATHS = {"engine-batches": "/echo"}
+
+
+class Unwell(Exception):
+    """A program has ended, or does not answer."""
+
+
+@dataclasses.dataclass
+class Line:
+    """Figures of one kind, of one program."""
+
+    times: list[float] = dataclasses.field(default_factory=list)
+    figures: list[float] = dataclasses.field(default_factory=list)
+
+    def verdict(self, kind: str) -> Verdict:
+        return judge(kind, self.times, self.figures)
+
+
+class Program:
+    """A child; what it says that is not an answer is kept: it should say nothing."""
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        self.name = name
+        # Through a shell's `env`, as the children of the tests inherit everything else.
+        command = ["env", f"PYTHONPATH={TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", sys.executable]
+        self.child = Child([*command, "-X", "faulthandler", "-m", *arguments])
+        self.said: list[str] = []
+
+    def read(self, start: str, seconds: float = 30.0) -> str:
+        while True:
+            try:
+                line = self.child.read_line(patience(seconds))
+            except (EOFError, TimeoutError) as exc:
+                raise Unwell(f"{self.name}: {exc}\n" + "\n".join(self.said[-30:])) from None
+            if line.startswith(start):
+                return line[len(start) :]
+            self.said.append(line)
+
+    def port(self) -> int:
+        return int(self.read("port "))
+
+    def ask(self) -> None:
+        assert self.child.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.child.process.stdin.write("\n")
+            self.child.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.read("figures "))
+        if "problem" in answer:
+            raise Unwell(f"{self.name}: {answer['problem']}")
+        return answer
+
+    def seen(self) -> dict[str, float]:
+        """Megabytes of memory, descriptors, threads, as the kernel has them."""
+        folder = Path(f"/proc/{self.child.process.pid}")
+        try:
+            pages = int((folder / "statm").read_text().split()[1])
+            counts = {name: len(os.listdir(folder / name)) for name in ("fd", "task")}
+        except OSError as exc:
+            raise Unwell(f"{self.name}: {exc}\n" + "\n".join(self.said[-30:])) from None
+        return {"memory": pages * PAGE / 2**20, "descriptors": counts["fd"], "threads": counts["task"]}
+
+
+class Soak:
+    """Programs under test, their peers, and their lines.
+
+    Args:
+        servers: Names of servers; :data:`soak.servers.SERVERS` has them.
+        clients: Names of clients.
+        seed: Of what the peers do.
+
+    Attributes:
+        lines: By program and kind.
+        problems: What was wrong with any, a line each.
+    """
+
+    def __init__(self, servers: Iterable[str], clients: Iterable[str], seed: int) -> None:
+        self.lines: dict[tuple[str, str], Line] = {}
+        self.problems: list[str] = []
+        self.stack = contextlib.ExitStack()
+        self.tested: list[Program] = []
+        self.peers: list[Program] = []
+        self.begun = time.monotonic()
+        self.replies = self.openings = 0
+        self.names = list(servers), list(clients)
+        self.seed = seed
+
+    def __enter__(self) -> Soak:  # noqa: PYI034 - typing.Self needs Python 3.11
+        servers, clients = self.names
+        try:
+            programs = [(name, self._start(f"server {name}", "soak.servers", name)) for name in servers]
+            self.tested += [program for _, program in programs]
+            ports = {name: program.port() for name, program in programs}
+            where = {f"server {name}": f"{port},{PATHS.get(name, '/')}" for name, port in ports.items()}
+            bad = self._start("peer server", "soak.troubles", str(self.seed))
+            bad_port = bad.port()
+            # The clients need somebody who means well.
+            good = self._start("peer echo", "soak.servers", "handlers")
+            good_port = good.port()
+            self.peers += [bad, good]
+            self.tested += [
+                self._start(f"client {name}", "soak.clients", name, str(self.seed), str(good_port), str(bad_port))
+                for name in clients
+            ]
+            if where:
+                targets = [f"{port},{path}" for port in ports.values() for path in ("/", "/echo", "/relay/news")]
+                self.peers.append(self._start("peer clients", "soak.troubles", str(self.seed), *targets))
+                self.honest = self._start("honest", "soak.honest", *(f"{name}={at}" for name, at in where.items()))
+                self.peers.append(self.honest)
+        except BaseException:
+            self.stack.close()
+            raise
+        self.begun = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def _start(self, name: str, *arguments: str) -> Program:
+        program = Program(name, *arguments)
+        self.stack.callback(program.child.stop)
+        return program
+
+    def run(self, seconds: float, samples: int, tell: Callable[[str], None]) -> None:
+        """Run for some time, and look at everything a number of times."""
+        for number in range(1, samples + 1):
+            due = self.begun + seconds * number / samples
+            time.sleep(max(0.0, due - time.monotonic()))
+            self._look()
+            if number % max(1, samples // 20) == 0:
+                tell(f"{time.monotonic() - self.begun:.0f} of {seconds:.0f} s: {self.replies} replies in time")
+
+    def _look(self) -> None:
+        now = time.monotonic() - self.begun
+        everybody = self.tested + self.peers
+        for program in everybody:
+            program.ask()
+        answers = {program.name: program.answer() for program in everybody}
+        for program in self.tested:
+            for kind, figure in {**program.seen(), **answers[program.name]}.items():
+                self._note(program.name, kind, now, figure)
+        for name, figures in answers.get("honest", {}).items():
+            self.replies += figures["replies"]
+            self.openings += figures["openings"]
+            for problem, count in figures.get("problems", {}).items():
+                self.problems.append(f"{name}, after {now:.0f} s, {count} times: {problem}")
+            if not figures["replies"]:
+                self.problems.append(f"{name}, after {now:.0f} s: nobody got a reply")
+            for kind in ("latency", "opening"):
+                if kind in figures:
+                    self._note(name, kind, now, figures[kind])
+
+    def _note(self, name: str, kind: str, now: float, figure: float) -> None:
+        line = self.lines.setdefault((name, kind), Line())
+        line.times.append(now)
+        line.figures.append(figure)
+
+    def verdicts(self) -> dict[tuple[str, str], Verdict]:
+        """Of each line."""
+        return {key: line.verdict(key[1]) for key, line in self.lines.items() if key[1] in TOLERANCES}
+
+    def idle(self) -> list[str]:
+        """Clients to which who means well has not answered, at first or from some time on."""
+        found = []
+        for (name, kind), line in self.lines.items():
+            if kind == "answers":
+                # A few seconds, or a tenth of all.
+                for start in range(0, len(line.figures), max(10, len(line.figures) // 10)):
+                    part = line.figures[start : start + max(10, len(line.figures) // 10) + 1]
+                    if len(part) > 3 and part[-1] == part[0]:
+                        found.append(f"{name}: no answers from second {line.times[start]:.0f} on")
+        return found
+
+    def said(self) -> list[str]:
+        """What programs under test have logged: errors."""
+        return [f"{program.name}: {line}" for program in self.tested for line in program.said]

@@ -1,0 +1,75 @@
+"""Whether a line rises: of noisy figures over time, by medians, which single peaks do not move."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Sequence
+
+__all__ = ["TOLERANCES", "Tolerance", "Verdict", "judge"]
+
+# Before it everything is made for the first time: buffers, caches, pools, heaps.
+WARM_UP = 0.25
+
+# Of all pairs of figures, how many more must rise than fall: a tenth would be noise, all is a leak and nothing else.
+STEADY = 0.3
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """By how much a line may have risen at the end: a number, or a part of its median."""
+
+    number: float
+    part: float
+
+    def of(self, median: float) -> float:
+        return max(self.number, self.part * median)
+
+
+# By what is measured. A leak of one object for each connection is thousands of them after minutes.
+TOLERANCES = {
+    "memory": Tolerance(6.0, 0.08),
+    "descriptors": Tolerance(8, 0.1),
+    "threads": Tolerance(4, 0.1),
+    "tasks": Tolerance(8, 0.1),
+    "objects": Tolerance(16, 0.1),
+    "latency": Tolerance(100.0, 1.0),
+    "opening": Tolerance(200.0, 1.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a line does after the warm-up: its median, by how much it has risen, and whether that is too much."""
+
+    median: float
+    rise: float
+    steady: float
+    rises: bool
+
+
+def judge(kind: str, times: Sequence[float], figures: Sequence[float]) -> Verdict:
+    """Judge a line.
+
+    Args:
+        kind: A key of ``TOLERANCES``.
+        times: When, in seconds.
+        figures: What.
+
+    Returns:
+        The verdict. The rise is the slope of Theil and Sen times the time that is looked at; ``steady`` is Kendall's
+        tau, from -1 to 1.
+    """
+    if not figures:
+        return Verdict(0.0, 0.0, 0.0, False)
+    begin = times[0] + WARM_UP * (times[-1] - times[0])
+    points = [(time, figure) for time, figure in zip(times, figures, strict=True) if time >= begin]
+    median = statistics.median(figure for _, figure in points)
+    pairs = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in itertools.combinations(points, 2)]
+    slopes = [difference / span for span, difference in pairs if span > 0]
+    if not slopes:
+        return Verdict(median, 0.0, 0.0, False)
+    rise = statistics.median(slopes) * (points[-1][0] - points[0][0])
+    steady = sum((slope > 0) - (slope < 0) for slope in slopes) / len(slopes)
+    return Verdict(median, rise, steady, rise > TOLERANCES[kind].of(median) and steady > STEADY)

@@ -1,0 +1,75 @@
+"""The soak itself: that it sees a line that rises, and takes noise for noise; and a moment of it."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interop.patience import patience
+from soak.lines import TOLERANCES, judge
+
+pytestmark = [pytest.mark.wirespeed_only("it is run on wirespeed"), pytest.mark.timeout(240)]
+
+TIMES = [float(second) for second in range(240)]
+
+
+def noise(seed: int, middle: float, spread: float) -> list[float]:
+    chance = random.Random(seed)
+    return [chance.gauss(middle, spread) for _ in TIMES]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_does_not_rise(seed: int) -> None:
+    for kind in TOLERANCES:
+        assert not judge(kind, TIMES, noise(seed, 100.0, 30.0)).rises
+
+
+@pytest.mark.parametrize("kind", ["memory", "descriptors", "threads", "tasks", "objects"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leak_rises(kind: str, seed: int) -> None:
+    """Half as much again in the time."""
+    figures = [figure + 50.0 * time / TIMES[-1] for time, figure in zip(TIMES, noise(seed, 100.0, 10.0), strict=True)]
+    verdict = judge(kind, TIMES, figures)
+    assert verdict.rises
+    assert verdict.rise == pytest.approx(37.5, abs=10)
+
+
+def test_what_is_made_once_does_not_rise() -> None:
+    """Before the warm-up is over; nor does a peak, nor what falls."""
+    made = [min(time, 40.0) * 10 for time in TIMES]
+    assert not judge("memory", TIMES, made).rises
+    peak = [1000.0 if 150 < time < 200 else 10.0 for time in TIMES]
+    assert not judge("memory", TIMES, peak).rises
+    assert not judge("objects", TIMES, [1000.0 - time for time in TIMES]).rises
+
+
+def soak(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "soak", "--out", str(tmp_path), "--seed", "1", *arguments]
+    folder = Path(__file__).parents[1]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=patience(100), check=False, cwd=folder
+    )  # fmt: skip
+
+
+def test_a_moment_of_it(tmp_path: Path) -> None:
+    """Nothing can be said of lines, but everybody must serve, count and end."""
+    done = soak(
+        tmp_path, "--minutes", "0.1", "--servers", "handlers", "engine-batches", "--clients", "tasks", "blocking"
+    )  # fmt: skip
+    # Lines of a few seconds on a busy machine may seem to rise; whatever else is wrong is.
+    assert done.returncode == 0 or "RISES" in done.stdout, done.stdout + done.stderr
+    assert "replies and" in done.stdout
+    lines = json.loads((tmp_path / "soak.json").read_text())
+    for name in ("server handlers", "server engine-batches", "client tasks", "client blocking"):
+        for kind in ("memory", "descriptors", "threads"):
+            times, figures = lines[f"{name} / {kind}"]
+            assert len(times) == len(figures) >= 4
+            assert min(figures) > 0
+    assert lines["server engine-batches / latency"][1]
+    assert lines["client tasks / answers"][1][-1] > 0
+    assert (tmp_path / "soak.svg").read_text().count("server handlers") >= 1
