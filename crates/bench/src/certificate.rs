@@ -5,34 +5,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lexopt::Parser;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use wirespeed_driver::tls::server::{Options, ServerConfig};
 
 /// A certificate, and the file with the authority that signed it.
 pub(crate) struct Certificate {
-    chain: Vec<u8>,
-    key: Vec<u8>,
-    path: PathBuf,
+    /// What a server needs that shows it.
+    pub(crate) config: Arc<ServerConfig>,
+    /// The PEM file of the authority.
+    pub(crate) path: PathBuf,
 }
 
 impl Certificate {
     /// One whose authority is in a file of its own until it is dropped.
     pub(crate) fn generate() -> Result<Self, Box<dyn Error>> {
         let Issued { authority, chain, key } = issue()?;
+        let options = Options { certificate: chain.into_bytes(), key: key.into_bytes(), ..Options::default() };
         let path = std::env::temp_dir().join(format!("wirespeed-bench-{}.pem", std::process::id()));
         fs::write(&path, authority)?;
-        Ok(Self { chain: chain.into_bytes(), key: key.into_bytes(), path })
-    }
-
-    /// The PEM file of the authority.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, Box<dyn Error>> {
-        let options = Options { certificate: self.chain.clone(), key: self.key.clone(), ..Options::default() };
-        Ok(options.build()?)
+        Ok(Self { config: options.build()?, path })
     }
 }
 
@@ -67,11 +58,7 @@ fn issue() -> Result<Issued, Box<dyn Error>> {
 }
 
 /// Writes one into a folder: `server.pem` with its key, and `authority.pem`.
-pub(crate) fn run(mut arguments: Parser) -> Result<(), Box<dyn Error>> {
-    let folder = PathBuf::from(arguments.value()?);
-    if let Some(argument) = arguments.next()? {
-        return Err(argument.unexpected().into());
-    }
+pub(crate) fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     let Issued { authority, chain, key } = issue()?;
     for (name, pem) in [("server.pem", chain + &key), ("authority.pem", authority)] {
         let path = folder.join(name);

@@ -31,19 +31,3 @@ pub(crate) fn allow(connections: usize) -> Result<(), String> {
         connections as u64 + RESERVE
     ))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_allowed_and_what_is_not() {
-        let allowed = raise();
-        assert!(allowed > 0);
-        assert_eq!(allow(allowed), Ok(()));
-        if let Some(more) = allowed.checked_add(1) {
-            let error = allow(more).expect_err("one too many");
-            assert!(error.contains(&format!("allows {allowed}")) && error.contains("ulimit -n"), "{error}");
-        }
-    }
-}

@@ -6,43 +6,40 @@ mod echo;
 mod load;
 mod sans_io;
 
+use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-const HELP: &str = "\
-The native side of wirespeed's tests and benchmarks.
+use clap::{Parser, Subcommand};
 
-Usage: wirespeed-bench COMMAND [OPTIONS]
+/// The native side of wirespeed's tests and benchmarks
+#[derive(Parser)]
+#[command(version, subcommand_required = true, arg_required_else_help = false)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
 
-Commands:
-  echo    A WebSocket server on the loopback interface; see `wirespeed-bench echo --help`
-  load    Load for such a server; see `wirespeed-bench load --help`
-  sans-io The core without sockets, to be compared with others; see `wirespeed-bench sans-io --help`
-  certificate FOLDER
-          Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, who signed it
-
-Options:
-  -h, --help       Show this text
-  -V, --version    Show the version
-";
+#[derive(Subcommand)]
+enum Command {
+    Echo(echo::Options),
+    Load(Box<load::Options>),
+    SansIo(sans_io::Options),
+    /// Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, who signed it
+    Certificate {
+        /// Where they are written
+        folder: PathBuf,
+    },
+}
 
 fn main() -> ExitCode {
-    let mut arguments = lexopt::Parser::from_env();
-    let result = match arguments.next() {
-        Ok(Some(lexopt::Arg::Value(command))) if command == "echo" => echo::run(arguments),
-        Ok(Some(lexopt::Arg::Value(command))) if command == "load" => load::run(arguments),
-        Ok(Some(lexopt::Arg::Value(command))) if command == "sans-io" => sans_io::run(arguments),
-        Ok(Some(lexopt::Arg::Value(command))) if command == "certificate" => certificate::run(arguments),
-        Ok(Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help"))) => {
-            show(HELP);
+    let result = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command.run(),
+        Err(error) if error.use_stderr() => Err(one_line(&error.to_string()).into()),
+        Err(help) => {
+            show(&help.to_string());
             Ok(())
         }
-        Ok(Some(lexopt::Arg::Short('V') | lexopt::Arg::Long("version"))) => {
-            show(concat!("wirespeed-bench ", env!("CARGO_PKG_VERSION"), "\n"));
-            Ok(())
-        }
-        Ok(None) => Err("a command is missing; try --help".into()),
-        Ok(Some(argument)) => Err(argument.unexpected().into()),
-        Err(error) => Err(error.into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -51,6 +48,29 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+impl Command {
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        match self {
+            Self::Echo(options) => echo::run(&options),
+            Self::Load(options) => load::run(*options),
+            Self::SansIo(_) => sans_io::run(),
+            Self::Certificate { folder } => certificate::write(&folder),
+        }
+    }
+}
+
+/// What is wrong with a command line, as one line: programs that start this one pass it on.
+fn one_line(error: &str) -> String {
+    let error = error.strip_prefix("error: ").unwrap_or(error);
+    let lines: Vec<_> = error.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    format!("{}; try --help", lines.join(" "))
+}
+
+/// A number on the command line of which there must be one at least.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number of at least 1 is wanted".to_owned())
 }
 
 /// Writes a line to standard error; nobody may be reading it.
@@ -64,4 +84,13 @@ fn show(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String takes all
+        text
+    })
 }

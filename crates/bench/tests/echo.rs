@@ -2,90 +2,82 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use wirespeed_protocol::{MessageKind, Side};
 
-use support::client::{Client, Received};
+use support::peer::{Peer, Received, assert_numbered, frame};
 use support::{Echo, command};
-
-fn json_of(received: Received) -> Value {
-    match received {
-        Received::Text(text) => serde_json::from_str(&text).expect("JSON"),
-        other => panic!("{other:?}"),
-    }
-}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What a path answers to `report`.
+fn report(client: &mut Peer) -> Value {
+    client.text("report");
+    let (0, report) = client.receive_numbered(0) else { panic!("something else comes first") };
+    report
+}
+
 #[test]
 fn stamp_puts_two_times_into_the_echo() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/stamp");
+    let mut client = Peer::connect(&echo.url, "/stamp");
     let mut last = 0;
     for size in [24_usize, 100, 70_000, 300_000] {
         let message: Vec<u8> = (0..size).map(|index| (index % 200) as u8).collect();
-        client.binary(&message);
-        let Received::Binary(reply) = client.receive() else { panic!("no binary message") };
+        client.send(MessageKind::Binary, &message);
+        let reply = client.receive_binary();
         assert_eq!((&reply[..8], &reply[24..]), (&message[..8], &message[24..]));
-        let time = |range: std::ops::Range<usize>| u64::from_le_bytes(reply[range].try_into().expect("8 bytes"));
+        let time = |range: Range<usize>| u64::from_le_bytes(reply[range].try_into().expect("8 bytes"));
         let (taken, sent) = (time(8..16), time(16..24));
         assert!(last < taken && taken <= sent, "{last} {taken} {sent}");
         last = sent;
     }
-}
-
-#[test]
-fn stamp_refuses_what_has_no_room_for_them() {
-    let echo = Echo::start();
-    let mut short = Client::connect(&echo.url, "/stamp");
-    short.binary(&[0; 23]);
-    assert_eq!(short.receive(), Received::Close(1008));
-    let mut text = Client::connect(&echo.url, "/stamp");
-    text.text("a text of twenty-four bytes or more");
-    assert_eq!(text.receive(), Received::Close(1008));
+    for (kind, size) in [(MessageKind::Binary, 23), (MessageKind::Text, 24)] {
+        let mut client = Peer::connect(&echo.url, "/stamp");
+        client.send(kind, &vec![b'a'; size]);
+        assert_eq!(client.receive(), Received::Close(1008), "there is no room for them");
+    }
 }
 
 #[test]
 fn hash_tells_what_all_messages_hash_to() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/hash");
+    let mut client = Peer::connect(&echo.url, "/hash");
     let (mut hash, mut bytes) = (Sha256::new(), 0);
     for number in 0..20_u8 {
         let message = vec![number; usize::from(number) * 1000];
         hash.update(&message);
         bytes += message.len();
-        client.binary(&message);
-        client.text("report");
+        client.send(MessageKind::Binary, &message);
         let expected = json!({"messages": number + 1, "bytes": bytes, "sha256": hex(&hash.clone().finalize())});
-        assert_eq!(json_of(client.receive()), expected);
+        assert_eq!(report(&mut client), expected);
     }
 }
 
 #[test]
 fn file_sends_numbered_messages_and_their_hash_as_often_as_asked() {
     let echo = Echo::start();
-    for (size, bytes) in [(100, 1050), (65_536, 1_000_000), (300_000, 1_000_000), (64, 640), (10, 0)] {
-        let mut client = Client::connect(&echo.url, &format!("/file?size={size}&bytes={bytes}"));
+    // The last one may be shorter, and even its number be cut.
+    for (size, bytes) in [(100, 1050), (65_536, 1_000_000), (300_000, 1_000_000), (64, 640), (10, 25), (10, 0)] {
+        let mut client = Peer::connect(&echo.url, &format!("/file?size={size}&bytes={bytes}"));
         for _ in 0..3 {
-            let (mut hash, mut count, mut arrived) = (Sha256::new(), 0_u64, 0);
-            let end = loop {
-                match client.receive() {
-                    Received::Binary(message) => {
-                        assert_eq!(message[..8.min(message.len())], count.to_le_bytes()[..8.min(message.len())]);
-                        assert_eq!(message.len(), size.min(bytes - arrived));
-                        hash.update(&message);
-                        count += 1;
-                        arrived += message.len();
-                    }
-                    end => break json_of(end),
-                }
-            };
-            assert_eq!(end, json!({"messages": count, "bytes": bytes, "sha256": hex(&hash.finalize())}));
+            let (mut hash, mut count, mut left) = (Sha256::new(), 0, bytes);
+            while left > 0 {
+                let message = client.receive_binary();
+                assert_numbered(&message, count, size.min(left));
+                hash.update(&message);
+                count += 1;
+                left -= message.len();
+            }
+            let expected = json!({"messages": count, "bytes": bytes, "sha256": hex(&hash.finalize())});
+            assert_eq!(client.receive_numbered(0), (0, expected));
             client.text("again");
         }
     }
@@ -94,96 +86,86 @@ fn file_sends_numbered_messages_and_their_hash_as_often_as_asked() {
 #[test]
 fn duplex_receives_while_it_sends() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/duplex?size=2048");
-    // Much more than the buffers of both sockets hold, and nothing is read meanwhile: a server that waited
-    // would wait for ever.
-    let message = vec![1; 100_000];
-    client.stream.set_write_timeout(Some(Duration::from_secs(10))).expect("an option");
-    for _ in 0..500 {
-        client.binary(&message);
-    }
-    client.text("report");
-    let mut number = 0_u64;
-    let report = loop {
-        match client.receive() {
-            Received::Binary(message) => {
-                assert_eq!((message.len(), &message[..8]), (2048, &number.to_le_bytes()[..]));
-                number += 1;
-            }
-            other => break json_of(other),
+    // One of the larger messages is more than is kept of answers.
+    for size in [2048, 16_777_216] {
+        let mut client = Peer::connect(&echo.url, &format!("/duplex?size={size}"));
+        // Much more than the buffers of both sockets hold, and nothing is read meanwhile: a server that waited
+        // would wait for ever.
+        for _ in 0..500 {
+            client.send(MessageKind::Binary, &[1; 100_000]);
         }
-    };
-    assert_eq!(report, json!({"messages": 500, "bytes": 50_000_000}));
-    assert!(number > 0);
-    assert!(matches!(client.receive(), Received::Binary(_)), "it goes on");
+        client.text("report");
+        let (count, report) = client.receive_numbered(size);
+        assert_eq!(report, json!({"messages": 500, "bytes": 50_000_000}));
+        assert_numbered(&client.receive_binary(), count, size); // it goes on
+    }
+}
+
+#[test]
+fn mixed_sends_nine_for_each_message() {
+    let echo = Echo::start();
+    for size in [0, 100, 20_000, 1 << 20] {
+        let mut client = Peer::connect(&echo.url, &format!("/mixed?size={size}"));
+        for turn in 0..5 {
+            for number in 9 * turn..9 * (turn + 1) {
+                assert_numbered(&client.receive_binary(), number, size);
+            }
+            // What asks for a report is not counted, and nothing comes unasked.
+            assert_eq!(report(&mut client), json!({"messages": turn, "bytes": 3 * turn}));
+            client.send(MessageKind::Binary, b"yes");
+        }
+    }
 }
 
 #[test]
 fn blast_goes_on() {
     let echo = Echo::start();
-    for size in [8, 2048, 100_000, 1 << 20] {
-        let mut client = Client::connect(&echo.url, &format!("/blast?size={size}"));
-        for number in 0..50_000_000 / (size as u64 + 1000) {
-            let Received::Binary(message) = client.receive() else { panic!("no binary message") };
-            assert_eq!((message.len(), &message[..8]), (size, &number.to_le_bytes()[..]));
+    for size in [0, 8, 2048, 100_000, 1 << 20] {
+        let mut client = Peer::connect(&echo.url, &format!("/blast?size={size}"));
+        for number in 0..10_000_000 / (size as u64 + 1000) {
+            assert_numbered(&client.receive_binary(), number, size);
         }
-    }
-}
-
-#[test]
-fn duplex_receives_behind_a_message_that_nobody_reads() {
-    let echo = Echo::start();
-    // One message is more than is kept of answers.
-    let mut client = Client::connect(&echo.url, "/duplex?size=16777216");
-    client.stream.set_write_timeout(Some(Duration::from_secs(10))).expect("an option");
-    for _ in 0..500 {
-        client.binary(&[1; 100_000]);
     }
 }
 
 #[test]
 fn an_echo_that_nobody_reads_is_bounded_and_goes_on_when_it_is_read() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/");
+    let mut client = Peer::connect(&echo.url, "/");
     // More than the buffers of both sockets may hold, however the system is set.
     let (size, count) = (1 << 20, 512_u64);
     let mut writer = client.stream.try_clone().expect("a descriptor");
     let (blocked, is_blocked) = std::sync::mpsc::channel();
     let writing = std::thread::spawn(move || {
         writer.set_write_timeout(Some(Duration::from_millis(300))).expect("an option");
-        let mut waits = 0;
+        let mut frame = frame(Side::Client, MessageKind::Binary, &vec![7; size]);
         for number in 0..count {
-            let mut frame = vec![0x82, 0x80 | 127]; // a key of zeros masks nothing
-            frame.extend_from_slice(&(size as u64).to_be_bytes());
-            frame.extend_from_slice(&[0; 4]);
-            frame.extend_from_slice(&number.to_le_bytes());
-            frame.resize(2 + 8 + 4 + size, 7);
+            let end = frame.len() - 8;
+            frame[end..].copy_from_slice(&number.to_le_bytes());
             let mut left = &frame[..];
             while !left.is_empty() {
                 match writer.write(left) {
                     Ok(written) => left = &left[written..],
                     Err(error) => {
-                        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-                        waits += 1;
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
                         let _ = blocked.send(()); // once is heard
                     }
                 }
             }
         }
-        waits
     });
     is_blocked.recv().expect("it keeps all that it is sent");
     for number in 0..count {
-        let Received::Binary(message) = client.receive() else { panic!("no binary message") };
-        assert_eq!((message.len(), &message[..8]), (size, &number.to_le_bytes()[..]));
+        let message = client.receive_binary();
+        assert_eq!((message.len(), &message[size - 8..]), (size, &number.to_le_bytes()[..]));
     }
-    assert!(writing.join().expect("all was sent") > 0);
+    writing.join().expect("all was sent");
 }
 
 #[test]
 fn who_breaks_the_protocol_reads_why() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/");
+    let mut client = Peer::connect(&echo.url, "/");
     // A frame without a mask, and more than is read at once behind it: a reset would lose the close frame.
     let mut bytes = vec![0x82, 1, 0];
     bytes.resize(1 << 20, 0);
@@ -195,25 +177,26 @@ fn who_breaks_the_protocol_reads_why() {
 #[test]
 fn who_ends_its_direction_gets_the_rest() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/");
+    let mut client = Peer::connect(&echo.url, "/");
     let message = vec![5; 8 << 20]; // more than the sockets hold
-    client.binary(&message);
+    client.send(MessageKind::Binary, &message);
     client.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
-    assert_eq!(client.receive(), Received::Binary(message));
+    assert_eq!(client.receive_binary(), message);
     assert_eq!(client.stream.read(&mut [0]).expect("no reset"), 0);
 }
 
 #[test]
-fn deaf_says_nothing() {
+fn deaf_says_nothing_and_close_says_its_code() {
     let echo = Echo::start();
-    let mut client = Client::connect(&echo.url, "/deaf");
+    let mut client = Peer::connect(&echo.url, "/deaf");
     client.text("hello");
     client.stream.set_read_timeout(Some(Duration::from_millis(200))).expect("an option");
     let error = client.stream.read(&mut [0; 10]).expect_err("nothing comes");
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    let mut other = Client::connect(&echo.url, "/");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    let mut other = Peer::connect(&echo.url, "/");
     other.text("the others are served");
-    assert_eq!(other.receive(), Received::Text("the others are served".into()));
+    assert_eq!(other.receive(), Received::Message(MessageKind::Text, b"the others are served".into()));
+    assert_eq!(Peer::connect(&echo.url, "/close?code=4001").receive(), Received::Close(4001));
 }
 
 #[test]

@@ -2,43 +2,60 @@
 
 mod support;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use support::{Echo, answer, command, load, number};
 
 /// The latencies are there, and in order.
-fn assert_latencies(found: &serde_json::Value) {
-    let all: Vec<f64> = ["p50", "p90", "p99", "p999", "max"].iter().map(|name| number(found, name)).collect();
-    assert!(all.is_sorted() && all[0] > 0.0, "{found}");
+fn assert_latencies(found: &Value) {
+    let names = ["p50", "p90", "p95", "p99", "p999", "max"];
+    assert!(names.map(|name| number(found, name)).is_sorted() && number(found, "p50") > 0.0, "{found}");
     assert!(number(found, "mean") > 0.0);
 }
 
 #[test]
-fn echo() {
+fn every_workload_counts() {
     let echo = Echo::start();
-    for arguments in ["", "--connections 20", "--connections 3 --window 10", "--size 200000"] {
-        let found = load(arguments, &format!("{}/", echo.url)).expect(arguments);
-        assert!(number(&found, "count") > 0.0 && number(&found, "seconds") >= 0.05, "{found}");
-        assert!((0.0..=1.0).contains(&number(&found, "limited")));
-        assert_latencies(&found);
-        for absent in ["deviation", "offered", "pings", "stopped", "deflate"] {
-            assert!(found.get(absent).is_none(), "{found}");
+    for arguments in [
+        "",
+        "--connections 20",
+        "--connections 3 --window 10",
+        "--size 200000",
+        "--connections 7 --threads 3",
+        "--content text --size 1000 --connections 3",
+        "--content json --size 1000 --connections 3 --deflate",
+        "--content msgpack --size 1000 --connections 3 --deflate",
+        "--workload burst --connections 30",
+        "--workload sink",
+        "--workload sink --connections 30",
+        "--workload sink --connections 7 --threads 3",
+        "--workload sink --size 1000000",
+        "--workload sink --deflate --size 500",
+        "--workload sink --content msgpack",
+        "--workload open --connections 10",
+        "--workload open --connections 7 --threads 3",
+        "--workload storm --connections 300",
+        "--workload touch",
+    ] {
+        let sinks = arguments.contains("sink");
+        let url = format!("{}{}", echo.url, if sinks { "/sink" } else { "/" });
+        let found = load(arguments, &url).expect(arguments);
+        assert!(number(&found, "count") > 0.0 && (0.0..=1.0).contains(&number(&found, "limited")), "{found}");
+        if sinks {
+            assert!(found.get("p50").is_none(), "{found}");
+        } else {
+            assert_latencies(&found);
         }
-    }
-}
-
-#[test]
-fn every_form_of_content_plain_and_compressed() {
-    let echo = Echo::start();
-    for form in ["binary", "json", "msgpack"] {
-        for (deflate, agreed) in [("", None), ("--deflate", Some(true))] {
-            let arguments = format!("--content {form} {deflate} --size 1000 --connections 3");
-            let found = load(&arguments, &format!("{}/", echo.url)).expect(&arguments);
-            assert!(number(&found, "count") > 0.0);
-            assert_eq!(found.get("deflate").and_then(serde_json::Value::as_bool), agreed);
+        let together = [("burst", 30), ("storm", 300)].iter().find(|(name, _)| arguments.contains(name));
+        assert_eq!(found["count"].as_u64().expect("a number") % together.map_or(1, |(_, connections)| *connections), 0);
+        let deflate = found.get("deflate").and_then(Value::as_bool);
+        assert_eq!(deflate, arguments.contains("--deflate").then_some(true), "{arguments}");
+        for absent in ["second_1", "offered", "pings", "stopped", "servers"] {
+            assert!(found.get(absent).is_none(), "{found}");
         }
     }
 }
@@ -46,80 +63,34 @@ fn every_form_of_content_plain_and_compressed() {
 #[test]
 fn at_a_rate_exactly_what_is_due_is_sent_and_counted() {
     let echo = Echo::start();
-    let found = load("--rate 2000 --connections 7 --seconds 0.1", &format!("{}/", echo.url)).expect("an answer");
-    assert_eq!((&found["count"], &found["offered"]), (&json!(200), &json!(2000.0)));
-    assert!(number(&found, "seconds") >= 0.1);
-    assert_latencies(&found);
-}
-
-#[test]
-fn burst_counts_whole_bursts() {
-    let echo = Echo::start();
-    let found = load("--workload burst --connections 30", &format!("{}/", echo.url)).expect("an answer");
-    assert!(found["count"].as_u64().is_some_and(|count| count > 0 && count % 30 == 0), "{found}");
-    assert_latencies(&found);
-}
-
-#[test]
-fn sink_counts_what_was_confirmed() {
-    let echo = Echo::start();
-    for arguments in ["", "--connections 30", "--size 1000000", "--deflate --size 500", "--content msgpack"] {
-        let found = load(&format!("--workload sink {arguments}"), &format!("{}/sink", echo.url)).expect(arguments);
-        assert!(number(&found, "count") > 0.0 && found.get("p50").is_none(), "{found}");
+    for (arguments, count, offered) in [
+        ("--rate 2000 --connections 7 --seconds 0.1", json!(200), json!(2000.0)),
+        ("--workload pings --connections 200 --rate 4000", json!(200), json!(4000.0)),
+        ("--workload pings --connections 20 --seconds 0.2", json!(4), json!(20.0)),
+        ("--workload pings --connections 5 --rate 1000 --seconds 0.2 --busy", json!(200), json!(1000.0)),
+        ("--workload pings --connections 5 --rate 1000 --seconds 0.2 --busy --content json", json!(200), json!(1000.0)),
+        ("--workload hold --connections 50 --rate 200", json!(50), Value::Null),
+    ] {
+        let found = load(arguments, &format!("{}/", echo.url)).expect(arguments);
+        assert_eq!((&found["count"], &found["offered"]), (&count, &offered), "{arguments}");
+        assert!(number(&found, "seconds") >= 0.05);
+        assert_latencies(&found);
+        assert_eq!(found.get("pings"), arguments.contains("hold").then_some(&json!(0)));
     }
 }
 
 #[test]
-fn two_seconds_have_a_deviation() {
+fn two_seconds_are_told_one_by_one() {
     let echo = Echo::start();
-    for (workload, path) in [("echo", "/"), ("sink", "/sink")] {
-        let arguments = format!("--workload {workload} --seconds 2");
-        let found = load(&arguments, &format!("{}{path}", echo.url)).expect("an answer");
-        assert!((0.0..1.0).contains(&number(&found, "deviation")), "{found}");
+    for (arguments, path) in
+        [("--workload echo", "/"), ("--workload sink", "/sink"), ("--connections 2 --threads 2", "/")]
+    {
+        let found = load(&format!("{arguments} --seconds 2"), &format!("{}{path}", echo.url)).expect("an answer");
+        let (first, second) = (number(&found, "second_1"), number(&found, "second_2"));
+        assert!(first > 0.0 && second > 0.0 && first + second <= number(&found, "count"), "{found}");
+        assert!(first + second > number(&found, "count") * 0.9, "{found}");
+        assert!(found.get("second_3").is_none() && found.get("deviation").is_none(), "{found}");
     }
-}
-
-#[test]
-fn open_storm_and_hold() {
-    let echo = Echo::start();
-    let url = format!("{}/", echo.url);
-    let found = load("--workload open --connections 10", &url).expect("an answer");
-    assert!(number(&found, "count") > 0.0);
-    assert_latencies(&found);
-    let found = load("--workload storm --connections 300", &url).expect("an answer");
-    assert!(found["count"].as_u64().is_some_and(|count| count > 0 && count % 300 == 0), "{found}");
-    assert_latencies(&found);
-    let found = load("--workload hold --connections 50 --rate 200", &url).expect("an answer");
-    assert_eq!((&found["count"], &found["pings"]), (&json!(50), &json!(0)));
-    assert_latencies(&found);
-}
-
-#[test]
-fn every_ping_has_its_pong() {
-    let echo = Echo::start();
-    let found = load("--workload pings --connections 200 --rate 4000", &format!("{}/", echo.url)).expect("an answer");
-    assert_eq!((&found["count"], &found["offered"]), (&json!(200), &json!(4000.0)));
-    assert_latencies(&found);
-}
-
-#[test]
-fn touch_is_a_round_trip_without_a_websocket() {
-    let echo = Echo::start();
-    let found = load("--workload touch", &format!("{}/", echo.url)).expect("an answer");
-    assert!(number(&found, "count") > 0.0);
-    assert_latencies(&found);
-}
-
-#[test]
-fn threads_share_the_connections() {
-    let echo = Echo::start();
-    for (workload, path) in [("echo", "/"), ("sink", "/sink"), ("open", "/")] {
-        let arguments = format!("--workload {workload} --connections 7 --threads 3");
-        let found = load(&arguments, &format!("{}{path}", echo.url)).expect("an answer");
-        assert!(number(&found, "count") > 0.0 && (0.0..=1.0).contains(&number(&found, "limited")), "{found}");
-    }
-    let error = load("--connections 4 --threads 2", "ws://127.0.0.1:1/").expect_err("nobody listens");
-    assert!(error.contains("nobody listens"), "{error}");
 }
 
 #[test]
@@ -130,26 +101,18 @@ fn tls_with_a_certificate_that_was_made() {
     let server = std::fs::read_to_string(folder.join("server.pem")).expect("a file");
     assert!(server.contains("BEGIN CERTIFICATE") && server.contains("PRIVATE KEY"), "{server}");
     let stranger = folder.join("authority.pem").display().to_string();
-    let echo = Echo::start_secure();
-    let (url, authority) = (echo.secure_url.clone().expect("a port"), echo.authority.clone().expect("a file"));
+    let echo = Echo::start();
+    let (url, authority) = &echo.secure;
     for arguments in ["--connections 3", "--workload open --connections 2", "--workload sink"] {
         let path = if arguments.contains("sink") { "/sink" } else { "/" };
         let found = load(&format!("{arguments} --ca {authority}"), &format!("{url}{path}")).expect(arguments);
         assert!(number(&found, "count") > 0.0, "{found}");
     }
-    let error = load(&format!("--ca {stranger}"), &format!("{url}/")).expect_err("another authority");
-    assert!(error.contains("certificate"), "{error}");
-    let error = load("", &format!("{url}/")).expect_err("no authority");
-    assert!(error.contains("--ca"), "{error}");
+    for (arguments, word) in [(format!("--ca {stranger}"), "certificate"), (String::new(), "--ca")] {
+        let error = load(&arguments, &format!("{url}/")).expect_err("it is not trusted");
+        assert!(error.contains(word), "{error}");
+    }
     std::fs::remove_dir_all(&folder).expect("it is there");
-}
-
-#[test]
-fn most_says_why_there_are_no_more() {
-    let echo = Echo::start();
-    let found = load("--workload most --connections 200", &format!("{}/", echo.url)).expect("an answer");
-    assert_eq!(found["count"], 200);
-    assert!(found["stopped"].as_str().is_some_and(|reason| reason.contains("--connections")), "{found}");
 }
 
 #[test]
@@ -165,25 +128,71 @@ fn idle_ends_with_standard_input() {
     assert_eq!(lines.next().expect("a line").expect("text"), "ready");
     assert_eq!(child.try_wait().expect("a child"), None);
     drop(child.stdin.take());
-    let line = lines.next().expect("a line").expect("text");
-    assert!(line.starts_with("{\"count\": 20, "), "{line}");
+    let found: Value = serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON");
+    assert_eq!((&found["count"], &found["pings"]), (&json!(20), &json!(0)));
     assert!(child.wait().expect("a child").success());
     let found = load("--workload idle --connections 2", &format!("{}/", echo.url)).expect("a file has an end");
     assert_eq!(found["count"], 2);
 }
 
 #[test]
-fn too_few_descriptors_is_one_clear_line() {
+fn most_says_why_there_are_no_more_and_too_few_descriptors_are_one_clear_line() {
     let echo = Echo::start();
-    let limited = |arguments: &str| {
+    let limited = |descriptors: &str, arguments: &str| {
         let program = env!("CARGO_BIN_EXE_wirespeed-bench");
         let mut shell = std::process::Command::new("sh");
-        shell.arg("-c").arg(format!("ulimit -n 80; exec {program} load {arguments} {}/", echo.url));
+        shell.arg("-c").arg(format!("ulimit -n {descriptors}; exec {program} load {arguments} {}/", echo.url));
         answer(shell)
     };
-    let error = limited("--connections 100").expect_err("too many");
+    let error = limited("80", "--connections 100").expect_err("too many");
     assert!(error.contains("allows 48") && error.contains("ulimit -n 132"), "{error}");
-    let found = limited("--workload most --connections 100").expect("an answer");
-    assert_eq!(found["count"], 48);
-    assert!(found["stopped"].as_str().is_some_and(|reason| reason.contains("descriptors")), "{found}");
+    for (descriptors, count, reason) in [("80", 48, "descriptors"), ("300", 100, "--connections")] {
+        let found = limited(descriptors, "--workload most --connections 100").expect("an answer");
+        assert_eq!(found["count"], count);
+        assert!(found["stopped"].as_str().is_some_and(|stopped| stopped.contains(reason)), "{found}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_command_line_is_one_line() {
+    let echo = Echo::start();
+    for (arguments, words) in [
+        ("", "requires a subcommand"),
+        ("load", "<URL>"),
+        ("load --rate 0 ws://127.0.0.1:1/", "above 0"),
+        ("load --nothing ws://127.0.0.1:1/", "--nothing"),
+        ("load --connections 4 --threads 2 ws://127.0.0.1:1/", "nobody listens"),
+        ("load ECHO/blast?size=x", "HTTP 400"),
+        ("echo --threads 0", "at least 1"),
+    ] {
+        let arguments = arguments.replace("ECHO", &echo.url);
+        let output = command().args(arguments.split_whitespace()).output().expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.lines().count() == 1 && error.contains(words), "{arguments}: {error}");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    }
+    for arguments in ["--help", "--version", "load --help", "echo --help", "sans-io --help"] {
+        let output = command().args(arguments.split_whitespace()).output().expect("it runs");
+        assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty(), "{arguments}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_path_is_told() {
+    let echo = Echo::start();
+    let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+    for (target, words) in [
+        ("/blast?size=x", "size=x: not a number from "),
+        ("/mixed?size=99999999", "size=99999999: not a number"),
+        ("/file?bytes=-1", "bytes=-1: not a number"),
+        ("/close?code=1005", "code=1005: not a close code"),
+    ] {
+        let mut stream = TcpStream::connect(echo.url.trim_start_matches("ws://")).expect("it listens");
+        let head =
+            format!("GET {target} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it closes");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(words), "{target}: {answer}");
+    }
 }

@@ -13,12 +13,10 @@ use support::command;
 fn ask(cases: &[Value]) -> Vec<Value> {
     let mut child = command().arg("sans-io").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
-    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let answers = cases.iter().map(|case| {
         writeln!(stdin, "{case}").expect("it reads");
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("a line");
-        serde_json::from_str(&line).expect("JSON")
+        serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON")
     });
     let answers = answers.collect();
     drop(stdin);

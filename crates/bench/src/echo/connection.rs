@@ -1,19 +1,22 @@
-//! One client of the echo server.
+//! One client of the echo server, without waiting: the TLS handshake, the opening handshake, and what its role is.
 
 use std::io;
-use std::sync::Arc;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use wirespeed_driver::Drive;
 use wirespeed_driver::drive::Progress;
+use wirespeed_driver::opening::{Carrier, Moved, Server};
 use wirespeed_driver::peer::{Failure, PeerEvent};
+use wirespeed_driver::protocol::Limits;
+use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake::{self, HeaderList, Response, ServerConfig, ServerHandshake};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::write_queue::Flushed;
+use wirespeed_driver::{Drive, Keepalive};
 
 use super::Settings;
-use super::opening::{Opened, Opening};
 use super::role::{HIGH_WATER, Role};
 
 /// How many blocks a stream produces while the client reads as fast, before what it sends is looked for.
@@ -23,23 +26,27 @@ const LOOK_EVERY: u32 = 16;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 enum Phase {
-    Opening(Box<Opening>),
+    Opening(Box<(Server, Carrier)>),
     Open(Box<Drive<Vec<u8>>>, Role),
+    Over,
 }
 
 /// A client.
 pub(crate) struct Connection {
     /// Until the connection is open.
     socket: Option<Socket>,
-    settings: Arc<Settings>,
+    settings: Settings,
     phase: Phase,
     /// Nothing is received, because the client does not read.
     paused: bool,
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, layer: Option<Box<dyn Layer>>, settings: Arc<Settings>) -> io::Result<Self> {
-        let phase = Phase::Opening(Box::new(Opening::new(layer, &settings).map_err(io::Error::other)?));
+    pub(crate) fn new(socket: Socket, layer: Option<Box<dyn Layer>>, settings: Settings) -> io::Result<Self> {
+        let deflate = (!settings.no_compression).then(negotiate::Config::server);
+        let config = ServerConfig { deflate, ..ServerConfig::default() };
+        let server = Server::new(config, handshake::Limits::default(), layer).map_err(io::Error::other)?;
+        let phase = Phase::Opening(Box::new((server, Carrier::default())));
         Ok(Self { socket: Some(socket), settings, phase, paused: false })
     }
 
@@ -47,22 +54,15 @@ impl Connection {
     /// [closing](Progress::Closing) has to be called again when its time is over.
     pub(crate) fn proceed(&mut self, edge: Option<&Event>) -> Progress {
         let mut readable = edge.is_some_and(Event::is_readable);
-        if let (Phase::Opening(opening), Some(socket)) = (&mut self.phase, &self.socket) {
-            match opening.proceed(socket, &self.settings) {
-                Opened::NotYet => return Progress::Open,
-                Opened::Over => return Progress::Over,
-                Opened::Open(peer, role) => {
-                    let mut drive = Box::new(Drive::new(*peer, self.socket.take(), Some(CLOSE_TIMEOUT)));
-                    if let Role::Close(code) = &role {
-                        let _ = drive.begin_close(Some(*code), "", Instant::now()); // the code was checked
-                    }
-                    self.phase = Phase::Open(drive, role);
-                    readable = true; // there may be more than was read
-                }
+        if matches!(self.phase, Phase::Opening(_)) {
+            if self.open() == Progress::Over {
+                return Progress::Over;
             }
+            readable = true; // there may be more than was read
         }
         match &mut self.phase {
-            Phase::Opening(_) => Progress::Over,
+            Phase::Opening(_) => Progress::Open,
+            Phase::Over => Progress::Over,
             // Both directions have ended.
             Phase::Open(drive, Role::Deaf) if edge.is_some_and(|edge| edge.is_write_closed() || edge.is_error()) => {
                 drive.end(Failure::Aborted)
@@ -73,6 +73,52 @@ impl Connection {
             }
         }
     }
+
+    /// Goes on with the handshakes.
+    fn open(&mut self) -> Progress {
+        loop {
+            let (Phase::Opening(opening), Some(socket)) = (&mut self.phase, &self.socket) else {
+                return Progress::Over;
+            };
+            let (server, carrier) = &mut **opening;
+            let refusal = match carrier.proceed(server, socket) {
+                Ok(Moved::Waits(_)) => return Progress::Open,
+                Ok(Moved::Over) => return Progress::Over,
+                Ok(Moved::Done) => match respond(server.handshake()) {
+                    Ok((response, role)) => return self.begin(&response, role),
+                    Err(refusal) => refusal,
+                },
+                // What is no request is told so; where nobody can be told, it is over.
+                Err(_) => server.fault().map(|fault| server.handshake().reject_error(fault)),
+            };
+            let Some(response) = refusal else { return Progress::Over };
+            server.refuse(&response);
+        }
+    }
+
+    /// Begins what the client is there for.
+    fn begin(&mut self, response: &[u8], role: Role) -> Progress {
+        let limits = Limits { message_size: Some(self.settings.max_size), fragments: None, ..Limits::default() };
+        let Phase::Opening(opening) = mem::replace(&mut self.phase, Phase::Over) else { return Progress::Over };
+        let opened = opening.0.finish(limits, Keepalive::new(None, None, Instant::now()));
+        let Some((mut peer, _)) = opened else { return Progress::Over };
+        peer.link.send_head(response);
+        let mut drive = Box::new(Drive::new(peer, self.socket.take(), Some(CLOSE_TIMEOUT)));
+        if let Role::Close(code) = &role {
+            let _ = drive.begin_close(Some(*code), "", Instant::now()); // the code was checked
+        }
+        self.phase = Phase::Open(drive, role);
+        Progress::Open
+    }
+}
+
+/// The response to a request, and what the client is there for; or a refusal, if it can be told.
+fn respond(handshake: &ServerHandshake) -> Result<(Vec<u8>, Role), Option<Response>> {
+    let none = HeaderList::default();
+    let role = Role::for_target(&handshake.request().ok_or(None)?.target)
+        .map_err(|reason| handshake.reject(400, &none, reason.as_bytes()).ok())?;
+    let accepted = handshake.accept(None, &none).map_err(|error| Some(handshake.reject_error(&error)))?;
+    Ok((accepted.response.to_bytes(), role))
 }
 
 /// `closed`: the client has ended its direction, so the end is there to be read.
@@ -89,7 +135,7 @@ fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readabl
             let (event, mut sender) = drive.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
-                    let _ = role.receive(&mut sender, kind, &payload); // refused only while closing
+                    let _ = role.receive(&mut sender, kind, payload.as_slice()); // refused only while closing
                 }
                 Some(_) => {}
                 None => break,
@@ -110,7 +156,7 @@ fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readabl
             // The client reads as fast as this produces: what it sends has to be looked for in between,
             // although a stream is only to be ended by it.
             turns = turns.wrapping_add(1);
-            drained = !matches!(role, Role::Duplex(..)) && !turns.is_multiple_of(LOOK_EVERY);
+            drained = !matches!(role, Role::Stream(Some(_), Some(_))) && !turns.is_multiple_of(LOOK_EVERY);
         }
     }
 }

@@ -3,67 +3,59 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
+use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use wirespeed_driver::drive::Progress;
 use wirespeed_driver::socket::Socket;
-use wirespeed_driver::tls::server::ServerConfig;
+pub(super) use wirespeed_driver::tls::server::ServerConfig as Tls;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use super::Settings;
 use super::connection::Connection;
 use crate::warn;
 
-const PLAIN: Token = Token(0);
-const SECURE: Token = Token(1);
-
 /// How long a signal may take to be noticed by threads that it does not interrupt, and the end of a closing.
 const TICK: Duration = Duration::from_millis(200);
+
+/// Where connections come from.
+pub(super) struct Listener {
+    pub(super) socket: TcpListener,
+    pub(super) tls: Option<Arc<Tls>>,
+}
 
 /// What a thread has.
 struct Worker {
     poll: Poll,
-    settings: Arc<Settings>,
+    settings: Settings,
     connections: HashMap<Token, Connection>,
     /// Those whose closing takes time, and when it was last looked whether it is over.
     closing: HashSet<Token>,
     looked: Instant,
-    /// The token of the next connection.
+    /// The token of the next connection; those of listeners are the first.
     next: usize,
     /// That a connection could not be accepted was told.
     warned: bool,
 }
 
-pub(crate) fn serve(
-    plain: TcpListener,
-    secure: Option<(TcpListener, Arc<ServerConfig>)>,
-    settings: Arc<Settings>,
-    stop: &AtomicBool,
-) -> io::Result<()> {
+pub(super) fn serve(mut listeners: Vec<Listener>, settings: Settings, stop: &AtomicBool) -> io::Result<()> {
     let mut worker = Worker {
         poll: Poll::new()?,
         settings,
         connections: HashMap::new(),
         closing: HashSet::new(),
         looked: Instant::now(),
-        next: 2,
+        next: listeners.len(),
         warned: false,
     };
-    let mut plain = mio::net::TcpListener::from_std(plain);
-    worker.poll.registry().register(&mut plain, PLAIN, Interest::READABLE)?;
-    let (mut secure, config) = match secure {
-        Some((listener, config)) => (Some(mio::net::TcpListener::from_std(listener)), Some(config)),
-        None => (None, None),
-    };
-    if let Some(listener) = &mut secure {
-        worker.poll.registry().register(listener, SECURE, Interest::READABLE)?;
+    for (token, listener) in listeners.iter_mut().enumerate() {
+        worker.poll.registry().register(&mut listener.socket, Token(token), Interest::READABLE)?;
     }
     let mut events = Events::with_capacity(1024);
     while !stop.load(Ordering::Relaxed) {
@@ -72,10 +64,9 @@ pub(crate) fn serve(
             result => result?,
         }
         for event in &events {
-            match (event.token(), &secure) {
-                (PLAIN, _) => worker.accept(&plain, None)?,
-                (SECURE, Some(listener)) => worker.accept(listener, config.as_ref())?,
-                (token, _) => worker.proceed(token, Some(event)),
+            match listeners.get(event.token().0) {
+                Some(listener) => worker.accept(listener)?,
+                None => worker.proceed(event.token(), Some(event)),
             }
         }
         worker.end_late();
@@ -108,9 +99,9 @@ impl Worker {
         }
     }
 
-    fn accept(&mut self, listener: &mio::net::TcpListener, tls: Option<&Arc<ServerConfig>>) -> io::Result<()> {
+    fn accept(&mut self, listener: &Listener) -> io::Result<()> {
         loop {
-            let stream = match listener.accept() {
+            let stream = match listener.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 // A client that left before it was accepted.
@@ -127,18 +118,15 @@ impl Worker {
             };
             let _ = stream.set_nodelay(true); // it may have left meanwhile, which is found when it is read
             let socket = Socket::new(OwnedFd::from(std::net::TcpStream::from(stream)));
-            let layer: Option<Box<dyn Layer>> = match tls {
+            let layer: Option<Box<dyn Layer>> = match &listener.tls {
                 Some(config) => Some(Box::new(RustlsLayer::server(Arc::clone(config)).map_err(io::Error::other)?)),
                 None => None,
             };
             let token = Token(self.next);
             self.next += 1;
-            self.poll.registry().register(
-                &mut SourceFd(&socket.raw()),
-                token,
-                Interest::READABLE | Interest::WRITABLE,
-            )?;
-            self.connections.insert(token, Connection::new(socket, layer, Arc::clone(&self.settings))?);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            self.poll.registry().register(&mut SourceFd(&socket.raw()), token, interest)?;
+            self.connections.insert(token, Connection::new(socket, layer, self.settings)?);
         }
     }
 }

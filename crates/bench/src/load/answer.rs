@@ -1,26 +1,67 @@
 //! What a workload found, as the line of JSON.
 
-use std::fmt::Write as _;
+use std::time::Duration;
 
-use super::histogram::Histogram;
-use super::publications::Delivery;
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use super::text;
+
+/// An hour, in nanoseconds: what took longer counts as that much.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// Three significant digits: within a thousandth of the truth.
+const DIGITS: u8 = 3;
+
+const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)];
+
+/// What was counted, and how long it took, in nanoseconds.
+pub(crate) struct Part {
+    pub(crate) count: u64,
+    pub(crate) latencies: Histogram<u64>,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self { count: 0, latencies: Histogram::new_with_max(LONGEST, DIGITS).expect("valid bounds") }
+    }
+}
+
+impl Part {
+    #[inline]
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    #[allow(clippy::cast_precision_loss)] // nanoseconds
+    fn figures(&self) -> Map<String, Value> {
+        let mut figures = Map::from_iter([("count".to_owned(), self.count.into())]);
+        if !self.latencies.is_empty() {
+            let mut add = |name: &str, nanoseconds: f64| figures.insert(name.into(), rounded(nanoseconds / 1000.0, 2));
+            add("mean", self.latencies.mean());
+            for (name, part) in QUANTILES {
+                add(name, self.latencies.value_at_quantile(part) as f64);
+            }
+            add("max", self.latencies.max() as f64);
+        }
+        figures
+    }
+}
 
 /// The result of a window; whatever was not measured is not in the line.
 #[derive(Default)]
 pub(crate) struct Answer {
-    /// What was counted, all of it checked.
-    pub(crate) count: u64,
+    pub(crate) all: Part,
+    /// What of all that came of each server, if there are several.
+    pub(crate) servers: Vec<Part>,
     /// What it took.
     pub(crate) seconds: f64,
     /// Processor time of this process meanwhile, in seconds.
     pub(crate) cpu: Option<f64>,
     /// The share of the window in which this process had work, 0 to 1.
     pub(crate) limited: Option<f64>,
-    pub(crate) latencies: Option<Histogram>,
-    /// What of all that came of each server, if there are several.
-    pub(crate) servers: Vec<Part>,
-    /// Of the rates of single seconds: their standard deviation as a share of their mean.
-    pub(crate) deviation: Option<f64>,
+    /// What was counted in each of the first seconds.
+    pub(crate) by_second: Vec<u64>,
     /// Operations a second that were asked for.
     pub(crate) offered: Option<f64>,
     /// Pings of the server that were answered.
@@ -31,149 +72,74 @@ pub(crate) struct Answer {
     pub(crate) deflate: Option<bool>,
 }
 
-/// What came of one of several servers.
-pub(crate) struct Part {
-    pub(crate) count: u64,
-    pub(crate) latencies: Histogram,
-}
-
-impl Default for Part {
-    fn default() -> Self {
-        Self { count: 0, latencies: Histogram::new() }
-    }
-}
-
 impl Answer {
-    /// Adds what came after the window: it does not count.
-    pub(crate) fn add_latency(&mut self, delivery: Delivery) {
-        let part = self.servers.get_mut(delivery.server).map(|part| &mut part.latencies);
-        for latencies in [self.latencies.as_mut(), part].into_iter().flatten() {
-            latencies.record(delivery.latency());
+    /// Records how long it took, in all and of one of several servers.
+    #[inline]
+    pub(crate) fn record(&mut self, server: usize, latency: Duration) {
+        self.all.record(latency);
+        if let Some(part) = self.servers.get_mut(server) {
+            part.record(latency);
         }
     }
 
-    /// What several threads found in windows that began at the same moment: the longest of them is the window.
-    pub(crate) fn together(answers: Vec<Self>) -> Result<Self, String> {
-        let mut all = Self::default();
-        for answer in answers {
-            all.count += answer.count;
-            all.seconds = all.seconds.max(answer.seconds);
-            all.cpu = sum(all.cpu, answer.cpu);
-            // Who had most to do is the limit.
-            all.limited =
-                all.limited.zip(answer.limited).map(|(one, other)| one.max(other)).or(all.limited).or(answer.limited);
-            all.deflate = all.deflate.or(answer.deflate).map(|agreed| agreed && answer.deflate == Some(true));
-            match (&mut all.latencies, answer.latencies) {
-                (Some(latencies), Some(more)) => latencies.add(&more)?,
-                (latencies, more) => *latencies = latencies.take().or(more),
-            }
-        }
-        Ok(all)
+    /// Adds what another thread found in a window that began at the same moment: the longer of both is the window.
+    pub(crate) fn add(mut self, other: Self) -> Result<Self, String> {
+        self.all.count += other.all.count;
+        self.all.latencies.add(&other.all.latencies).map_err(text)?;
+        self.seconds = self.seconds.max(other.seconds);
+        self.cpu = self.cpu.zip(other.cpu).map(|(one, other)| one + other);
+        // Who had most to do is the limit.
+        self.limited = self.limited.zip(other.limited).map(|(one, other)| one.max(other));
+        self.by_second = self.by_second.iter().zip(other.by_second).map(|(one, other)| one + other).collect();
+        self.deflate = self.deflate.zip(other.deflate).map(|(one, other)| one && other);
+        Ok(self)
     }
 
-    /// The line, with its end.
-    pub(crate) fn to_json(&self) -> String {
-        let mut line = format!("{{\"count\": {}, \"seconds\": {:.6}, \"checked\": true", self.count, self.seconds);
-        number(&mut line, "cpu", self.cpu, 6);
-        number(&mut line, "limited", self.limited, 3);
-        if let Some(latencies) = &self.latencies {
-            distribution(&mut line, latencies);
+    /// What the line says.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut line = self.all.figures();
+        let mut add = |name: &str, value: Option<Value>| line.extend(value.map(|value| (name.to_owned(), value)));
+        add("seconds", Some(rounded(self.seconds, 6)));
+        add("checked", Some(true.into()));
+        for (name, value, decimals) in
+            [("cpu", self.cpu, 6), ("limited", self.limited, 3), ("offered", self.offered, 3)]
+        {
+            add(name, value.map(|value| rounded(value, decimals)));
         }
-        number(&mut line, "deviation", self.deviation, 5);
-        number(&mut line, "offered", self.offered, 3);
-        for (place, part) in self.servers.iter().enumerate() {
-            let _ = write!(line, "{}{{\"count\": {}", if place == 0 { ", \"servers\": [" } else { ", " }, part.count);
-            distribution(&mut line, &part.latencies);
-            line.push_str(if place + 1 == self.servers.len() { "}]" } else { "}" });
+        for (second, count) in (1..).zip(&self.by_second) {
+            add(&format!("second_{second}"), Some((*count).into()));
         }
-        if let Some(pings) = self.pings {
-            let _ = write!(line, ", \"pings\": {pings}");
-        }
-        if let Some(stopped) = &self.stopped {
-            let _ = write!(line, ", \"stopped\": {}", serde_json::Value::from(stopped.as_str()));
-        }
-        if let Some(deflate) = self.deflate {
-            let _ = write!(line, ", \"deflate\": {deflate}");
-        }
-        line.push_str("}\n");
-        line
+        let servers: Vec<_> = self.servers.iter().map(Part::figures).collect();
+        add("servers", (!servers.is_empty()).then(|| json!(servers)));
+        add("pings", self.pings.map(Value::from));
+        add("stopped", self.stopped.clone().map(Value::from));
+        add("deflate", self.deflate.map(Value::from));
+        Value::Object(line)
     }
 }
 
-fn number(line: &mut String, name: &str, value: Option<f64>, decimals: usize) {
-    if let Some(value) = value {
-        let _ = write!(line, ", \"{name}\": {value:.decimals$}"); // a String takes everything
-    }
-}
-
-fn distribution(line: &mut String, latencies: &Histogram) {
-    if latencies.count() == 0 {
-        return;
-    }
-    number(line, "mean", Some(latencies.mean()), 2);
-    for (name, part) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
-        number(line, name, Some(latencies.quantile(part)), 1);
-    }
-    number(line, "max", Some(latencies.max()), 1);
-}
-
-fn sum(one: Option<f64>, other: Option<f64>) -> Option<f64> {
-    one.zip(other).map(|(one, other)| one + other).or(one).or(other)
+fn rounded(value: f64, decimals: i32) -> Value {
+    let scale = 10_f64.powi(decimals);
+    json!((value * scale).round() / scale)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]
-    fn what_was_not_measured_is_left_out() {
-        let answer = Answer { count: 3, seconds: 0.5, latencies: Some(Histogram::new()), ..Answer::default() };
-        assert_eq!(answer.to_json(), "{\"count\": 3, \"seconds\": 0.500000, \"checked\": true}\n");
-    }
-
-    #[test]
-    fn several_together() {
-        let mut latencies = Histogram::new();
-        latencies.record(Duration::from_micros(10));
-        let one = Answer { count: 3, seconds: 1.0, cpu: Some(0.5), limited: Some(0.2), ..Answer::default() };
-        let other = Answer { count: 4, seconds: 1.5, cpu: Some(0.25), latencies: Some(latencies), ..Answer::default() };
-        let found = Answer::together(vec![one, other]).expect("alike");
-        assert_eq!((found.count, found.seconds.to_bits()), (7, 1.5_f64.to_bits()));
-        assert_eq!((found.cpu, found.limited), (Some(0.75), Some(0.2)));
-        assert_eq!(found.latencies.map(|latencies| latencies.count()), Some(1));
-        let deflate = |agreed| Answer { deflate: agreed, ..Answer::default() };
-        for (one, other, both) in [(Some(true), Some(false), Some(false)), (Some(true), Some(true), Some(true))] {
-            let found = Answer::together(vec![deflate(one), deflate(other)]).expect("alike");
-            assert_eq!(found.deflate, both);
+    fn latencies_are_near_the_truth() {
+        let mut answers = [Answer::default(), Answer::default()];
+        for microseconds in 0..=10_000 {
+            answers[microseconds % 2].record(0, Duration::from_micros(microseconds as u64));
         }
-    }
-
-    #[test]
-    fn everything_is_valid_json() {
-        let mut latencies = Histogram::new();
-        latencies.record(Duration::from_micros(10));
-        let answer = Answer {
-            count: 1,
-            seconds: 1.0,
-            cpu: Some(0.25),
-            limited: Some(0.5),
-            latencies: Some(latencies),
-            servers: vec![Part { count: 7, ..Part::default() }, Part::default()],
-            deviation: Some(0.01),
-            offered: Some(100.0),
-            pings: Some(2),
-            stopped: Some("it said \"no\"\n".into()),
-            deflate: Some(true),
-        };
-        let found: Value = serde_json::from_str(&answer.to_json()).expect("JSON");
-        assert_eq!(found["stopped"], "it said \"no\"\n");
-        assert_eq!(found["max"], json!(10.0));
-        assert_eq!(found["mean"], json!(10.0));
-        assert_eq!(found["servers"], json!([{"count": 7}, {"count": 0}]));
-        assert_eq!((&found["pings"], &found["deflate"], &found["limited"]), (&json!(2), &json!(true), &json!(0.5)));
+        answers[0].record(0, Duration::MAX); // every latency has a bucket
+        let [one, other] = answers;
+        let figures = one.add(other).expect("alike").to_json();
+        for (name, truth) in [("p50", 5000.0), ("p90", 9000.0), ("p95", 9500.0), ("p99", 9900.0), ("p999", 9990.0)] {
+            let found = figures[name].as_f64().expect("a number");
+            assert!((found / truth - 1.0).abs() < 0.001, "{name}: {found} is not {truth}");
+        }
+        assert!(figures["max"].as_f64() > Some(3.6e9));
     }
 }

@@ -35,14 +35,21 @@ pub(crate) const REFUSED: &str = "cannot connect: nobody listens there";
 
 const NOT_OPEN: &str = "a connection is not open yet";
 
+/// What nothing was sent for.
+pub(crate) const UNASKED: &str = "a message came that nobody had asked for";
+
 /// A client.
 pub(crate) struct Client {
     /// Until the connection is open.
     socket: Option<Socket>,
     phase: Phase,
-    exchange: Exchange,
+    pub(crate) exchange: Exchange,
     /// The connection is ready only when the server has greeted: WSE's handshake.
     greeting_due: bool,
+    /// When it was begun.
+    pub(crate) begun: Instant,
+    /// Whether the connection was found to be ready.
+    pub(crate) is_open: bool,
 }
 
 enum Phase {
@@ -66,26 +73,34 @@ pub(crate) struct Exchange {
     pinged: VecDeque<Instant>,
     /// The number of the first of them.
     first_ping: u64,
-    /// When pings were due, and their pongs came.
-    pongs: Vec<(Instant, Instant)>,
+}
+
+/// What came on a connection.
+#[derive(Clone, Copy)]
+pub(crate) enum Came<'a> {
+    Message(MessageKind, &'a [u8]),
+    /// The answer to a ping that was due at that moment.
+    Pong(Instant),
 }
 
 /// An open connection, to send on; while a message is looked at, too.
 pub(crate) struct Line<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) sender: Sender<'a, Vec<u8>>,
+    pub(crate) content: &'a mut Content,
     /// When what is looked at was read.
     pub(crate) now: Instant,
 }
 
 /// What a call found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
     /// The connection is ready.
     Opened,
     /// TCP has ended, after a closing handshake that began here.
     Closed,
+    /// It has ended in any other way, or was never opened: why.
+    Lost(String),
 }
 
 impl Client {
@@ -95,6 +110,7 @@ impl Client {
         request: &ClientRequest,
         tls: Option<Box<dyn Layer>>,
         greeting_due: bool,
+        begun: Instant,
     ) -> Result<(Self, RawFd), String> {
         let socket = Socket::new(socket.into());
         let handshake = ClientHandshake::new(request, entropy::draw_nonce(), HeadLimits::default()).map_err(text)?;
@@ -104,17 +120,8 @@ impl Client {
         opening.output().flush(&socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
         let phase = Phase::Opening(Box::new((opening, Carrier::default())));
         let raw = socket.raw();
-        Ok((Self { socket: Some(socket), phase, exchange: Exchange::default(), greeting_due }, raw))
-    }
-
-    /// What is under way.
-    pub(crate) fn exchange(&self) -> &Exchange {
-        &self.exchange
-    }
-
-    /// The pongs that have come since the last call: when their pings were due, and when they came.
-    pub(crate) fn take_pongs(&mut self) -> impl Iterator<Item = (Instant, Instant)> + '_ {
-        self.exchange.pongs.drain(..)
+        let exchange = Exchange::default();
+        Ok((Self { socket: Some(socket), phase, exchange, greeting_due, begun, is_open: false }, raw))
     }
 
     /// Bytes that wait for the socket.
@@ -125,9 +132,9 @@ impl Client {
         }
     }
 
-    /// Whether the connection is ready to be used.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open(_)) && !self.greeting_due
+    /// Whether messages may still be sent.
+    pub(crate) fn can_send(&self) -> bool {
+        matches!(&self.phase, Phase::Open(drive) if drive.link().state().can_send())
     }
 
     /// Whether compression was agreed on.
@@ -136,38 +143,40 @@ impl Client {
     }
 
     /// The open connection.
-    pub(crate) fn line(&mut self, now: Instant) -> Result<Line<'_>, String> {
+    pub(crate) fn line<'a>(&'a mut self, now: Instant, content: &'a mut Content) -> Result<Line<'a>, String> {
         let Phase::Open(drive) = &mut self.phase else { return Err(NOT_OPEN.into()) };
-        Ok(Line { exchange: &mut self.exchange, sender: drive.sender(), now })
+        Ok(Line { exchange: &mut self.exchange, sender: drive.sender(), content, now })
     }
 
-    /// Does what can be done without waiting; what `on_message` sends leaves together, after what was read.
-    /// `closed`: the server has ended its direction, so the end is there to be read.
+    /// Does what can be done without waiting; what `on_came` sends leaves together, after what was read. An error: what
+    /// came is wrong. `closed`: the server has ended its direction, so the end is there to be read.
     pub(crate) fn proceed(
         &mut self,
         closed: bool,
-        on_message: &mut impl FnMut(&mut Line<'_>, MessageKind, &[u8]) -> Result<(), String>,
+        content: &mut Content,
+        on_came: &mut impl FnMut(&mut Line<'_>, Came<'_>) -> Result<(), String>,
     ) -> Result<Found, String> {
-        let mut found = Found::Nothing;
         let mut drained = if let Phase::Open(drive) = &mut self.phase {
             drive.read_edge(closed)
         } else {
-            let Some(received) = self.open()? else { return Ok(found) };
-            if !self.greeting_due {
-                found = Found::Opened;
+            match self.open() {
+                Ok(None) => return Ok(Found::Nothing),
+                Ok(Some(received)) => received < FULL_READ && !closed,
+                Err(reason) => return Ok(Found::Lost(reason)),
             }
-            received < FULL_READ && !closed
         };
         loop {
-            found = self.deliver(found, on_message)?;
-            let Phase::Open(drive) = &mut self.phase else { return Ok(found) };
+            self.deliver(content, on_came)?;
+            let Phase::Open(drive) = &mut self.phase else { return Ok(Found::Nothing) };
             let (_, progress) = drive.flush_and_advance(Instant::now);
             let link = drive.link();
             if progress == Progress::Over || link.is_eof() {
-                return if link.received_then_sent() == Some(false) { Ok(Found::Closed) } else { Err(end(link)) };
+                let closed = link.received_then_sent() == Some(false);
+                return Ok(if closed { Found::Closed } else { Found::Lost(end(link)) });
             }
             if drained {
-                return Ok(found);
+                let opened = !self.greeting_due && !std::mem::replace(&mut self.is_open, true);
+                return Ok(if opened { Found::Opened } else { Found::Nothing });
             }
             drained = drive.read_edge(closed);
         }
@@ -195,28 +204,32 @@ impl Client {
     /// Hands out what was read.
     fn deliver(
         &mut self,
-        mut found: Found,
-        on_message: &mut impl FnMut(&mut Line<'_>, MessageKind, &[u8]) -> Result<(), String>,
-    ) -> Result<Found, String> {
-        let Self { phase, exchange, greeting_due, .. } = self;
-        let Phase::Open(drive) = phase else { return Ok(found) };
-        let mut now = None;
+        content: &mut Content,
+        on_came: &mut impl FnMut(&mut Line<'_>, Came<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Self { phase: Phase::Open(drive), exchange, greeting_due, .. } = self else { return Ok(()) };
+        let mut read = None;
         loop {
             let (event, sender) = drive.poll_event_and_sender();
+            let Some(event) = event else { return Ok(()) };
+            let now = *read.get_or_insert_with(Instant::now);
+            let mut line = Line { exchange, sender, content, now };
             match event {
-                Some(PeerEvent::Message { kind, payload }) => {
+                PeerEvent::Message { kind, payload } => {
                     let bytes = payload.as_slice();
-                    let mut line = Line { exchange, sender, now: *now.get_or_insert_with(Instant::now) };
-                    if kind != MessageKind::Text || !bytes.starts_with(WSE) {
-                        on_message(&mut line, kind, bytes)?;
-                    } else if line.receive_wse(bytes)? && std::mem::take(greeting_due) {
-                        found = Found::Opened;
+                    if kind == MessageKind::Text && bytes.starts_with(WSE) {
+                        *greeting_due &= !line.receive_wse(bytes)?;
+                    } else {
+                        on_came(&mut line, Came::Message(kind, bytes))?;
                     }
                 }
-                Some(PeerEvent::Ping(_)) => exchange.pings += 1,
-                Some(PeerEvent::Pong { payload, .. }) => exchange.receive_pong(payload.as_slice(), Instant::now())?,
-                Some(_) => {}
-                None => return Ok(found),
+                PeerEvent::Ping(_) => line.exchange.pings += 1,
+                PeerEvent::Pong { payload, .. } => {
+                    for due in line.exchange.receive_pong(payload.as_slice())? {
+                        on_came(&mut line, Came::Pong(due))?;
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -231,14 +244,14 @@ impl Client {
 }
 
 impl Exchange {
-    /// Takes a pong: it says to which ping it belongs, and answers those before as well (RFC 6455 5.5.3).
-    fn receive_pong(&mut self, payload: &[u8], now: Instant) -> Result<(), String> {
+    /// Takes a pong: it says to which ping it belongs, and answers those before as well (RFC 6455 5.5.3). When those
+    /// were due.
+    fn receive_pong(&mut self, payload: &[u8]) -> Result<Vec<Instant>, String> {
         let number = payload.try_into().map(u64::from_be_bytes).map_err(|_| "a pong came for no ping of ours")?;
         let last = number.checked_sub(self.first_ping).and_then(|after| usize::try_from(after).ok());
         let last = last.filter(|last| *last < self.pinged.len()).ok_or("a pong came for a ping that was not sent")?;
-        self.pongs.extend(self.pinged.drain(..=last).map(|due| (due, now)));
         self.first_ping = number + 1;
-        Ok(())
+        Ok(self.pinged.drain(..=last).collect())
     }
 }
 
@@ -257,27 +270,31 @@ impl Line<'_> {
 
     /// Queues the next message, which was due at that moment. Compressed, if that was agreed on.
     #[inline]
-    pub(crate) fn send(&mut self, content: &mut Content, due: Instant) -> Result<(), String> {
+    pub(crate) fn send(&mut self, due: Instant) -> Result<(), String> {
         if !self.sender.link.state().can_send() {
             return Err(end(self.sender.link));
         }
-        let (kind, number) = (content.kind(), self.exchange.next);
-        self.sender.send_message(kind, content.message(number), Some(true)).map_err(text)?;
+        let (kind, number) = (self.content.kind(), self.exchange.next);
+        self.sender.send_message(kind, self.content.message(number), Some(true)).map_err(text)?;
         self.exchange.next += 1;
         self.exchange.due.push_back(due);
         Ok(())
     }
 
-    /// Takes a message for the next reply: it must be the one that is due. When its message was due.
+    /// Takes what came for the next reply: it must be the one that is due. When its message was due.
     #[inline]
-    pub(crate) fn take(&mut self, content: &Content, kind: MessageKind, bytes: &[u8]) -> Result<Instant, String> {
+    pub(crate) fn take(&mut self, came: Came<'_>) -> Result<Instant, String> {
+        let (Came::Message(kind, bytes), Some(due)) = (came, self.exchange.due.front().copied()) else {
+            return Err(UNASKED.into());
+        };
         let expected = self.exchange.expected;
-        let number = content.read(kind, bytes, expected)?;
+        let number = self.content.read(kind, bytes, expected)?;
         if number != expected {
             return Err(format!("message {number} came where {expected} was due"));
         }
         self.exchange.expected += 1;
-        self.exchange.due.pop_front().ok_or_else(|| format!("message {number} came, which was not sent"))
+        self.exchange.due.pop_front();
+        Ok(due)
     }
 
     /// Writes what is queued, as far as the socket takes it.

@@ -4,20 +4,25 @@
 //! no white space, the MessagePack has integers and lengths in their shortest form. So replies are compared
 //! with what was sent, byte for byte.
 
+use std::ops::Range;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
 use wirespeed_driver::protocol::MessageKind;
 
-/// The form of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The form of messages. The smallest document has some 40 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
-    /// A number in 8 bytes, little-endian, then a pattern.
+    /// A number in 8 bytes, little-endian, then a pattern
     Binary,
-    /// A number of 16 digits in a text message, then words. No JSON.
+    /// A number of 16 digits in a text message, then words. No JSON
     Text,
-    /// A document in a text message.
+    /// A document in a text message
     Json,
-    /// The same in a binary message.
+    /// The same in a binary message
     JsonBytes,
-    /// A map in a binary message.
+    /// A map in a binary message
+    #[value(name = "msgpack")]
     MessagePack,
 }
 
@@ -35,7 +40,7 @@ impl Form {
 /// for an integer.
 const FIRST: u64 = 1_000_000_000_000_000;
 
-/// Digits of a number in JSON.
+/// How many those are.
 const DIGITS: usize = 16;
 
 /// What the text in documents repeats.
@@ -46,23 +51,25 @@ pub(crate) struct Content {
     form: Form,
     bytes: Vec<u8>,
     /// Where the number begins, and ends.
-    number: std::ops::Range<usize>,
+    number: Range<usize>,
 }
 
 impl Content {
     /// Messages of `size` bytes; of more, if a document needs more.
     pub(crate) fn new(form: Form, size: usize) -> Self {
-        let (bytes, at, length) = match form {
-            Form::Binary => ((0..size.max(8)).map(|index| (index % 251) as u8).collect(), 0, 8),
-            Form::Text => {
-                let number = FIRST.to_string();
-                let words = text(size.saturating_sub(number.len() + 1));
-                (format!("{number} {words}").into_bytes(), 0, DIGITS)
-            }
-            Form::Json | Form::JsonBytes => fitted(size, json),
-            Form::MessagePack => fitted(size, message_pack),
+        let bytes: Vec<u8> = match form {
+            Form::Binary => (0..size.max(8)).map(|index| (index % 251) as u8).collect(),
+            Form::Text => format!("{FIRST} {}", words(size.saturating_sub(DIGITS + 1))).into_bytes(),
+            Form::Json | Form::JsonBytes => fitted(size, |document| document.to_string().into_bytes()),
+            // A vector takes everything.
+            Form::MessagePack => fitted(size, |document| rmp_serde::to_vec(document).unwrap_or_default()),
         };
-        let mut content = Self { form, bytes, number: at..at + length };
+        let number = match form {
+            Form::Binary => 0..8,
+            Form::Text | Form::Json | Form::JsonBytes => find(&bytes, FIRST.to_string().as_bytes()),
+            Form::MessagePack => find(&bytes, &FIRST.to_be_bytes()),
+        };
+        let mut content = Self { form, bytes, number };
         content.message(0);
         content
     }
@@ -131,129 +138,63 @@ impl Content {
 
     #[cold]
     fn changed(&self, kind: MessageKind, bytes: &[u8], due: u64) -> String {
-        let begin = &bytes[..bytes.len().min(60)];
-        let begin = if kind == MessageKind::Text {
-            format!("{:?}", String::from_utf8_lossy(begin))
-        } else {
-            format!("{:?}", begin.escape_ascii().to_string())
-        };
+        let begin = bytes[..bytes.len().min(60)].escape_ascii();
+        let (came, size) = (format!("{kind:?}").to_lowercase(), bytes.len());
+        let (wanted, wanted_size) = (format!("{:?}", self.kind()).to_lowercase(), self.size());
         format!(
-            "message {due} was changed on its way: {} of {} bytes came where {} of {} were due; it begins with {begin}",
-            name(kind),
-            bytes.len(),
-            name(self.kind()),
-            self.bytes.len()
+            "message {due} was changed on its way: {came} of {size} bytes came where {wanted} of {wanted_size} were due; \
+             it begins with \"{begin}\""
         )
     }
 }
 
-fn name(kind: MessageKind) -> &'static str {
-    match kind {
-        MessageKind::Text => "text",
-        MessageKind::Binary => "binary",
-    }
+/// Where a part lies that is there.
+fn find(bytes: &[u8], part: &[u8]) -> Range<usize> {
+    let begin = bytes.windows(part.len()).position(|window| window == part).unwrap_or_default();
+    begin..begin + part.len()
 }
 
 /// The document of that size, or the smallest above it: without its other members, if it does not fit with
 /// them.
-fn fitted(size: usize, document: impl Fn(&str, bool) -> (Vec<u8>, usize, usize)) -> (Vec<u8>, usize, usize) {
-    let rich = document("", true).0.len() <= size;
-    let mut length = size.saturating_sub(document("", rich).0.len());
+fn fitted(size: usize, encode: impl Fn(&Value) -> Vec<u8>) -> Vec<u8> {
+    let rich = encode(&document("", true)).len() <= size;
+    let mut length = size.saturating_sub(encode(&document("", rich)).len());
     loop {
-        let found = document(&text(length), rich);
+        let found = encode(&document(&words(length), rich));
         // The header of a text in MessagePack grows with it, by some bytes.
-        if found.0.len() <= size || length == 0 {
+        if found.len() <= size || length == 0 {
             return found;
         }
         length -= 1;
     }
 }
 
-fn text(length: usize) -> String {
-    WORDS.chars().cycle().take(length).collect()
-}
-
-/// A document with a number and that text, and where the number lies.
-fn json(text: &str, rich: bool) -> (Vec<u8>, usize, usize) {
-    let (before, after) = if rich {
-        (r#"{"kind":"update","number":"#, r#","tags":["red","green","blue"],"text":""#)
+/// Document number 0, its keys sorted.
+fn document(text: &str, rich: bool) -> Value {
+    if rich {
+        json!({"kind": "update", "number": FIRST, "tags": ["red", "green", "blue"], "text": text, "value": 12.5})
     } else {
-        (r#"{"number":"#, r#","text":""#)
-    };
-    let last = if rich { r#"","value":12.5}"# } else { r#""}"# };
-    let document = format!("{before}{FIRST}{after}{text}{last}");
-    (document.into_bytes(), before.len(), DIGITS)
+        json!({"number": FIRST, "text": text})
+    }
 }
 
-/// The same as a map of MessagePack.
-fn message_pack(text: &str, rich: bool) -> (Vec<u8>, usize, usize) {
-    let mut map = vec![if rich { 0x85 } else { 0x82 }];
-    if rich {
-        pack_text(&mut map, "kind");
-        pack_text(&mut map, "update");
-    }
-    pack_text(&mut map, "number");
-    map.push(0xcf);
-    let at = map.len();
-    map.extend_from_slice(&FIRST.to_be_bytes());
-    if rich {
-        pack_text(&mut map, "tags");
-        map.push(0x93);
-        for tag in ["red", "green", "blue"] {
-            pack_text(&mut map, tag);
-        }
-    }
-    pack_text(&mut map, "text");
-    pack_text(&mut map, text);
-    if rich {
-        pack_text(&mut map, "value");
-        map.push(0xcb);
-        map.extend_from_slice(&12.5_f64.to_be_bytes());
-    }
-    (map, at, 8)
-}
-
-#[allow(clippy::cast_possible_truncation)] // each arm has what fits
-fn pack_text(map: &mut Vec<u8>, text: &str) {
-    match text.len() {
-        length @ 0..32 => map.push(0xa0 | length as u8),
-        length @ 32..0x100 => map.extend_from_slice(&[0xd9, length as u8]),
-        length @ 0x100..0x1_0000 => {
-            map.push(0xda);
-            map.extend_from_slice(&(length as u16).to_be_bytes());
-        }
-        length => {
-            map.push(0xdb);
-            map.extend_from_slice(&(length as u32).to_be_bytes());
-        }
-    }
-    map.extend_from_slice(text.as_bytes());
+fn words(length: usize) -> String {
+    WORDS.chars().cycle().take(length).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
-    const FORMS: [Form; 5] = [Form::Binary, Form::Text, Form::Json, Form::JsonBytes, Form::MessagePack];
-
     #[test]
-    fn what_was_sent_is_read_again() {
-        for form in FORMS {
+    fn what_was_sent_is_read_again_and_a_change_of_any_byte_is_noticed() {
+        for &form in Form::value_variants() {
             let mut content = Content::new(form, 200);
             for number in [0, 1, 255, 256, 1_000_000, 123_456_789_012] {
                 let message = content.message(number).to_vec();
                 content.message(7); // another one meanwhile
                 assert_eq!(content.read(content.kind(), &message, number), Ok(number), "{form:?}");
             }
-        }
-    }
-
-    #[test]
-    fn a_change_of_any_byte_is_noticed() {
-        for form in FORMS {
-            let mut content = Content::new(form, 150);
             let message = content.message(5).to_vec();
             for index in 0..message.len() {
                 let mut changed = message.clone();
@@ -268,7 +209,7 @@ mod tests {
 
     #[test]
     fn sizes_are_met_unless_a_document_needs_more() {
-        for form in FORMS {
+        for &form in Form::value_variants() {
             for size in [64, 100, 128, 300, 1000, 8192, 65_536, 70_000] {
                 let found = Content::new(form, size).size();
                 // In MessagePack no text fits where a longer header is needed: there, some bytes are missing.
@@ -278,29 +219,16 @@ mod tests {
         }
     }
 
+    /// A reader that writes what it has read comes to the same bytes.
     #[test]
-    fn json_is_compact_and_sorted() {
+    fn documents_are_what_readers_write() {
         for size in [8, 500] {
-            let mut content = Content::new(Form::Json, size);
-            let message = content.message(42).to_vec();
-            let value: Value = serde_json::from_slice(&message).expect("JSON");
-            assert_eq!(value["number"], FIRST + 42);
-            // serde_json sorts keys and adds no white space.
-            assert_eq!(value.to_string().into_bytes(), message);
+            let json = Content::new(Form::Json, size).message(42).to_vec();
+            let value: Value = serde_json::from_slice(&json).expect("JSON");
+            assert_eq!((&value["number"], value.to_string().into_bytes()), (&json!(FIRST + 42), json));
+            let packed = Content::new(Form::MessagePack, size).message(42).to_vec();
+            let value: Value = rmp_serde::from_slice(&packed).expect("MessagePack");
+            assert_eq!((&value["number"], rmp_serde::to_vec(&value).expect("a map")), (&json!(FIRST + 42), packed));
         }
-    }
-
-    #[test]
-    fn message_pack_is_what_its_specification_says() {
-        let mut content = Content::new(Form::MessagePack, 8);
-        let message = content.message(3).to_vec();
-        // A map of two; "number", a 64-bit integer; "text", an empty string.
-        let mut expected = b"\x82\xa6number\xcf".to_vec();
-        expected.extend_from_slice(&1_000_000_000_000_003_u64.to_be_bytes());
-        expected.extend_from_slice(b"\xa4text\xa0");
-        assert_eq!(message, expected);
-        let large = Content::new(Form::MessagePack, 400).message(0).to_vec();
-        assert!(large.starts_with(b"\x85\xa4kind\xa6update\xa6number\xcf"));
-        assert!(large.windows(6).any(|window| window == b"\xa4text\xda"), "a text of 256 bytes or more");
     }
 }

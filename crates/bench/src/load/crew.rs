@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
@@ -10,15 +9,15 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::ClientRequest;
 
-use super::client::{self, Client, Found, Line, REFUSED};
+use super::client::{self, Came, Client, Found, Line, UNASKED};
 use super::content::Content;
 use super::options::Options;
 use super::team::Member;
 use super::text;
+use super::tls::Tls;
 
 /// How long nothing may come where something is due.
 pub(crate) const STALLED: Duration = Duration::from_secs(10);
@@ -31,12 +30,6 @@ const MOST_QUEUED: usize = 256 << 20;
 
 /// How often it is looked whether anything is behind.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Connections that are opened at the same time, by workloads that are not about opening them.
-pub(crate) const OPENING: usize = 64;
-
-/// How long a server that has just been started may refuse connections.
-const STARTING: Duration = Duration::from_secs(3);
 
 /// Events that one wait may bring.
 const EVENTS: usize = 4096;
@@ -52,9 +45,14 @@ pub(crate) struct Ready {
     pub(crate) closed: bool,
 }
 
+/// What takes what came where nothing is due.
+pub(crate) fn unasked(_: usize, _: &mut Line<'_>, _: Came<'_>) -> Result<(), String> {
+    Err(UNASKED.into())
+}
+
 /// All clients.
-pub(crate) struct Crew<'a> {
-    pub(crate) options: &'a Options,
+pub(crate) struct Crew {
+    pub(crate) options: Options,
     pub(crate) content: Content,
     /// By their numbers; those that are gone leave a gap.
     pub(crate) clients: Vec<Option<Client>>,
@@ -66,6 +64,8 @@ pub(crate) struct Crew<'a> {
     pub(crate) send_buffer: Option<usize>,
     /// Among others; none: it is alone.
     pub(crate) member: Option<Member>,
+    /// Why a connection was lost that might be: the first.
+    pub(crate) lost: Option<String>,
     /// To each server.
     requests: Vec<ClientRequest>,
     poll: Poll,
@@ -81,13 +81,13 @@ pub(crate) struct Crew<'a> {
     serial: usize,
 }
 
-impl<'a> Crew<'a> {
-    pub(crate) fn new(options: &'a Options) -> Result<Self, String> {
+impl Crew {
+    pub(crate) fn new(options: Options) -> Result<Self, String> {
         let mut requests = Vec::new();
         for server in &options.servers {
             let mut request = ClientRequest::new(&server.host, &server.target);
             request.deflate = options.deflate.then(negotiate::Config::client);
-            if let Some(token) = &options.token {
+            if let Some(token) = options.token() {
                 request.headers.push("Cookie", format!("access_token={token}")).map_err(text)?;
             }
             requests.push(request);
@@ -99,13 +99,14 @@ impl<'a> Crew<'a> {
         poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE).map_err(text)?;
         let now = Instant::now();
         Ok(Self {
-            options,
             content: Content::new(options.form, options.size),
+            options,
             clients: Vec::new(),
             ready: Vec::new(),
             waited: Duration::ZERO,
             send_buffer: None,
             member: None,
+            lost: None,
             requests,
             poll,
             events: Events::with_capacity(EVENTS),
@@ -124,17 +125,14 @@ impl<'a> Crew<'a> {
 
     /// Begins to open a connection, under a number that is free.
     pub(crate) fn connect(&mut self, number: usize) -> Result<(), String> {
-        let tls = match &self.options.tls {
-            Some(tls) => Some(tls.layer().map_err(text)?),
-            None => None,
-        };
+        let begun = Instant::now();
+        let tls = self.options.tls.as_ref().map(Tls::layer).transpose().map_err(text)?;
         let server = self.server_of(number);
         let socket = client::socket(self.options.servers[server].address, self.serial, self.send_buffer);
         let socket = socket.map_err(|error| client::cannot_connect(&error))?;
-        let (client, fd) = Client::begin(socket, &self.requests[server], tls, self.options.greeted)?;
+        let (client, fd) = Client::begin(socket, &self.requests[server], tls, self.options.greeted(), begun)?;
         self.serial += 1;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut SourceFd(&fd), Token(number), interest).map_err(text)?;
+        self.watch(&fd, number)?;
         if number >= self.clients.len() {
             self.clients.resize_with(number + 1, || None);
         }
@@ -165,15 +163,25 @@ impl<'a> Crew<'a> {
         }
     }
 
+    /// A client that is there, to send on.
+    pub(crate) fn line(&mut self, number: usize, now: Instant) -> Result<Line<'_>, String> {
+        self.clients[number].as_mut().ok_or("a connection is gone")?.line(now, &mut self.content)
+    }
+
+    /// How many connections are open.
+    pub(crate) fn open_count(&self) -> usize {
+        self.clients.iter().flatten().filter(|client| client.is_open).count()
+    }
+
     /// Whether compression was agreed on, if it was offered.
     pub(crate) fn deflate(&self) -> Option<bool> {
-        let mut open = self.clients.iter().flatten().filter(|client| client.is_open()).peekable();
+        let mut open = self.clients.iter().flatten().filter(|client| client.is_open).peekable();
         self.options.deflate.then(|| open.peek().is_some() && open.all(Client::has_deflate))
     }
 
     /// Pings that were answered so far.
     pub(crate) fn pings(&self) -> u64 {
-        self.clients.iter().flatten().map(|client| client.exchange().pings).sum()
+        self.clients.iter().flatten().map(|client| client.exchange.pings).sum()
     }
 
     /// Waits until a client has something to do, or until that moment. Where something is due: an error if
@@ -229,101 +237,62 @@ impl<'a> Crew<'a> {
             return Ok(());
         }
         let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would switch it off
-        let value = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        let it_value = Timespec::try_from(left).map_err(text)?;
+        let once = Itimerspec { it_interval: Timespec::default(), it_value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map_err(text)?;
         self.armed = Some(until);
         Ok(())
     }
 
-    /// Lets everybody do something whom the last wait found. All connections have to stay.
+    /// Goes on with everybody whom the last wait found: `on_came` takes what came, or finds it wrong, and `on_found` what
+    /// became of a connection.
+    pub(crate) fn serve_each(
+        &mut self,
+        on_came: &mut impl FnMut(usize, &mut Line<'_>, Came<'_>) -> Result<(), String>,
+        mut on_found: impl FnMut(&mut Self, usize, Found) -> Result<(), String>,
+    ) -> Result<(), String> {
+        for index in 0..self.ready.len() {
+            let Ready { number, closed } = self.ready[index];
+            let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else { continue };
+            match client.proceed(closed, &mut self.content, &mut |line, came| on_came(number, line, came))? {
+                Found::Nothing => {}
+                found => on_found(self, number, found)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The same where all connections have to stay.
     pub(crate) fn serve(
         &mut self,
-        on_message: &mut impl FnMut(usize, &mut Line<'_>, &mut Content, MessageKind, &[u8]) -> Result<(), String>,
+        on_came: &mut impl FnMut(usize, &mut Line<'_>, Came<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        for &Ready { number, closed } in &self.ready {
-            let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else { continue };
-            let content = &mut self.content;
-            client.proceed(closed, &mut |line, kind, bytes| on_message(number, line, content, kind, bytes))?;
-        }
-        Ok(())
+        self.serve_each(on_came, |_, _, found| match found {
+            Found::Lost(reason) => Err(reason),
+            _ => Ok(()),
+        })
     }
 
-    /// Opens as many connections as the options say.
-    pub(crate) fn open_all(&mut self) -> Result<(), String> {
-        let wanted = self.options.clients();
-        self.open_first()?;
-        let (mut begun, mut opened) = (1, 1);
-        while opened < wanted {
-            while begun < wanted && begun - opened < OPENING {
-                self.connect(begun)?;
-                begun += 1;
-            }
-            self.wait(None).map_err(|error| format!("{opened} of {wanted} connections are open: {error}"))?;
-            for index in 0..self.ready.len() {
-                opened += usize::from(self.open_one(index)? == Found::Opened);
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens connection 0. A server that has just been started may refuse it for a while.
-    pub(crate) fn open_first(&mut self) -> Result<(), String> {
-        let until = Instant::now() + STARTING;
-        loop {
-            let result = self.connect(0).and_then(|()| self.open_zero());
-            match result {
-                Err(error) if error == REFUSED && Instant::now() < until => {
-                    self.forget(0);
-                    thread::sleep(Duration::from_millis(20));
-                }
-                result => return result,
-            }
-        }
-    }
-
-    fn open_zero(&mut self) -> Result<(), String> {
-        self.expect();
-        loop {
-            self.wait(None).map_err(|error| format!("the first connection is not ready: {error}"))?;
-            for index in 0..self.ready.len() {
-                if self.open_one(index)? == Found::Opened {
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Goes on with a client that is ready, and has sent no message that has a reply.
-    pub(crate) fn open_one(&mut self, index: usize) -> Result<Found, String> {
-        let Ready { number, closed } = self.ready[index];
-        let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else { return Ok(Found::Nothing) };
-        client.proceed(closed, &mut |_, _, _| Err("a message came that nobody had asked for".into()))
-    }
-
-    /// Every connection has one message echoed.
-    pub(crate) fn echo_once(&mut self) -> Result<(), String> {
-        let now = Instant::now();
-        let mut left = 0;
-        for client in self.clients.iter_mut().flatten() {
-            let mut line = client.line(now)?;
-            line.send(&mut self.content, now)?;
-            line.flush();
-            left += 1;
-        }
-        self.expect();
-        while left > 0 {
-            self.wait(None).map_err(|error| format!("{left} connections have not echoed: {error}"))?;
-            self.serve(&mut |_, line, content, kind, bytes| {
-                line.take(content, kind, bytes)?;
-                left -= 1;
+    /// The same where replies come, and connections may be lost: they are forgotten. How many messages are no longer
+    /// waited for.
+    pub(crate) fn serve_replies(&mut self, mut on_reply: impl FnMut(Instant, Instant)) -> Result<usize, String> {
+        let (mut replies, mut dropped) = (0, 0);
+        self.serve_each(
+            &mut |_, line, came| {
+                on_reply(line.take(came)?, line.now);
+                replies += 1;
                 Ok(())
-            })?;
-        }
-        Ok(())
+            },
+            |crew, number, found| {
+                if let Found::Lost(reason) = found {
+                    dropped += crew.clients[number].as_ref().map_or(0, |client| client.exchange.due.len());
+                    crew.lost.get_or_insert(reason);
+                    crew.forget(number);
+                }
+                Ok(())
+            },
+        )?;
+        Ok(replies + dropped)
     }
 
     /// Says every now and then whether something is behind, of connections that are to answer what is due at
@@ -333,7 +302,7 @@ impl<'a> Crew<'a> {
             return false;
         }
         self.looked = now;
-        let oldest = self.clients.iter().flatten().filter_map(|client| client.exchange().due.front()).min();
+        let oldest = self.clients.iter().flatten().filter_map(|client| client.exchange.due.front()).min();
         oldest.is_some_and(|oldest| now.saturating_duration_since(*oldest) > BEHIND)
             || self.clients.iter().flatten().map(Client::queued).sum::<usize>() > MOST_QUEUED
     }

@@ -1,4 +1,4 @@
-//! So many messages a second, at moments that are settled beforehand, whatever became of those before: an
+//! So many messages or pings a second, at moments that are settled beforehand, whatever became of those before: an
 //! open loop.
 //!
 //! A latency begins when a message was due and not when it was sent. So a server that stops for a while, or a
@@ -8,105 +8,150 @@
 use std::time::Instant;
 
 use super::answer::Answer;
+use super::client::Came;
 use super::crew::{BEHIND, Crew};
 use super::schedule::Schedule;
 use super::window::Window;
 
-pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
-    let rate = crew.options.rate.ok_or("--rate is missing")?;
+/// Messages are sent by all connections in turn.
+pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
-    let start = Instant::now();
-    let mut pacer = Pacer { schedule: Schedule::new(start, rate), rate, under_way: 0, touched: Vec::new() };
-    let warm = start + crew.options.warmup;
-    while Instant::now() < warm {
-        pacer.step(crew, warm, |_, _| {})?;
-    }
-    let mut window = Window::begin(crew);
-    let (begin, end) = (window.begin, window.end);
-    while Instant::now() < end {
-        pacer.step(crew, end, |due, now| {
-            if due >= begin {
-                window.latencies.record(now.saturating_duration_since(due));
-                window.count(now, 1);
-            }
-        })?;
-    }
-    // What became due in the last moment.
-    pacer.send(crew, end, end)?;
-    let mut last = end;
-    crew.expect();
-    while pacer.under_way > 0 {
-        let left = pacer.under_way;
-        crew.wait(None).map_err(|error| format!("{left} messages have no reply: {error}"))?;
-        pacer.receive(crew, |due, now| {
-            if due >= begin {
-                window.latencies.record(now.saturating_duration_since(due));
-                window.count(now, 1);
-                last = now;
-            }
-        })?;
-    }
-    Ok(Answer { offered: Some(rate), ..window.finish(crew, last) })
+    let rate = crew.options.rate.ok_or("--rate is missing")?;
+    let warm = Window::warm_up(crew);
+    Load::new(rate, false).run(crew, Schedule::new(warm.begin, rate), warm)
 }
 
-/// Who sends what is due.
-struct Pacer {
-    schedule: Schedule,
+/// All connections are begun at once; then each is pinged again and again for as long as the window is. None may be
+/// lost, every ping needs its pong. What counts are the pongs.
+pub(crate) fn pings(crew: &mut Crew) -> Result<Answer, String> {
+    // The server is there, and has served somebody.
+    crew.open_first()?;
+    crew.close_all()?;
+    let wanted = crew.options.clients();
+    crew.open_rest(wanted, |_, _| {})?;
+    #[allow(clippy::cast_precision_loss)] // connections
+    let rate = crew.options.rate.unwrap_or(wanted as f64);
+    let mut load = Load::new(rate, true);
+    let warm = Window::warm_up(crew);
+    if crew.options.busy {
+        load.echoes = wanted;
+        for number in 0..wanted {
+            let mut line = crew.line(number, warm.begin)?;
+            line.send(warm.begin)?;
+            line.flush();
+        }
+    }
+    // The warm-up lets the storm pass: nothing is due in it.
+    let answer = load.run(crew, Schedule::new(warm.end, rate), warm)?;
+    let lost = wanted - crew.open_count();
+    if lost > 0 { Err(format!("{lost} of {wanted} connections were lost")) } else { Ok(answer) }
+}
+
+/// What is sent.
+struct Load {
+    /// A second.
     rate: f64,
-    under_way: u64,
+    /// Pings, and not messages.
+    pings: bool,
+    /// How many of them were sent, and were answered.
+    sent: u64,
+    answered: u64,
+    /// Connections that echo while they are pinged, each with a message under way.
+    echoes: usize,
+    /// When they send no more, once that is known.
+    end: Option<Instant>,
     /// Connections with something to be written, in no order; some of them twice.
     touched: Vec<usize>,
 }
 
-impl Pacer {
-    /// Sends what is due, then takes what comes until more is due; nothing that is due at `end` or after it.
-    fn step(
-        &mut self,
-        crew: &mut Crew<'_>,
-        end: Instant,
-        on_reply: impl FnMut(Instant, Instant),
-    ) -> Result<(), String> {
-        self.send(crew, Instant::now(), end)?;
-        crew.wait_quietly(Some(end.min(self.schedule.due())))?;
-        self.receive(crew, on_reply)
+impl Load {
+    fn new(rate: f64, pings: bool) -> Self {
+        Self { rate, pings, sent: 0, answered: 0, echoes: 0, end: None, touched: Vec::new() }
     }
 
-    /// Sends what is due at `now`, if that is before `end`.
-    fn send(&mut self, crew: &mut Crew<'_>, now: Instant, end: Instant) -> Result<(), String> {
-        if now.saturating_duration_since(self.schedule.due()) > BEHIND {
-            let (rate, late) = (self.rate, BEHIND.as_secs());
-            return Err(format!("the load generator cannot send {rate} messages a second: it is {late} s late"));
-        }
-        let clients = crew.clients.len() as u64;
-        while self.schedule.due() < end
-            && let Some((number, due)) = self.schedule.take(now)
-        {
-            let number = usize::try_from(number % clients).unwrap_or(0);
-            let client = crew.clients[number].as_mut().ok_or("a connection is gone")?;
-            client.line(now)?.send(&mut crew.content, due)?;
-            self.under_way += 1;
-            self.touched.push(number);
-        }
-        // Once for each connection, and not for each message.
-        for number in self.touched.drain(..) {
-            if let Some(client) = crew.clients[number].as_mut().filter(|client| client.queued() > 0) {
-                client.line(now)?.flush();
+    /// Goes through the warm-up, with what is due in it, and through the window.
+    fn run(mut self, crew: &mut Crew, schedule: Schedule, mut warm: Window) -> Result<Answer, String> {
+        self.send_until_end(crew, schedule, &mut warm)?;
+        let mut window = Window::begin(crew);
+        self.end = Some(window.end);
+        self.send_until_end(crew, Schedule::new(window.begin, self.rate), &mut window)?;
+        let late = window.end + BEHIND;
+        while self.answered < self.sent || self.echoes > 0 {
+            if Instant::now() >= late {
+                return Err(self.unanswered());
             }
+            crew.wait_quietly(Some(late))?;
+            self.receive(crew, &mut window)?;
         }
-        Ok(())
+        Ok(Answer { offered: Some(self.rate), ..window.finish(crew) })
+    }
+
+    /// Sends what is due until the window is over, and takes what comes meanwhile.
+    fn send_until_end(&mut self, crew: &mut Crew, mut schedule: Schedule, window: &mut Window) -> Result<(), String> {
+        let clients = crew.clients.len() as u64;
+        loop {
+            let now = Instant::now();
+            schedule.check(now.min(window.end), self.things())?;
+            while let Some((number, due)) = schedule.take(now, window.end) {
+                let number = (number % clients) as usize;
+                let mut line = crew.line(number, now)?;
+                if self.pings {
+                    line.ping(due)?;
+                } else {
+                    line.send(due)?;
+                    self.touched.push(number);
+                }
+                self.sent += 1;
+            }
+            // Once for each connection, and not for each message.
+            for number in self.touched.drain(..) {
+                if crew.clients[number].as_ref().is_some_and(|client| client.queued() > 0) {
+                    crew.line(number, now)?.flush();
+                }
+            }
+            if now >= window.end {
+                return Ok(());
+            }
+            crew.wait_quietly(Some(window.end.min(schedule.due())))?;
+            self.receive(crew, window)?;
+        }
     }
 
     /// Takes what the last wait found.
-    fn receive(&mut self, crew: &mut Crew<'_>, mut on_reply: impl FnMut(Instant, Instant)) -> Result<(), String> {
-        crew.serve(&mut |_, line, content, kind, bytes| {
-            let due = line.take(content, kind, bytes)?;
-            self.under_way -= 1;
-            on_reply(due, line.now);
+    fn receive(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
+        crew.serve(&mut |_, line, came| {
+            let due = match came {
+                Came::Pong(due) => due,
+                Came::Message(..) => line.take(came)?,
+            };
+            if self.pings && matches!(came, Came::Message(..)) {
+                if self.end.is_none_or(|end| line.now < end) {
+                    return line.send(line.now);
+                }
+                self.echoes -= 1;
+                return Ok(());
+            }
+            self.answered += 1;
+            if due >= window.begin {
+                window.record(due, line.now);
+            }
             Ok(())
         })?;
         if crew.behind(Instant::now()) {
-            return Err(format!("the server cannot answer {} messages a second", self.rate));
+            return Err(format!("the server cannot answer {} {} a second", self.rate, self.things()));
         }
         Ok(())
+    }
+
+    fn things(&self) -> &'static str {
+        if self.pings { "pings" } else { "messages" }
+    }
+
+    fn unanswered(&self) -> String {
+        let (left, things) = (self.sent - self.answered, self.things());
+        if left == 0 {
+            return format!("{} messages of pinged connections have no reply", self.echoes);
+        }
+        format!("{left} of {} {things} were not answered", self.sent)
     }
 }

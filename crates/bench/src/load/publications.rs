@@ -4,10 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::protocol::MessageKind;
-
-use super::client::Line;
-use super::content::Content;
+use super::client::{Came, Line, UNASKED};
 use super::crew::{Crew, STALLED};
 use super::team::Member;
 
@@ -25,23 +22,6 @@ pub(crate) struct Publications {
     streams: Vec<Stream>,
     /// Whose receivers these are, among several threads.
     member: Option<Member>,
-}
-
-/// A message that came to somebody.
-#[derive(Clone, Copy)]
-pub(crate) struct Delivery {
-    /// The place of the server that sent it.
-    pub(crate) server: usize,
-    /// When it was to be published.
-    due: Instant,
-    /// When it came.
-    pub(crate) now: Instant,
-}
-
-impl Delivery {
-    pub(crate) fn latency(&self) -> Duration {
-        self.now.saturating_duration_since(self.due)
-    }
 }
 
 /// Of one publisher.
@@ -64,15 +44,15 @@ struct Publication {
 
 impl Publications {
     /// What is to be published to those who are connected.
-    pub(crate) fn new(crew: &Crew<'_>) -> Self {
+    pub(crate) fn new(crew: &Crew) -> Self {
         let streams = if crew.options.apart { crew.options.servers.len() } else { 1 };
         let receivers = crew.clients.len() / streams;
-        Self { streams: (0..streams).map(|_| Stream::new(receivers)).collect(), member: None }
+        Self { streams: (0..streams).map(|_| Stream::new(receivers)).collect(), member: crew.member.clone() }
     }
 
-    /// The same for one of several threads.
-    pub(crate) fn of(self, member: Member) -> Self {
-        Self { member: Some(member), ..self }
+    /// The thread that publishes, if it is another one.
+    pub(crate) fn publisher(&self) -> Option<&Member> {
+        self.member.as_ref().filter(|member| !member.is_first())
     }
 
     /// Messages that not everybody has.
@@ -92,14 +72,13 @@ impl Publications {
     }
 
     /// Queues the next message of every publisher; [`Self::flush`] sends them.
-    pub(crate) fn publish(&mut self, crew: &mut Crew<'_>, due: Instant) -> Result<(), String> {
+    pub(crate) fn publish(&mut self, crew: &mut Crew, due: Instant) -> Result<(), String> {
         (0..self.streams.len()).try_for_each(|stream| self.publish_on(stream, crew, due))
     }
 
-    fn publish_on(&mut self, number: usize, crew: &mut Crew<'_>, due: Instant) -> Result<(), String> {
-        let publisher = crew.clients[number].as_mut().ok_or("the publisher is gone")?;
-        let mut line = publisher.line(due)?;
-        line.send(&mut crew.content, due)?;
+    fn publish_on(&mut self, number: usize, crew: &mut Crew, due: Instant) -> Result<(), String> {
+        let mut line = crew.line(number, due)?;
+        line.send(due)?;
         line.exchange.due.clear(); // it is kept here, for everybody
         let stream = &mut self.streams[number];
         stream.under_way.push_back(Publication { due, left: stream.receivers });
@@ -110,19 +89,20 @@ impl Publications {
     }
 
     /// Writes what was published.
-    pub(crate) fn flush(&self, crew: &mut Crew<'_>, now: Instant) -> Result<(), String> {
-        for publisher in 0..self.streams.len() {
-            crew.clients[publisher].as_mut().ok_or("the publisher is gone")?.line(now)?.flush();
-        }
-        Ok(())
+    pub(crate) fn flush(&self, crew: &mut Crew, now: Instant) -> Result<(), String> {
+        (0..self.streams.len()).try_for_each(|publisher| crew.line(publisher, now).map(|mut line| line.flush()))
     }
 
-    /// Takes what the last wait found.
-    pub(crate) fn receive(&mut self, crew: &mut Crew<'_>, mut on_delivery: impl FnMut(Delivery)) -> Result<(), String> {
+    /// Takes what the last wait found: `on_delivery` is told the server that sent it, when it was to be published, and when
+    /// it came.
+    pub(crate) fn receive(
+        &mut self,
+        crew: &mut Crew,
+        mut on_delivery: impl FnMut(usize, Instant, Instant),
+    ) -> Result<(), String> {
         let servers = crew.options.servers.len();
-        let result = crew.serve(&mut |client, line, content, kind, bytes| {
-            let due = self.deliver(client, line, content, kind, bytes)?;
-            on_delivery(Delivery { server: client % servers, due, now: line.now });
+        let result = crew.serve(&mut |client, line, came| {
+            on_delivery(client % servers, self.deliver(client, line, came)?, line.now);
             Ok(())
         });
         if let Some(member) = &self.member {
@@ -131,24 +111,17 @@ impl Publications {
         result
     }
 
-    fn deliver(
-        &mut self,
-        client: usize,
-        line: &mut Line<'_>,
-        content: &Content,
-        kind: MessageKind,
-        bytes: &[u8],
-    ) -> Result<Instant, String> {
+    fn deliver(&mut self, client: usize, line: &mut Line<'_>, came: Came<'_>) -> Result<Instant, String> {
+        let Came::Message(kind, bytes) = came else { return Err(UNASKED.into()) };
         let streams = self.streams.len();
-        let stream = &mut self.streams[client % streams];
         let expected = line.exchange.expected;
-        let number = content.read(kind, bytes, expected)?;
-        if number >= stream.published()
-            && let Some(member) = self.member.as_ref().filter(|member| !member.is_first())
+        let number = line.content.read(kind, bytes, expected)?;
+        if number >= self.streams[0].published()
+            && let Some(published) = self.publisher().map(Member::published)
         {
-            stream.learn(member, line.now);
+            self.streams[0].learn(published, line.now);
         }
-        let due = stream.count(expected, number)?;
+        let due = self.streams[client % streams].count(expected, number)?;
         line.exchange.expected = number + 1;
         Ok(due)
     }
@@ -166,7 +139,10 @@ impl Publications {
 
     /// Publishes until everybody is known to be among those who are sent to. Where it is published the first message
     /// shows it, and nothing may be missing; subscriptions of other servers come about in their time.
-    pub(crate) fn begin(&mut self, crew: &mut Crew<'_>) -> Result<(), String> {
+    pub(crate) fn begin(&mut self, crew: &mut Crew) -> Result<(), String> {
+        if self.publisher().is_some() {
+            return Ok(());
+        }
         let several = crew.options.servers.len() > self.streams.len();
         let patience = Instant::now() + STALLED;
         crew.expect();
@@ -177,7 +153,7 @@ impl Publications {
             let next = if several { now + FIRST } else { patience };
             while self.under_way() > 0 && Instant::now() < next {
                 crew.wait(Some(next)).map_err(|error| self.explain(error))?;
-                self.receive(crew, |_| {})?;
+                self.receive(crew, |_, _, _| {})?;
             }
             if self.under_way() == 0 {
                 break;
@@ -192,14 +168,22 @@ impl Publications {
         self.check(false)
     }
 
-    /// Waits until everybody has everything, or is known to have missed it.
-    pub(crate) fn finish(&mut self, crew: &mut Crew<'_>, mut on_delivery: impl FnMut(Delivery)) -> Result<(), String> {
+    /// Publishes no more, and waits until everybody has everything, or is known to have missed it.
+    pub(crate) fn finish(
+        &mut self,
+        crew: &mut Crew,
+        mut on_delivery: impl FnMut(usize, Instant, Instant),
+    ) -> Result<(), String> {
+        if let Some(member) = &self.member {
+            member.meet(); // nobody publishes any more
+            self.streams[0].learn(member.published(), Instant::now());
+        }
         crew.expect();
         while self.under_way() > 0 {
             crew.wait(None).map_err(|error| self.explain(error))?;
             self.receive(crew, &mut on_delivery)?;
         }
-        self.check(false)
+        self.check(true)
     }
 
     /// Why nothing comes any more: what is missing, if it is that.
@@ -210,13 +194,14 @@ impl Publications {
         }
     }
 
-    /// Publishes as long as less than `window` messages of a publisher are under way, and takes what comes, until `end`.
+    /// Publishes as long as less than `window` messages of a publisher are under way, unless another thread does, and
+    /// takes what comes, until `end`.
     pub(crate) fn keep_publishing(
         &mut self,
-        crew: &mut Crew<'_>,
+        crew: &mut Crew,
         window: usize,
         end: Instant,
-        mut on_delivery: impl FnMut(Delivery),
+        mut on_delivery: impl FnMut(usize, Instant, Instant),
     ) -> Result<(), String> {
         crew.expect();
         loop {
@@ -224,15 +209,19 @@ impl Publications {
             if now >= end {
                 return Ok(());
             }
-            for stream in 0..self.streams.len() {
-                while self.streams[stream].ahead(self.member.as_ref()) < window {
-                    self.publish_on(stream, crew, now)?;
+            let mut until = end;
+            if self.publisher().is_none() {
+                for stream in 0..self.streams.len() {
+                    while self.streams[stream].ahead(self.member.as_ref()) < window {
+                        self.publish_on(stream, crew, now)?;
+                    }
+                }
+                self.flush(crew, now)?;
+                // What other threads receive wakes none.
+                if self.member.is_some() && self.under_way() < window {
+                    until = end.min(now + OTHERS);
                 }
             }
-            self.flush(crew, now)?;
-            // What other threads receive wakes none.
-            let others = self.member.is_some() && self.under_way() < window;
-            let until = if others { end.min(now + OTHERS) } else { end };
             crew.wait(Some(until)).map_err(|error| self.explain(error))?;
             self.receive(crew, &mut on_delivery)?;
         }
@@ -256,8 +245,7 @@ impl Stream {
     }
 
     /// Expects what another thread has published.
-    fn learn(&mut self, member: &Member, now: Instant) {
-        let published = member.published();
+    fn learn(&mut self, published: u64, now: Instant) {
         while self.published() < published {
             self.under_way.push_back(Publication { due: now, left: self.receivers });
         }
@@ -295,53 +283,19 @@ impl Stream {
 mod tests {
     use super::*;
 
-    fn published(count: usize, receivers: usize) -> Publications {
-        let mut stream = Stream::new(receivers);
-        for _ in 0..count {
-            let left = receivers as u64;
-            stream.under_way.push_back(Publication { due: Instant::now(), left });
-        }
-        Publications { streams: vec![stream], member: None }
-    }
-
     #[test]
-    fn a_message_is_complete_when_everybody_has_it() {
-        let mut publications = published(2, 2);
-        assert!(publications.streams[0].count(0, 0).is_ok());
-        assert!(publications.streams[0].count(1, 1).is_ok());
-        assert_eq!((publications.completed(), publications.under_way()), (0, 2));
-        assert!(publications.streams[0].count(0, 0).is_ok());
-        assert_eq!((publications.completed(), publications.under_way()), (1, 1));
-        assert!(publications.streams[0].count(1, 1).is_ok());
-        assert_eq!((publications.completed(), publications.under_way()), (2, 0));
-        assert_eq!(publications.check(true), Ok(()));
-    }
-
-    #[test]
-    fn a_gap_is_counted_and_named() {
-        let mut publications = published(5, 2);
+    fn a_gap_and_what_has_not_come_are_counted() {
+        let mut publications = Publications { streams: vec![Stream::new(2)], member: None };
+        publications.streams[0].learn(5, Instant::now());
         for number in 0..5 {
             assert!(publications.streams[0].count(number, number).is_ok());
         }
         assert!(publications.streams[0].count(0, 0).is_ok());
+        assert_eq!((publications.completed(), publications.under_way()), (1, 4));
+        assert_eq!(publications.check(false), Ok(()));
+        assert_eq!(publications.check(true), Err("4 of 10 deliveries are missing".into()));
         assert!(publications.streams[0].count(1, 4).is_ok(), "1, 2 and 3 were left out");
         assert_eq!(publications.check(false), Err("3 of 10 deliveries are missing".into()));
-        assert_eq!(publications.under_way(), 0);
-    }
-
-    #[test]
-    fn what_has_not_come_is_missing_at_the_end() {
-        let mut publications = published(2, 3);
-        assert!(publications.streams[0].count(0, 0).is_ok());
-        assert_eq!(publications.check(false), Ok(()));
-        assert_eq!(publications.check(true), Err("5 of 6 deliveries are missing".into()));
-    }
-
-    #[test]
-    fn again_is_an_error_and_so_is_what_was_not_sent() {
-        let mut publications = published(2, 1);
-        assert!(publications.streams[0].count(0, 0).is_ok());
-        assert!(publications.streams[0].count(1, 0).is_err());
-        assert!(publications.streams[0].count(1, 2).is_err());
+        assert_eq!((publications.completed(), publications.under_way()), (5, 0));
     }
 }

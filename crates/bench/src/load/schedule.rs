@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::crew::BEHIND;
+
 /// Moments at equal distances: number n is due n / rate seconds after the start. Each is computed from the
 /// start, so that errors of rounding do not add up.
 pub(crate) struct Schedule {
@@ -26,14 +28,23 @@ impl Schedule {
         self.start.checked_add(after).unwrap_or(self.start + Duration::from_secs(1 << 30))
     }
 
-    /// The next one, with its number, if it is due at `now`.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<(u64, Instant)> {
+    /// The next one, with its number, if it is due at `now`, and before `end`.
+    pub(crate) fn take(&mut self, now: Instant, end: Instant) -> Option<(u64, Instant)> {
         let due = self.due();
-        if due > now {
+        if due > now || due >= end {
             return None;
         }
         self.next += 1;
         Some((self.next - 1, due))
+    }
+
+    /// An error if what is due at `now` is not sent in time.
+    pub(crate) fn check(&self, now: Instant, things: &str) -> Result<(), String> {
+        if now.saturating_duration_since(self.due()) <= BEHIND {
+            return Ok(());
+        }
+        let (rate, late) = (self.rate, BEHIND.as_secs());
+        Err(format!("the load generator cannot send {rate:.1} {things} a second: it is {late} s late"))
     }
 }
 
@@ -41,40 +52,29 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    #[test]
-    fn moments_are_spread_evenly() {
-        let start = Instant::now();
-        let mut schedule = Schedule::new(start, 1000.0);
-        assert_eq!(schedule.take(start), Some((0, start)));
-        assert_eq!(schedule.take(start), None);
-        assert_eq!(schedule.due(), start + Duration::from_millis(1));
-        assert_eq!(schedule.take(start + Duration::from_micros(999)), None);
-    }
+    const LATER: Duration = Duration::from_secs(1 << 20);
 
     #[test]
     fn who_comes_late_finds_all_that_was_due_since_at_its_own_time() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start, 1000.0);
-        let late = start + Duration::from_millis(5);
-        let found: Vec<_> = std::iter::from_fn(|| schedule.take(late)).collect();
-        let expected: Vec<_> = (0..=5).map(|n| (n, start + Duration::from_millis(n))).collect();
-        assert_eq!(found, expected);
+        let moments: Vec<_> = (0..=5).map(|n| (n, start + Duration::from_millis(n))).collect();
+        let late = moments[5].1;
+        let found: Vec<_> = std::iter::from_fn(|| schedule.take(late, late)).collect();
+        assert_eq!(found, moments[..5], "what is due at the end is not sent");
+        assert_eq!((schedule.due(), schedule.take(late - Duration::from_micros(1), start + LATER)), (late, None));
+        assert_eq!(schedule.take(late, start + LATER), Some(moments[5]));
+        assert!(schedule.check(late, "things").is_ok() && schedule.check(late + BEHIND * 2, "things").is_err());
     }
 
     #[test]
-    fn a_third_of_a_second_does_not_drift() {
+    fn neither_a_third_of_a_second_drifts_nor_next_to_nothing_overflows() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(start, 3.0);
-        let end = start + Duration::from_secs(1000);
-        assert_eq!(std::iter::from_fn(|| schedule.take(end)).count(), 3001);
-        assert!(schedule.due() > end);
-    }
-
-    #[test]
-    fn a_rate_of_next_to_nothing_is_due_once() {
-        let start = Instant::now();
-        let mut schedule = Schedule::new(start, 1e-300);
-        assert!(schedule.take(start).is_some());
-        assert_eq!(schedule.take(start + Duration::from_secs(1_000_000)), None);
+        for (rate, found) in [(3.0, 3001), (1e-300, 1)] {
+            let mut schedule = Schedule::new(start, rate);
+            let end = start + Duration::from_secs(1000);
+            assert_eq!(std::iter::from_fn(|| schedule.take(end, start + LATER)).count(), found);
+            assert!(schedule.due() > end);
+        }
     }
 }

@@ -13,11 +13,11 @@ use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, Side};
 
 use super::answer::Answer;
-use super::client::Line;
+use super::client::{Came, Line, UNASKED};
 use super::content::Content;
 use super::crew::Crew;
 use super::text;
-use super::window::Window;
+use super::window::{Window, measure};
 
 /// Bytes of frames that are made before the window, masks included, and sent again and again.
 const BLOCK: usize = 64 * 1024;
@@ -38,7 +38,7 @@ const ASK: Duration = Duration::from_millis(10);
 
 const REPORT: &[u8] = b"report";
 
-pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
+pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
     let connections = crew.options.connections;
     crew.send_buffer = Some((BUFFERS / connections).clamp(*BUFFER.start(), *BUFFER.end()));
     crew.open_all()?;
@@ -47,16 +47,12 @@ pub(crate) fn run(crew: &mut Crew<'_>) -> Result<Answer, String> {
     let now = Instant::now();
     let sinks =
         (0..connections).map(|_| Sink { sent: 0, asked: VecDeque::new(), confirmed: 0, ask: now, hungry: true });
-    let mut load = Load { block, sinks: sinks.collect(), hungry: (0..connections).collect(), every };
-    let warm = now + crew.options.warmup;
-    load.send_until(crew, warm, &mut |_, _| {})?;
-    load.finish(crew, &mut |_, _| {})?;
-    let mut window = Window::begin(crew);
-    let end = window.end;
-    load.send_until(crew, end, &mut |now, count| window.count(now, count))?;
-    load.finish(crew, &mut |now, count| window.count(now, count))?;
-    let end = Instant::now();
-    Ok(window.finish(crew, end))
+    let mut load = Load { block, sinks: sinks.collect(), every };
+    let window = measure(crew, |crew, window| {
+        load.send_until_end(crew, window)?;
+        load.finish(crew, window)
+    })?;
+    Ok(window.finish(crew))
 }
 
 /// Frames, encoded.
@@ -101,60 +97,48 @@ struct Sink {
     confirmed: u64,
     /// When to ask next.
     ask: Instant,
-    /// Whether it is among those that can send.
+    /// Whether its socket takes more.
     hungry: bool,
 }
 
 struct Load {
     block: Block,
     sinks: Vec<Sink>,
-    /// Connections that can send, in turn.
-    hungry: VecDeque<usize>,
     /// How often each asks.
     every: Duration,
 }
 
 impl Load {
-    /// Sends until that moment, and calls `on_answer` with what was confirmed.
-    fn send_until(
-        &mut self,
-        crew: &mut Crew<'_>,
-        end: Instant,
-        on_answer: &mut impl FnMut(Instant, u64),
-    ) -> Result<(), String> {
+    /// Sends until the window is over, and counts what is confirmed.
+    fn send_until_end(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         crew.expect();
         loop {
             let now = Instant::now();
-            if now >= end {
+            if now >= window.end {
                 return Ok(());
             }
             // One turn of everybody who can send.
-            for _ in 0..self.hungry.len() {
-                let Some(number) = self.hungry.pop_front() else { break };
-                if self.send(crew, number, now)? {
-                    self.hungry.push_back(number);
-                } else {
-                    self.sinks[number].hungry = false;
+            for number in 0..self.sinks.len() {
+                if self.sinks[number].hungry {
+                    self.sinks[number].hungry = self.send(crew, number, now)?;
                 }
             }
-            let until = if self.hungry.is_empty() { end } else { now };
-            crew.wait(Some(until))?;
-            self.receive(crew, on_answer)?;
+            let hungry = self.sinks.iter().any(|sink| sink.hungry);
+            crew.wait(Some(if hungry { now } else { window.end }))?;
+            self.receive(crew, window)?;
         }
     }
 
     /// Sends a block; false: the socket takes no more now.
-    fn send(&mut self, crew: &mut Crew<'_>, number: usize, now: Instant) -> Result<bool, String> {
+    fn send(&mut self, crew: &mut Crew, number: usize, now: Instant) -> Result<bool, String> {
         let Self { block, sinks, every, .. } = self;
-        let (Some(client), Some(sink)) = (crew.clients[number].as_mut(), sinks.get_mut(number)) else {
-            return Ok(false);
-        };
-        let mut line = client.line(now)?;
+        let sink = &mut sinks[number];
+        let mut line = crew.line(number, now)?;
         if line.sender.link.queued() < QUEUED {
             if line.sender.link.deflate().is_some() {
                 // Compressed with what came before in mind, so not to be made beforehand.
                 for _ in 0..block.messages {
-                    line.send(&mut crew.content, now)?;
+                    line.send(now)?;
                     line.exchange.due.clear(); // no message has a reply
                 }
             } else {
@@ -172,30 +156,24 @@ impl Load {
     }
 
     /// Takes what comes.
-    fn receive(&mut self, crew: &mut Crew<'_>, on_answer: &mut impl FnMut(Instant, u64)) -> Result<(), String> {
-        let Self { block, sinks, hungry, .. } = self;
-        crew.serve(&mut |number, line, _, kind, bytes| {
-            let Some(sink) = sinks.get_mut(number) else { return Ok(()) };
-            on_answer(line.now, sink.answer(block, kind, bytes)?);
+    fn receive(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
+        let Self { block, sinks, .. } = self;
+        crew.serve(&mut |number, line, came| {
+            window.count(line.now, sinks[number].answer(block, came)?);
             Ok(())
         })?;
         for ready in &crew.ready {
-            let (Some(client), Some(sink)) = (&crew.clients[ready.number], sinks.get_mut(ready.number)) else {
-                continue;
-            };
-            if !sink.hungry && client.queued() < QUEUED {
-                sink.hungry = true;
-                hungry.push_back(ready.number);
-            }
+            let room = crew.clients[ready.number].as_ref().is_some_and(|client| client.queued() < QUEUED);
+            sinks[ready.number].hungry |= room;
         }
         Ok(())
     }
 
     /// Asks everybody for what has arrived, and waits for the answers.
-    fn finish(&mut self, crew: &mut Crew<'_>, on_answer: &mut impl FnMut(Instant, u64)) -> Result<(), String> {
+    fn finish(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         let now = Instant::now();
-        for (client, sink) in crew.clients.iter_mut().flatten().zip(&mut self.sinks) {
-            let mut line = client.line(now)?;
+        for (number, sink) in self.sinks.iter_mut().enumerate() {
+            let mut line = crew.line(number, now)?;
             sink.ask(&mut line)?;
             line.flush();
         }
@@ -205,7 +183,7 @@ impl Load {
                 let silent = self.sinks.iter().filter(|sink| !sink.asked.is_empty()).count();
                 format!("{silent} connections have no answer to `report`: {error}")
             })?;
-            self.receive(crew, on_answer)?;
+            self.receive(crew, window)?;
         }
         Ok(())
     }
@@ -219,7 +197,8 @@ impl Sink {
     }
 
     /// How many more messages an answer confirms: all that were sent before the question, or it is an error.
-    fn answer(&mut self, block: &Block, kind: MessageKind, bytes: &[u8]) -> Result<u64, String> {
+    fn answer(&mut self, block: &Block, came: Came<'_>) -> Result<u64, String> {
+        let Came::Message(kind, bytes) = came else { return Err(UNASKED.into()) };
         let wrong = || {
             let begin = &bytes[..bytes.len().min(60)];
             format!("the server answered `report` with {:?}", String::from_utf8_lossy(begin))
@@ -246,52 +225,5 @@ impl Sink {
         let more = messages - self.confirmed;
         self.confirmed = messages;
         Ok(more)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::content::Form;
-    use super::*;
-
-    /// Five messages of 8 bytes, whose numbers add up to 10.
-    fn block() -> Block {
-        Block { frames: Vec::new(), messages: 5, size: 8, sum: 10 }
-    }
-
-    fn asked(sent: u64) -> Sink {
-        Sink { sent, asked: [sent].into(), confirmed: 2, ask: Instant::now(), hungry: false }
-    }
-
-    #[test]
-    fn an_answer_confirms_what_was_sent_before_the_question() {
-        let mut sink = asked(10);
-        // White space and more members are the server's own affair.
-        let answer = br#"{"bytes":80,  "messages" :10, "seconds": 1.5}"#;
-        assert_eq!(sink.answer(&block(), MessageKind::Text, answer), Ok(8));
-        assert_eq!(sink.confirmed, 10);
-        assert!(sink.answer(&block(), MessageKind::Text, answer).is_err(), "nobody has asked");
-    }
-
-    #[test]
-    fn less_or_more_is_an_error() {
-        let answer = |text: &str| asked(10).answer(&block(), MessageKind::Text, text.as_bytes());
-        assert_eq!(answer(r#"{"messages": 9, "bytes": 72}"#), Err("the server received 9 of 10 messages".into()));
-        assert_eq!(answer(r#"{"messages": 11, "bytes": 88}"#), Err("the server received 11 of 10 messages".into()));
-        assert_eq!(answer(r#"{"messages": 10, "bytes": 79}"#), Err("the server received 79 of 80 bytes".into()));
-        assert_eq!(answer(r#"{"messages": 10, "sum": 20}"#), Ok(8));
-        assert!(answer(r#"{"messages": 10, "sum": 21}"#).is_err_and(|error| error.contains("21 where 20 was due")));
-        for text in ["", "{}", "[]", r#"{"messages": 10}"#, r#"{"messages": -10, "bytes": 80}"#] {
-            assert!(answer(text).is_err_and(|error| error.contains("answered")), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_block_is_whole_frames_of_many_messages_or_one() {
-        for (size, messages) in [(128, 480..512), (BLOCK, 1..2), (1 << 20, 1..2)] {
-            let block = Block::new(&mut Content::new(Form::Binary, size)).expect("a block");
-            assert!(messages.contains(&block.messages), "{size}: {}", block.messages);
-            assert!(block.frames.len() > size * usize::try_from(block.messages).expect("few"));
-        }
     }
 }

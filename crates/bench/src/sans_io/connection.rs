@@ -10,32 +10,31 @@ use wirespeed_driver::protocol::{
     CloseCode, CloseFrame, Config, Connection, Delivery, Limits, MessageKind, SendError, Side,
 };
 
-use super::{bytes, flag, hex, list, number, params, text};
+use super::{bytes, get, params};
+use crate::hex;
 
 /// What a peer takes at once.
 const PIECE: usize = 64 << 10;
 
 pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
-    let side = match text(&case["side"])? {
-        "server" => Side::Server,
-        "client" => Side::Client,
-        other => return Err(format!("unknown side: {other}").into()),
+    let side = match case["side"].as_str() {
+        Some("server") => Side::Server,
+        Some("client") => Side::Client,
+        other => return Err(format!("unknown side: {other:?}").into()),
     };
     let limits = Limits {
-        message_size: number(&case["message_size"])?,
-        fragment_size: number(&case["fragment_size"])?,
-        fragments: number(&case["fragments"])?,
+        message_size: get(&case["message_size"])?,
+        fragment_size: get(&case["fragment_size"])?,
+        fragments: get(&case["fragments"])?,
     };
     let config = Config { side, limits, deflate: params(&case["deflate"])? };
     let keepalive = Keepalive::new(None, None, Instant::now());
     let mut peer: Peer = Peer::new(Connection::new(config), None, &[], Vec::new(), keepalive);
-    if text(&case["delivery"])? == "fragments" {
+    if case["delivery"] == "fragments" {
         peer.set_delivery(Delivery::Fragments);
     }
-    let mut steps = Vec::new();
-    for step in list(&case["steps"])? {
-        steps.push(take(&mut peer, step)?);
-    }
+    let steps: Vec<Value> = get(&case["steps"])?;
+    let steps = steps.iter().map(|step| take(&mut peer, step)).collect::<Result<Vec<_>, _>>()?;
     let closing = peer.link.closing();
     let fault = match peer.link.failure() {
         Some(Failure::Fault(fault)) => Some(fault.close_code().0),
@@ -56,7 +55,7 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
 fn take(peer: &mut Peer, step: &Value) -> Result<Value, Box<dyn Error>> {
     let (mut events, mut sent) = (Vec::new(), Vec::new());
     let mut refused = None;
-    match text(&step[0])? {
+    match step[0].as_str().unwrap_or_default() {
         "receive" => {
             for piece in bytes(&step[1])?.chunks(PIECE) {
                 peer.receive_slice(piece);
@@ -80,10 +79,10 @@ fn poll(peer: &mut Peer, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
     loop {
         match peer.poll_event() {
             Some(PeerEvent::Message { kind, payload }) => {
-                events.push(json!([name(kind), hex(payload.as_slice()), true]))
+                events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), true]))
             }
             Some(PeerEvent::Fragment { kind, payload, fin }) => {
-                events.push(json!([name(kind), hex(payload.as_slice()), fin]));
+                events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), fin]));
             }
             Some(PeerEvent::Ping(payload)) => events.push(json!(["ping", hex(payload.as_slice())])),
             Some(PeerEvent::Pong { payload, .. }) => events.push(json!(["pong", hex(payload.as_slice())])),
@@ -96,28 +95,21 @@ fn poll(peer: &mut Peer, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
 
 fn send(link: &mut Link, action: &str, step: &Value) -> Result<Result<(), SendError>, Box<dyn Error>> {
     Ok(match action {
-        "message" => link.send_message(kind(&step[1])?, &bytes(&step[2])?, step[3].as_bool()),
-        "first" => link.send_first_fragment(kind(&step[1])?, &bytes(&step[2])?, step[3].as_bool()),
-        "next" => link.send_fragment(&bytes(&step[1])?, flag(&step[2])?),
+        "message" => link.send_message(kind(&step[1])?, &bytes(&step[2])?, get(&step[3])?),
+        "first" => link.send_first_fragment(kind(&step[1])?, &bytes(&step[2])?, get(&step[3])?),
+        "next" => link.send_fragment(&bytes(&step[1])?, get(&step[2])?),
         "ping" => link.send_ping(&bytes(&step[1])?),
         "pong" => link.send_pong(&bytes(&step[1])?),
-        "close" => link.send_close(number(&step[1])?.map(CloseCode), text(&step[2])?),
+        "close" => link.send_close(get::<Option<_>>(&step[1])?.map(CloseCode), &get::<String>(&step[2])?),
         other => return Err(format!("unknown step: {other}").into()),
     })
 }
 
 fn kind(value: &Value) -> Result<MessageKind, String> {
-    match text(value)? {
-        "text" => Ok(MessageKind::Text),
-        "binary" => Ok(MessageKind::Binary),
-        other => Err(format!("unknown kind: {other}")),
-    }
-}
-
-fn name(kind: MessageKind) -> &'static str {
-    match kind {
-        MessageKind::Text => "text",
-        MessageKind::Binary => "binary",
+    match value.as_str() {
+        Some("text") => Ok(MessageKind::Text),
+        Some("binary") => Ok(MessageKind::Binary),
+        _ => Err(format!("unknown kind: {value}")),
     }
 }
 

@@ -8,65 +8,67 @@ use wirespeed_driver::protocol::handshake::{
     ServerHandshake,
 };
 
-use super::{bytes, describe, flag, hex, list, offer, text};
+use super::{bytes, describe, get, offer};
+use crate::hex;
+
+/// What became of a head, and how many bytes were taken for it.
+type Received<T> = (usize, Result<T, HandshakeError>);
 
 /// A request: what a server answers that chooses the first of its subprotocols that is offered.
 pub(super) fn request(case: &Value) -> Result<Value, Box<dyn Error>> {
-    let config = ServerConfig { deflate: offer(&case["deflate"])?, subprotocols: subprotocols(case)? };
+    let config = ServerConfig { deflate: offer(&case["deflate"])?, subprotocols: get(&case["subprotocols"])? };
     let mut server = ServerHandshake::new(config, Limits::default());
-    let mut taken = 0;
-    for piece in list(&case["pieces"])? {
-        let piece = bytes(piece)?;
-        match server.receive(&piece) {
-            Ok(Progress::Incomplete) => taken += piece.len(),
-            Ok(Progress::Complete { consumed, .. }) => {
-                let answer = server.accept(server.select_subprotocol(), &HeaderList::new());
-                return Ok(verdict(answer, taken + consumed));
-            }
-            Err(error) => return Ok(verdict(Err(error), 0)),
-        }
-    }
-    Ok(json!({ "verdict": "incomplete" }))
+    let received = receive(case, |piece| server.receive(piece))?;
+    let answer = || server.accept(server.select_subprotocol(), &HeaderList::new());
+    Ok(verdict(received.map(|(taken, received)| (taken, received.and_then(|()| answer())))))
 }
 
 /// A response: what a client makes of it whose request offers these subprotocols and this compression.
 pub(super) fn response(case: &Value) -> Result<Value, Box<dyn Error>> {
     let mut request = ClientRequest::new("localhost", "/");
-    request.subprotocols = subprotocols(case)?;
+    request.subprotocols = get(&case["subprotocols"])?;
     request.deflate = offer(&case["deflate"])?;
     let nonce = bytes(&case["nonce"])?.try_into().map_err(|_| "a nonce has 16 bytes")?;
     let mut client = ClientHandshake::new(&request, nonce, Limits::default())?;
+    let mut received = receive(case, |piece| client.receive(piece))?;
+    if received.is_none() && get(&case["eof"])? {
+        received = Some((0, Err(client.receive_eof())));
+    }
+    Ok(verdict(received))
+}
+
+/// Hands on the pieces of a head until it is complete; none: it is not.
+fn receive<T>(
+    case: &Value,
+    mut receive: impl FnMut(&[u8]) -> Result<Progress<T>, HandshakeError>,
+) -> Result<Option<Received<T>>, String> {
     let mut taken = 0;
-    for piece in list(&case["pieces"])? {
-        let piece = bytes(piece)?;
-        match client.receive(&piece) {
+    for piece in get::<Vec<Value>>(&case["pieces"])? {
+        let piece = bytes(&piece)?;
+        match receive(&piece) {
             Ok(Progress::Incomplete) => taken += piece.len(),
-            Ok(Progress::Complete { consumed, output }) => return Ok(verdict(Ok(output), taken + consumed)),
-            Err(error) => return Ok(verdict(Err(error), 0)),
+            Ok(Progress::Complete { consumed, output }) => return Ok(Some((taken + consumed, Ok(output)))),
+            Err(error) => return Ok(Some((0, Err(error)))),
         }
     }
-    if flag(&case["eof"])? {
-        return Ok(verdict(Err(client.receive_eof()), 0));
-    }
-    Ok(json!({ "verdict": "incomplete" }))
+    Ok(None)
 }
 
-fn subprotocols(case: &Value) -> Result<Vec<String>, String> {
-    list(&case["subprotocols"])?.iter().map(|name| text(name).map(ToOwned::to_owned)).collect()
-}
-
-fn verdict(answer: Result<Accepted, HandshakeError>, consumed: usize) -> Value {
-    match answer {
-        Ok(accepted) => json!({
+fn verdict(received: Option<Received<Accepted>>) -> Value {
+    match received {
+        None => json!({ "verdict": "incomplete" }),
+        Some((consumed, Ok(accepted))) => json!({
             "verdict": "accepted",
             "consumed": consumed,
             "subprotocol": accepted.subprotocol,
             "deflate": accepted.deflate.as_ref().map(describe),
             "response": hex(&accepted.response.to_bytes()),
         }),
-        Err(HandshakeError::Rejected(response)) => json!({
+        Some((_, Err(HandshakeError::Rejected(response)))) => json!({
             "verdict": "rejected", "status": response.status, "body": hex(&response.body),
         }),
-        Err(error) => json!({ "verdict": "refused", "status": error.status(), "error": error.to_string() }),
+        Some((_, Err(error))) => {
+            json!({ "verdict": "refused", "status": error.status(), "error": error.to_string() })
+        }
     }
 }

@@ -7,50 +7,37 @@ mod head;
 use std::error::Error;
 use std::io::{self, BufRead as _, Write as _};
 
-use lexopt::{Arg, Parser};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wirespeed_driver::protocol::deflate::{Params, negotiate};
 
-use crate::show;
+/// The core without sockets, to be compared with others: reads cases from standard input, one a line, and answers each
+/// with a line
+///
+/// All is JSON, bytes are hexadecimal, null is `none`, or `as configured`. Cases:
+///
+///   {"do": "connection", "side": "server"|"client", "delivery": "messages"|"fragments",
+///    "message_size": N|null, "fragment_size": N|null, "fragments": N|null, "deflate": PARAMS|null, "steps": [STEP...]}
+///       A connection that is open. Answer: {"steps": [{"events": [...], "sent": BYTES, "refused": TEXT|null}...],
+///       "received": CLOSE|null, "sent": CLOSE|null, "first": "received"|"sent"|null, "failure": TEXT|null,
+///       "fault": CODE|null, "state": TEXT}
+///       STEP: ["receive", BYTES], ["eof"], ["message", KIND, BYTES, COMPRESS], ["first", KIND, BYTES, COMPRESS],
+///       ["next", BYTES, FIN], ["ping", BYTES], ["pong", BYTES], ["close", CODE|null, TEXT], ["idle"]
+///       KIND: "text" or "binary". COMPRESS: true, false or null. CLOSE: [CODE|null, TEXT]
+///       PARAMS: local_bits, remote_bits, local_reset, remote_reset, level, memory_level, threshold
+///   {"do": "request", "pieces": [BYTES...], "subprotocols": [TEXT...], "deflate": OFFER|null}
+///       What a server makes of a request
+///   {"do": "response", "pieces": [BYTES...], "subprotocols": [TEXT...], "deflate": OFFER|null, "nonce": BYTES,
+///    "eof": BOOL}
+///       What a client makes of a response to its request
+///       OFFER: server_reset, client_reset, server_bits, client_bits. Answers: {"verdict": "incomplete"},
+///       {"verdict": "refused", "status": N, "error": TEXT}, {"verdict": "rejected", "status": N, "body": BYTES} or
+///       {"verdict": "accepted", "consumed": N, "subprotocol": TEXT|null, "deflate": PARAMS|null, "response": BYTES}
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Options {}
 
-const HELP: &str = "\
-The core without sockets: reads cases from standard input, one a line, and answers each with a line. All is JSON, bytes
-are hexadecimal, null is `none`, or `as configured`.
-
-Usage: wirespeed-bench sans-io
-
-Cases:
-  {\"do\": \"connection\", \"side\": \"server\"|\"client\", \"delivery\": \"messages\"|\"fragments\",
-   \"message_size\": N|null, \"fragment_size\": N|null, \"fragments\": N|null, \"deflate\": PARAMS|null, \"steps\": [STEP...]}
-      A connection that is open. Answer: {\"steps\": [{\"events\": [...], \"sent\": BYTES, \"refused\": TEXT|null}...],
-      \"received\": CLOSE|null, \"sent\": CLOSE|null, \"first\": \"received\"|\"sent\"|null, \"failure\": TEXT|null,
-      \"fault\": CODE|null, \"state\": TEXT}
-      STEP: [\"receive\", BYTES], [\"eof\"], [\"message\", KIND, BYTES, COMPRESS], [\"first\", KIND, BYTES, COMPRESS],
-      [\"next\", BYTES, FIN], [\"ping\", BYTES], [\"pong\", BYTES], [\"close\", CODE|null, TEXT], [\"idle\"]
-      KIND: \"text\" or \"binary\". COMPRESS: true, false or null. CLOSE: [CODE|null, TEXT]
-      PARAMS: local_bits, remote_bits, local_reset, remote_reset, level, memory_level, threshold
-  {\"do\": \"request\", \"pieces\": [BYTES...], \"subprotocols\": [TEXT...], \"deflate\": OFFER|null}
-      What a server makes of a request
-  {\"do\": \"response\", \"pieces\": [BYTES...], \"subprotocols\": [TEXT...], \"deflate\": OFFER|null, \"nonce\": BYTES,
-   \"eof\": BOOL}
-      What a client makes of a response to its request
-      OFFER: server_reset, client_reset, server_bits, client_bits. Answers: {\"verdict\": \"incomplete\"},
-      {\"verdict\": \"refused\", \"status\": N, \"error\": TEXT}, {\"verdict\": \"rejected\", \"status\": N, \"body\": BYTES} or
-      {\"verdict\": \"accepted\", \"consumed\": N, \"subprotocol\": TEXT|null, \"deflate\": PARAMS|null, \"response\": BYTES}
-
-Options:
-  -h, --help        Show this text
-";
-
-pub(crate) fn run(mut arguments: Parser) -> Result<(), Box<dyn Error>> {
-    match arguments.next()? {
-        None => {}
-        Some(Arg::Short('h') | Arg::Long("help")) => {
-            show(HELP);
-            return Ok(());
-        }
-        Some(other) => return Err(other.unexpected().into()),
-    }
+pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let case: Value = serde_json::from_str(&line?)?;
@@ -66,44 +53,17 @@ pub(crate) fn run(mut arguments: Parser) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// A value as what it is to be.
+fn get<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    T::deserialize(value).map_err(|error| format!("{value}: {error}"))
+}
+
 /// The bytes of a value that is text of hexadecimal digits.
 fn bytes(value: &Value) -> Result<Vec<u8>, String> {
-    let text = value.as_str().ok_or_else(|| format!("no bytes: {value}"))?;
+    let text: String = get(value)?;
     let digits = text.as_bytes().chunks(2);
     let parse = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
     digits.map(parse).collect::<Option<_>>().ok_or_else(|| format!("no bytes: {value}"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String takes all
-        text
-    })
-}
-
-fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("no text: {value}"))
-}
-
-/// A number that may be null.
-fn number<T: TryFrom<u64>>(value: &Value) -> Result<Option<T>, String> {
-    if value.is_null() {
-        return Ok(None);
-    }
-    value.as_u64().and_then(|number| T::try_from(number).ok()).map(Some).ok_or_else(|| format!("no number: {value}"))
-}
-
-fn required<T: TryFrom<u64>>(value: &Value) -> Result<T, String> {
-    number(value)?.ok_or_else(|| "a number is missing".to_owned())
-}
-
-fn flag(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("neither true nor false: {value}"))
-}
-
-fn list(value: &Value) -> Result<&[Value], String> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("no list: {value}"))
 }
 
 /// Parameters as they were agreed on, which may be null.
@@ -112,13 +72,13 @@ fn params(value: &Value) -> Result<Option<Params>, String> {
         return Ok(None);
     }
     Ok(Some(Params {
-        local_no_context_takeover: flag(&value["local_reset"])?,
-        remote_no_context_takeover: flag(&value["remote_reset"])?,
-        local_window_bits: required(&value["local_bits"])?,
-        remote_window_bits: required(&value["remote_bits"])?,
-        level: required(&value["level"])?,
-        memory_level: required(&value["memory_level"])?,
-        threshold: required(&value["threshold"])?,
+        local_no_context_takeover: get(&value["local_reset"])?,
+        remote_no_context_takeover: get(&value["remote_reset"])?,
+        local_window_bits: get(&value["local_bits"])?,
+        remote_window_bits: get(&value["remote_bits"])?,
+        level: get(&value["level"])?,
+        memory_level: get(&value["memory_level"])?,
+        threshold: get(&value["threshold"])?,
     }))
 }
 
@@ -137,10 +97,10 @@ fn offer(value: &Value) -> Result<Option<negotiate::Config>, String> {
         return Ok(None);
     }
     Ok(Some(negotiate::Config {
-        server_no_context_takeover: flag(&value["server_reset"])?,
-        client_no_context_takeover: flag(&value["client_reset"])?,
-        server_max_window_bits: number(&value["server_bits"])?,
-        client_max_window_bits: number(&value["client_bits"])?,
+        server_no_context_takeover: get(&value["server_reset"])?,
+        client_no_context_takeover: get(&value["client_reset"])?,
+        server_max_window_bits: get(&value["server_bits"])?,
+        client_max_window_bits: get(&value["client_bits"])?,
         ..negotiate::Config::client()
     }))
 }

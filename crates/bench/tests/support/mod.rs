@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // no test uses all of it
 
-pub(crate) mod client;
+pub(crate) mod peer;
 pub(crate) mod room;
 
 use std::io::{BufRead as _, BufReader};
@@ -15,45 +15,31 @@ pub(crate) struct Echo {
     child: Child,
     /// `ws://127.0.0.1:PORT`
     pub(crate) url: String,
-    /// `wss://127.0.0.1:PORT`, if it serves TLS too.
-    pub(crate) secure_url: Option<String>,
-    /// The PEM file with the authority that its clients have to trust.
-    pub(crate) authority: Option<String>,
+    /// `wss://127.0.0.1:PORT`, and the PEM file with the authority that its clients have to trust.
+    pub(crate) secure: (String, String),
 }
 
 impl Echo {
     pub(crate) fn start() -> Self {
-        let mut lines = Vec::new();
-        let child = spawn(&["echo", "--port", "0"], 1, &mut lines);
-        Self { child, url: lines.remove(0), secure_url: None, authority: None }
+        let mut command = command();
+        command.args(["echo", "--tls-port", "0"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut listening = || {
+            let line = lines.next().expect("a line").expect("text");
+            line.strip_prefix("listening ").expect("where it listens").to_owned()
+        };
+        let (url, secure) = (listening(), listening());
+        let (secure, authority) = secure.split_once(" ca=").expect("its authority");
+        Self { child, url, secure: (secure.to_owned(), authority.to_owned()) }
     }
-
-    /// With a port for TLS.
-    pub(crate) fn start_secure() -> Self {
-        let mut lines = Vec::new();
-        let child = spawn(&["echo", "--port", "0", "--tls-port", "0"], 2, &mut lines);
-        let (secure, authority) = lines[1].split_once(" ca=").expect("its authority");
-        let (secure_url, authority) = (Some(secure.to_owned()), Some(authority.to_owned()));
-        Self { child, url: lines.remove(0), secure_url, authority }
-    }
-}
-
-/// Starts it; where it listens, in so many lines.
-fn spawn(arguments: &[&str], count: usize, lines: &mut Vec<String>) -> Child {
-    let mut child = command().args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-    for _ in 0..count {
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("a line");
-        lines.push(line.trim().strip_prefix("listening ").expect("where it listens").to_owned());
-    }
-    child
 }
 
 impl Drop for Echo {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.secure.1); // killed, it could not
     }
 }
 

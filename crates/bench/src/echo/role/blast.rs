@@ -1,9 +1,9 @@
-//! `/blast`: messages of one size, numbered, as fast as the client reads.
+//! `/blast`: messages of one size, numbered, as fast as the client reads; or so many in turn with the client.
 
 use wirespeed_driver::peer::Link;
-use wirespeed_driver::protocol::SendError;
+use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, SendError, Side};
 
-use super::{parse_size, pattern, write_number};
+use super::{pattern, write_number};
 
 /// Frames that are encoded at once: a block of about this many bytes, at least one frame.
 const BLOCK: usize = 64 * 1024;
@@ -11,60 +11,58 @@ const BLOCK: usize = 64 * 1024;
 /// A block of frames that is sent again and again, renumbered.
 pub(crate) struct Blast {
     pub(super) block: Vec<u8>,
-    /// Where each frame's payload starts in the block.
-    payloads: Vec<usize>,
-    size: usize,
+    /// Bytes of a frame, and of its header.
+    frame: usize,
+    header: usize,
     next: u64,
+    turn: Option<Turn>,
+}
+
+/// Messages of a turn, and how many may still be sent until the client has sent another.
+struct Turn {
+    messages: usize,
+    left: usize,
 }
 
 impl Blast {
-    /// For the size that a request names, or what is wrong with it.
-    pub(crate) fn parse(size: &str) -> Result<Self, String> {
-        parse_size(size, 0).map(Self::new)
+    /// With messages of that size; `turn`: so many until the client sends one.
+    pub(crate) fn new(size: usize, turn: Option<usize>) -> Result<Self, SendError> {
+        let mut frame = Vec::new();
+        let config = Config { side: Side::Server, limits: Limits::default(), deflate: None };
+        let payload: Vec<u8> = pattern(size).collect();
+        Connection::<Vec<u8>>::new(config).send_message(MessageKind::Binary, &payload, None, || [0; 4], &mut frame)?;
+        Ok(Self {
+            block: frame.repeat((BLOCK / frame.len()).max(1)),
+            frame: frame.len(),
+            header: frame.len() - size,
+            next: 0,
+            turn: turn.map(|messages| Turn { messages, left: messages }),
+        })
     }
 
-    fn new(size: usize) -> Self {
-        let mut frame = vec![0x82]; // FIN, binary
-        match size {
-            0..126 => frame.push(size as u8),
-            126..0x1_0000 => {
-                frame.push(126);
-                frame.extend_from_slice(&(size as u16).to_be_bytes());
-            }
-            _ => {
-                frame.push(127);
-                frame.extend_from_slice(&(size as u64).to_be_bytes());
-            }
+    /// The client has sent a message: it is the server's turn.
+    pub(super) fn take_turn(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.left += turn.messages;
         }
-        let header = frame.len();
-        frame.extend(pattern(size));
-        let count = (BLOCK / frame.len()).max(1);
-        let payloads = (0..count).map(|i| i * frame.len() + header).collect();
-        Self { block: frame.repeat(count), payloads, size, next: 0 }
     }
 
-    /// Queues the next block.
-    pub(crate) fn send(&mut self, link: &mut Link) -> Result<(), SendError> {
-        for &start in &self.payloads {
-            write_number(&mut self.block[start..start + self.size], self.next);
+    /// Queues the next block; false: it is the client's turn.
+    pub(super) fn send(&mut self, link: &mut Link) -> Result<bool, SendError> {
+        let mut count = self.block.len() / self.frame;
+        if let Some(turn) = &mut self.turn {
+            count = count.min(turn.left);
+            turn.left -= count;
+        }
+        if count == 0 {
+            return Ok(false);
+        }
+        let frames = &mut self.block[..count * self.frame];
+        for frame in frames.chunks_exact_mut(self.frame) {
+            write_number(&mut frame[self.header..], self.next);
             self.next += 1;
         }
-        let count = self.payloads.len() as u64;
-        link.send_encoded(&self.block, count, count * self.size as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_is_numbered_frames() {
-        let mut blast = Blast::new(300);
-        assert_eq!(blast.block[..4], [0x82, 126, 1, 44]);
-        assert_eq!(blast.block[4 + 8], 8);
-        blast.next = 5;
-        let start = blast.payloads[1];
-        assert_eq!(start, 304 + 4);
+        link.send_encoded(frames, count as u64, (count * (self.frame - self.header)) as u64)?;
+        Ok(true)
     }
 }

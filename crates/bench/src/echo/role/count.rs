@@ -4,16 +4,16 @@ use sha2::{Digest as _, Sha256};
 use wirespeed_driver::peer::Link;
 use wirespeed_driver::protocol::{MessageKind, SendError};
 
-use super::super::hex;
+use crate::hex;
 
 /// The text message that asks what has arrived.
 const REPORT: &[u8] = b"report";
 
-/// What has arrived.
+/// What has passed.
 #[derive(Default)]
 pub(crate) struct Count {
-    messages: u64,
-    bytes: u64,
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
     hash: Option<Sha256>,
 }
 
@@ -23,44 +23,27 @@ impl Count {
         Self { hash: Some(Sha256::new()), ..Self::default() }
     }
 
-    /// Counts a message, or answers the one that asks.
-    pub(crate) fn receive(&mut self, link: &mut Link, kind: MessageKind, bytes: &[u8]) -> Result<(), SendError> {
+    /// Counts a message, or answers the one that asks; whether it was counted.
+    pub(super) fn receive(&mut self, link: &mut Link, kind: MessageKind, bytes: &[u8]) -> Result<bool, SendError> {
         if kind == MessageKind::Text && bytes == REPORT {
-            return link.send_message(MessageKind::Text, self.report().as_bytes(), Some(false));
+            link.send_message(MessageKind::Text, self.report().as_bytes(), Some(false))?;
+            return Ok(false);
         }
+        self.add(bytes);
+        Ok(true)
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
         self.messages += 1;
         self.bytes += bytes.len() as u64;
         if let Some(hash) = &mut self.hash {
             hash.update(bytes);
         }
-        Ok(())
     }
 
-    fn report(&self) -> String {
+    pub(super) fn report(&self) -> String {
         let Self { messages, bytes, hash } = self;
-        match hash {
-            None => format!("{{\"messages\": {messages}, \"bytes\": {bytes}}}"),
-            Some(hash) => {
-                let hash = hex(&hash.clone().finalize());
-                format!("{{\"messages\": {messages}, \"bytes\": {bytes}, \"sha256\": \"{hash}\"}}")
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reports() {
-        assert_eq!(Count::default().report(), r#"{"messages": 0, "bytes": 0}"#);
-        let mut count = Count::hashing();
-        if let Some(hash) = &mut count.hash {
-            hash.update(b"ab");
-            hash.update(b"c"); // FIPS 180-2, B.1
-        }
-        let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(count.report(), format!(r#"{{"messages": 0, "bytes": 0, "sha256": "{hash}"}}"#));
+        let hash = hash.as_ref().map(|hash| format!(r#", "sha256": "{}""#, hex(&hash.clone().finalize())));
+        format!(r#"{{"messages": {messages}, "bytes": {bytes}{}}}"#, hash.unwrap_or_default())
     }
 }

@@ -6,8 +6,10 @@ mod count;
 mod file;
 mod stamp;
 
+use std::ops::RangeInclusive;
+
 use wirespeed_driver::drive;
-use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError};
+use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
 use blast::Blast;
 use count::Count;
@@ -23,18 +25,20 @@ const MOST_QUEUED: usize = 1024 * 1024;
 /// What sends.
 type Sender<'a> = drive::Sender<'a, Vec<u8>>;
 
+/// The largest message that is made here.
+const MOST_SIZE: u64 = 16 << 20;
+
+/// Messages in a turn of `/mixed`.
+const TURN: usize = 9;
+
 /// What a connection is for.
 pub(crate) enum Role {
     /// Every message goes back.
     Echo,
     /// Every message goes back with the times at which it came and went; the buffer is for the reply.
     Stamp(Vec<u8>),
-    /// Messages are sent as fast as the client reads.
-    Blast(Box<Blast>),
-    /// Messages are counted.
-    Sink(Count),
-    /// Both at the same time.
-    Duplex(Box<Blast>, Count),
+    /// Messages are sent, messages are counted, or both.
+    Stream(Option<Box<Blast>>, Option<Count>),
     /// Bytes are sent, and what they must hash to.
     File(Box<File>),
     /// The connection is closed at once.
@@ -47,27 +51,36 @@ impl Role {
     /// The role that a request's target asks for, or what is wrong with it.
     pub(crate) fn for_target(target: &str) -> Result<Self, String> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let parameter = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-        match path {
-            "/blast" => Ok(Self::Blast(Box::new(Blast::parse(parameter("size").unwrap_or("64"))?))),
-            "/duplex" => Ok(Self::Duplex(Box::new(Blast::parse(parameter("size").unwrap_or("64"))?), Count::default())),
-            "/sink" => Ok(Self::Sink(Count::default())),
-            "/hash" => Ok(Self::Sink(Count::hashing())),
+        let number = |name: &str, default: u64, allowed: RangeInclusive<u64>| {
+            let found = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+            let number = found.map_or(Some(default), |found| found.parse().ok());
+            number.filter(|number| allowed.contains(number)).ok_or_else(|| {
+                let (least, most) = allowed.into_inner();
+                format!("{name}={}: not a number from {least} to {most}\n", found.unwrap_or_default())
+            })
+        };
+        let blast = |turn| {
+            let blast = Blast::new(number("size", 64, 0..=MOST_SIZE)? as usize, turn);
+            blast.map(|blast| Some(Box::new(blast))).map_err(|error| error.to_string())
+        };
+        Ok(match path {
+            "/blast" => Self::Stream(blast(None)?, None),
+            "/duplex" => Self::Stream(blast(None)?, Some(Count::default())),
+            "/mixed" => Self::Stream(blast(Some(TURN))?, Some(Count::default())),
+            "/sink" => Self::Stream(None, Some(Count::default())),
+            "/hash" => Self::Stream(None, Some(Count::hashing())),
             "/file" => {
-                let (size, bytes) = (parameter("size").unwrap_or("65536"), parameter("bytes").unwrap_or("1048576"));
-                Ok(Self::File(Box::new(File::parse(size, bytes)?)))
+                let size = number("size", 65_536, 1..=MOST_SIZE)? as usize;
+                Self::File(Box::new(File::new(size, number("bytes", 1 << 20, 0..=u64::MAX)?)))
             }
-            "/stamp" => Ok(Self::Stamp(Vec::new())),
-            "/deaf" => Ok(Self::Deaf),
-            "/close" => {
-                let code = parameter("code").unwrap_or("1000");
-                match code.parse().map(CloseCode) {
-                    Ok(code) if code.is_sendable() => Ok(Self::Close(code)),
-                    _ => Err(format!("code={code}: not a close code that may be sent\n")),
-                }
-            }
-            _ => Ok(Self::Echo),
-        }
+            "/stamp" => Self::Stamp(Vec::new()),
+            "/deaf" => Self::Deaf,
+            "/close" => match CloseCode(number("code", 1000, 0..=u64::from(u16::MAX))? as u16) {
+                code if code.is_sendable() => Self::Close(code),
+                code => return Err(format!("code={}: not a close code that may be sent\n", code.0)),
+            },
+            _ => Self::Echo,
+        })
     }
 
     /// Bytes queued above which nothing more is received, until no more than a quarter is left. What is sent
@@ -76,7 +89,7 @@ impl Role {
     pub(crate) fn most_queued(&self) -> usize {
         MOST_QUEUED
             + match self {
-                Self::Blast(blast) | Self::Duplex(blast, _) => HIGH_WATER + blast.block.len(),
+                Self::Stream(Some(blast), _) => HIGH_WATER + blast.block.len(),
                 Self::File(file) => HIGH_WATER + file.message.len(),
                 _ => 0,
             }
@@ -87,7 +100,7 @@ impl Role {
         let mut more = sender.link.state().can_send();
         while more && sender.link.queued() < HIGH_WATER {
             more = match self {
-                Self::Blast(blast) | Self::Duplex(blast, _) => blast.send(sender.link).is_ok(),
+                Self::Stream(Some(blast), _) => blast.send(sender.link).unwrap_or(false),
                 Self::File(file) => file.send(sender).unwrap_or(false),
                 _ => false,
             };
@@ -100,29 +113,25 @@ impl Role {
         &mut self,
         sender: &mut Sender<'_>,
         kind: MessageKind,
-        payload: &Payload<'_, Vec<u8>>,
+        bytes: &[u8],
     ) -> Result<(), SendError> {
-        let bytes = payload.as_slice();
         match self {
             Self::Echo => sender.send_message(kind, bytes, None),
             Self::Stamp(reply) => stamp::answer(sender, kind, bytes, reply),
-            Self::Sink(count) | Self::Duplex(_, count) => count.receive(sender.link, kind, bytes),
+            Self::Stream(blast, Some(count)) => {
+                if count.receive(sender.link, kind, bytes)?
+                    && let Some(blast) = blast
+                {
+                    blast.take_turn();
+                }
+                Ok(())
+            }
             Self::File(file) => {
                 file.receive(kind, bytes);
                 Ok(())
             }
-            Self::Blast(_) | Self::Close(_) | Self::Deaf => Ok(()),
+            Self::Stream(_, None) | Self::Close(_) | Self::Deaf => Ok(()),
         }
-    }
-}
-
-/// A size of messages that are numbered by the server.
-fn parse_size(text: &str, least: usize) -> Result<usize, String> {
-    /// The largest message that is made here.
-    const MOST: usize = 16 << 20;
-    match text.parse() {
-        Ok(size) if (least..=MOST).contains(&size) => Ok(size),
-        _ => Err(format!("size={text}: not a number from {least} to {MOST}\n")),
     }
 }
 
@@ -135,26 +144,4 @@ fn pattern(size: usize) -> impl Iterator<Item = u8> {
 fn write_number(message: &mut [u8], number: u64) {
     let length = message.len().min(8);
     message[..length].copy_from_slice(&number.to_le_bytes()[..length]);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets() {
-        assert!(matches!(Role::for_target("/"), Ok(Role::Echo)));
-        assert!(matches!(Role::for_target("/blast?size=100"), Ok(Role::Blast(_))));
-        assert!(matches!(Role::for_target("/duplex?size=100"), Ok(Role::Duplex(..))));
-        assert!(matches!(Role::for_target("/close?code=4000"), Ok(Role::Close(CloseCode(4000)))));
-        assert!(matches!(Role::for_target("/sink"), Ok(Role::Sink(_))));
-        assert!(matches!(Role::for_target("/hash"), Ok(Role::Sink(_))));
-        assert!(matches!(Role::for_target("/file?size=100&bytes=1000"), Ok(Role::File(_))));
-        assert!(matches!(Role::for_target("/stamp"), Ok(Role::Stamp(_))));
-        assert!(matches!(Role::for_target("/deaf"), Ok(Role::Deaf)));
-        assert!(Role::for_target("/close?code=1005").is_err());
-        for target in ["/blast?size=x", "/duplex?size=99999999", "/file?size=0", "/file?bytes=-1"] {
-            assert!(Role::for_target(target).is_err(), "{target}");
-        }
-    }
 }

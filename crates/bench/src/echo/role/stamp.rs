@@ -37,15 +37,3 @@ fn now() -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_does_not_go_back() {
-        let before = now();
-        assert!(before > 0);
-        assert!(now() >= before);
-    }
-}

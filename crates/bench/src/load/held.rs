@@ -1,0 +1,68 @@
+//! Connections are held: what counts is that they stay.
+
+use std::time::Instant;
+
+use super::answer::{Answer, Part};
+use super::crew::{Crew, STDIN, unasked};
+use super::schedule::Schedule;
+use super::window::Window;
+
+/// Messages a second for each connection, unless the options have a rate.
+const RATE: f64 = 0.01;
+
+/// The server's pings are answered, some connections send a message now and then, and at the end everybody does.
+pub(crate) fn hold(crew: &mut Crew) -> Result<Answer, String> {
+    crew.open_all()?;
+    crew.echo_all(|_, _| {})?;
+    let wanted = crew.clients.len();
+    #[allow(clippy::cast_precision_loss)] // connections
+    let rate = crew.options.rate.unwrap_or((wanted as f64 * RATE).max(1.0));
+    let mut window = Window::begin(crew);
+    let mut schedule = Schedule::new(window.begin, rate);
+    let mut now = window.begin;
+    while now < window.end {
+        while let Some((number, due)) = schedule.take(now, window.end) {
+            let Some(client) = &mut crew.clients[(number % wanted as u64) as usize] else { continue };
+            // One that has not answered the last gets no other: it is asked in the end.
+            if client.can_send() && client.exchange.due.is_empty() {
+                let mut line = client.line(now, &mut crew.content)?;
+                line.send(due)?;
+                line.flush();
+            }
+        }
+        crew.wait_quietly(Some(window.end.min(schedule.due())))?;
+        crew.serve_replies(|due, now| window.answer.record(0, now.saturating_duration_since(due)))?;
+        now = Instant::now();
+    }
+    window.count(now, wanted as u64);
+    let took = now.saturating_duration_since(window.begin);
+    let answer = window.finish_after(crew, took);
+    let stayed = crew.ask_all(|_, _| {})?;
+    if stayed < wanted {
+        let reason = crew.lost.take().unwrap_or_default();
+        return Err(format!("{} of {wanted} connections were lost: {reason}", wanted - stayed));
+    }
+    Ok(Answer { pings: Some(crew.pings()), ..answer })
+}
+
+/// After a message of each was echoed, they are held until standard input ends. Pings are answered; there is nothing else
+/// to come.
+pub(crate) fn idle(crew: &mut Crew) -> Result<Answer, String> {
+    crew.open_all()?;
+    crew.echo_all(|_, _| {})?;
+    let begin = Instant::now();
+    crate::show("ready\n");
+    let mut held = crew.watch_stdin()?;
+    while held {
+        crew.wait_quietly(None)?;
+        crew.serve(&mut unasked)?;
+        held = crew.ready.iter().all(|ready| ready.number != STDIN);
+    }
+    Ok(Answer {
+        all: Part { count: crew.clients.len() as u64, ..Part::default() },
+        seconds: begin.elapsed().as_secs_f64(),
+        deflate: crew.deflate(),
+        pings: Some(crew.pings()),
+        ..Answer::default()
+    })
+}
