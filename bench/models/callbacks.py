@@ -4,12 +4,10 @@ The callback itself is the peer's: each library calls it with arguments of its o
 common one would cost as much as some of what is measured. Every callback does the same. It counts `remaining` down from
 `count`; what follows at zero is here:
 
-- `round_trip`, begun by sending the first message: the payload must equal `expected[remaining & 1]`, else `fail`;
-  `remaining -= 1`; at zero `remaining = again()`; unless that is zero too, sends `messages[remaining & 1]`. `again`
-  may exchange the two messages, in both lists.
-- `pipelined`, begun by sending `window` messages in turns: the same, but answers each payload with the message that it
-  equals; once `again()` has returned zero, calls `late()` for each reply that is still to come.
-- `stream_in`: takes the payload; `remaining -= 1`; at zero `remaining = over(payload)`.
+- `replies`, begun by sending `window` of `messages` in turns: the payload must equal `expected[remaining & 1]`, else
+  `fail`; `remaining -= 1`; at zero `remaining = again()`; unless that is zero too, sends `answers[remaining & 1]`;
+  after it, calls `late()` for each reply that is still to come. `again` may exchange the two messages, in all lists.
+- else, a stream: takes the payload; `remaining -= 1`; at zero `remaining = over(payload)`.
 """
 
 from __future__ import annotations
@@ -17,16 +15,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 from models.content import ContentError, Stream, two_messages
 from models.latency import WINDOW_SHARE, Latencies
-from models.program import STEP_SECONDS, gate, result
-from models.usage import Usage
+from models.program import STEP_SECONDS, Window, gate
+from models.stamps import Stamps
 
-__all__ = ["WORKLOADS", "Course", "Listen", "measure"]
-
-WORKLOADS = ("round-trip", "stream-in", "pipelined")
+__all__ = ["WORKLOADS", "Course", "measure"]
 
 # From this size on a view of the library's buffer costs less than a copy of the payload, comparing included.
 VIEW_BYTES = 4096
@@ -36,31 +33,31 @@ class Course:
     """One window of one workload.
 
     Attributes:
-        workload: which.
+        replies: whether each message is answered, else there is a stream.
         messages: the two that take turns.
         expected: what the payloads are compared with, in the same order: bytes, or, if `views`, bytearrays, which
             compare with a memoryview many times faster.
+        answers: what is sent when a reply has come, by the number of the reply.
         views: whether the payloads are to be taken as memoryviews.
         count: the messages of the step that runs.
-        window: the messages that are under way at once, when pipelined.
+        window: the messages that are under way at once.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.workload: str = options.workload
-        self.messages = two_messages(options.size)
+        self.replies: bool = options.workload != "stream-in"
+        self.window: int = options.window if options.workload in ("pipelined", "one-way-window") else 1
         self.views = options.size >= VIEW_BYTES
-        self.expected = [bytearray(message) if self.views else message for message in self.messages]
+        self.messages: Any = two_messages(options.size)
+        self.expected: Any = [bytearray(message) if self.views else message for message in self.messages]
+        # One step on from what is due, and so many messages ahead as are under way: an even number changes nothing.
+        self.answers: Any = self.messages if self.window % 2 else self.messages[::-1]
         self.count = 2
-        self.window: int = options.window or 0
         self._options = options
         self._stream = Stream(max(8, options.size), bytearray if self.views else bytes)
         self._latencies = Latencies()
         self._timing = False
-        self._sent = 0
-        self._total = 0
-        self._late = 0
-        self._since: Usage | None = None
-        self._used: Usage | None = None
+        self._sent = self._total = self._late = 0
+        self._window: Window | None = None
         self._end = time.perf_counter() + options.warmup
         self._step = time.perf_counter()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -69,34 +66,27 @@ class Course:
     def again(self) -> int:
         """Ends a step; returns the messages of the next one, 0 if the window is over."""
         if self._timing:
-            return self._next_alone()
+            self._latencies.add(time.perf_counter_ns() - self._sent)
+            return self._alone() if time.perf_counter() < self._end and not self._latencies.full else self.finish()
         now = time.perf_counter()
-        if self._since is None:
+        if self._window is None:
             if now - self._step < STEP_SECONDS / 2:
                 self.count *= 2
             elif now >= self._end:
                 gate(self._options)
                 self.begin()
-                self._since = Usage.now(self._options.server_pid)
-                self._end = self._since.wall + self._options.seconds
+                self._window = Window(self._options)
             self._step = time.perf_counter()
             return self.count
         self._total += self.count
-        if now < self._end:
+        if now < self._window.end:
             return self.count
-        self._used = Usage.now(self._options.server_pid) - self._since
+        self._window.stop()
         if self._options.workload == "round-trip":
             self._timing = True
             self._end = time.perf_counter() + self._options.seconds * WINDOW_SHARE
             return self._alone()
-        return self._finish()
-
-    def _next_alone(self) -> int:
-        """Ends a round trip that is timed alone; returns the next one, 0 if that was the last."""
-        self._latencies.add(time.perf_counter_ns() - self._sent)
-        if time.perf_counter() < self._end and not self._latencies.full:
-            return self._alone()
-        return self._finish()
+        return self.finish()
 
     def _alone(self) -> int:
         """Begins a round trip that is timed alone."""
@@ -106,7 +96,8 @@ class Course:
         self._sent = time.perf_counter_ns()
         return 1
 
-    def _finish(self) -> int:
+    def finish(self) -> int:
+        """Ends the course; there are no more messages."""
         if not self._over.done():
             self._over.set_result(None)
         return 0
@@ -133,8 +124,9 @@ class Course:
         if self._late == self.window - 1 and not self._settled.done():
             self._settled.set_result(None)
 
-    def fail(self, reason: str = "a reply differs from the message that was sent") -> None:
-        """Ends the window without a figure."""
+    def fail(self, reason: str | None = None) -> None:
+        """Ends the window without a figure; without a reason, because of a reply that was none."""
+        reason = reason or "a reply differs from the message that was sent"
         for future in (self._over, self._settled):
             if not future.done():
                 future.set_exception(ContentError(reason))
@@ -142,24 +134,78 @@ class Course:
     async def outcome(self) -> dict[str, object]:
         """Waits for the end of the window, and of what is still to come."""
         await self._over
-        if self.workload == "pipelined":
+        if self.window > 1:
             await self._settled
-        assert self._used is not None
-        return result(self._total, self._used, **self.figures())
+        assert self._window is not None
+        return self._window.result(self._total, **self.figures())
 
 
-Listen = Callable[[str, str | None, int, Course], Awaitable[object]]
-"""Connects to a URL, trusting the CA in a PEM file if given, for messages of a size, and starts the course there.
+class OneWayCourse(Course):
+    """The callbacks of replies at /stamp: each message they send is new, each reply is timed.
 
-Returns what must be kept for the connection to stay open.
-"""
+    What they take for lists of messages builds the next one, or checks a reply.
+
+    Attributes:
+        stamps: the messages and their replies.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.stamps = Stamps(options.size)
+        due = _Due(self)
+        self.messages = self.answers = _Calling(self.stamps.message)
+        self.expected = _Calling(lambda: due)
+
+    def take(self, payload: Any) -> bool:
+        """Checks a reply that has just come; returns whether it is right."""
+        now = time.monotonic_ns()
+        try:
+            self.stamps.take(payload, now)
+        except ContentError as error:
+            self.fail(str(error))
+            return False
+        return True
+
+    def begin(self) -> None:
+        """Forgets the warm-up."""
+        self.stamps.clear()
+
+    def figures(self) -> dict[str, object]:
+        """Returns how long each way took."""
+        return self.stamps.figures()
 
 
-async def measure(
-    listen: Listen, options: argparse.Namespace, course_class: Callable[[argparse.Namespace], Course] = Course
-) -> dict[str, object]:
-    """Runs the workload that the options name, in a course of this class."""
-    course = course_class(options)
+class _Calling:
+    """Looks like a list of two messages; each look at it is a call."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def __getitem__(self, index: int) -> Any:
+        return self._call()
+
+
+class _Due:
+    """What a callback compares a payload with."""
+
+    def __init__(self, course: OneWayCourse) -> None:
+        self._course = course
+
+    def __ne__(self, payload: object) -> bool:
+        return not self._course.take(payload)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+WORKLOADS = {
+    **dict.fromkeys(("round-trip", "stream-in", "pipelined"), Course),
+    **dict.fromkeys(("one-way", "one-way-window"), OneWayCourse),
+}
+
+
+async def measure(listen: Any, options: argparse.Namespace) -> dict[str, object]:
+    """Runs the workload that the options name: `listen` is a `Client`'s."""
+    course = WORKLOADS[options.workload](options)
     connection = await listen(options.url, options.ca, options.size, course)
     outcome = await course.outcome()
     del connection

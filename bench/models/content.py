@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter, itemgetter
 from typing import Any
 
-__all__ = ["ContentError", "File", "Sink", "Stream", "two_messages", "unwrapping"]
+__all__ = ["ContentError", "File", "Sink", "Stream", "payload_of", "two_messages", "unwrapping"]
 
 
 class ContentError(Exception):
@@ -76,9 +76,8 @@ class Stream:
         expected = self.message(self.position - 1)
         if self.encode(expected) != message:
             try:
-                found = (
-                    f"carries number {int.from_bytes(bytes(memoryview(message)[:8]), 'little')}, or has other content"
-                )
+                number = int.from_bytes(bytes(memoryview(message)[:8]), "little")  # type: ignore[arg-type]
+                found = f"carries number {number}, or has other content"
             except TypeError:
                 found = f"is {str(message)[:100]}"
             raise ContentError(f"message {self.position - 1} of the stream {found}")
@@ -94,6 +93,13 @@ class Stream:
         return number.to_bytes(8, "little") + self.tail
 
 
+def _told(answer: Any, otherwise: str) -> Any:
+    try:
+        return json.loads(answer if isinstance(answer, (str, bytes)) else bytes(memoryview(answer)))
+    except (TypeError, ValueError):
+        raise ContentError(f"{otherwise} {str(answer)[:100]}") from None
+
+
 class Sink:
     """What /sink must have received; its answer ends the window, so that nothing counts that is still in a buffer."""
 
@@ -103,10 +109,7 @@ class Sink:
 
     def check(self, answer: object) -> None:
         """Compares the answer of /sink with what was sent."""
-        try:
-            arrived = json.loads(answer if isinstance(answer, (str, bytes)) else bytes(answer))
-        except (TypeError, ValueError):
-            raise ContentError(f"/sink answered {answer!r}") from None
+        arrived = _told(answer, "/sink answered")
         expected = {"messages": self.sent, "bytes": self.sent * self.size}
         if arrived != expected:
             raise ContentError(f"/sink received {arrived}, sent was {expected}")
@@ -142,9 +145,6 @@ class File:
             times: how many times the file went over.
         """
         expected = {"messages": self.count * times, "bytes": self.length * times, "sha256": digest}
-        try:
-            told = json.loads(answer if isinstance(answer, (str, bytes)) else bytes(memoryview(answer)))
-        except (TypeError, ValueError):
-            raise ContentError(f"at the end of a file the server says {str(answer)[:100]}") from None
+        told = _told(answer, "at the end of a file the server says")
         if told != expected:
             raise ContentError(f"a file of {expected} went over, the server says {told}")

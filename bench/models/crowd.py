@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
-from models.awaiting import Awaiting, Connect
-from models.callbacks import Course, Listen
-from models.content import ContentError, two_messages
-from models.program import result
-from models.usage import Usage
+from models.callbacks import Course
+from models.connection import Client
+from models.content import ContentError
+from models.exchanging import round_trips
+from models.program import Window
 
-__all__ = ["WORKLOAD", "Crowd", "by_awaiting", "by_callbacks"]
-
-WORKLOAD = "many"
+__all__ = ["Crowd", "measure", "open_all"]
 
 # Connections that are opened at once.
 AT_ONCE = 32
@@ -36,13 +34,14 @@ class Crowd:
         """Counts for one window, then waits until the last replies were checked."""
         everybody = asyncio.gather(*ends)
         await asyncio.wait([everybody], timeout=options.warmup)
-        since, before = Usage.now(options.server_pid), sum(self.counts)
+        before, window = sum(self.counts), Window(options)
         await asyncio.wait([everybody], timeout=options.seconds)
-        used, count = Usage.now(options.server_pid) - since, sum(self.counts) - before
+        window.stop()
+        count = sum(self.counts) - before
         self.over = True
         await everybody
         self.check()
-        return result(count, used)
+        return window.result(count)
 
     def check(self) -> None:
         """Checks at the end that every connection has got on."""
@@ -50,64 +49,50 @@ class Crowd:
             raise ContentError(f"{self.counts.count(0)} of {len(self.counts)} connections made no round trip")
 
 
-async def by_awaiting(connect: Connect, options: argparse.Namespace, crowd: Crowd | None = None) -> dict[str, object]:
-    """Measures connections with a task each; the crowd says how."""
-    crowd = crowd or Crowd(options.connections)
-
-    async def round_trips(number: int, connection: Awaiting) -> None:
-        pairs = [(message, connection.encode(message)) for message in two_messages(options.size)]
-        send, recv, counts = connection.send, connection.recv, crowd.counts
-        while not crowd.over:
-            for message, expected in pairs:
-                pending = send(message)
-                if pending is not None:
-                    await pending
-                if await recv() != expected:
-                    raise ContentError("a reply differs from the message that was sent")
-            counts[number] += len(pairs)
-
-    connections: list[Awaiting] = []
-
-    async def open_next(numbers: Iterator[int]) -> None:
-        for _ in numbers:
-            connections.append(await connect(options.url, options.ca, options.size))
-
-    await _some_at_once(open_next, options.connections)
-    return await crowd.measure([round_trips(*one) for one in enumerate(connections)], options)
-
-
 class _Member(Course):
     """The callbacks of one connection among many."""
 
     def __init__(self, crowd: Crowd, number: int, options: argparse.Namespace) -> None:
-        super().__init__(options)
-        self.workload = "round-trip"
-        self._crowd = crowd
-        self._number = number
-        self.end = self._over
+        super().__init__(argparse.Namespace(**vars(options) | {"workload": "round-trip"}))
+        self._crowd, self._number = crowd, number
 
     def again(self) -> int:
         """Counts a step; returns the messages of the next one, 0 if the window is over."""
         self._crowd.counts[self._number] += self.count
-        return self._finish() if self._crowd.over else self.count
+        return self.finish() if self._crowd.over else self.count
+
+    async def end(self) -> None:
+        """Waits for the end."""
+        await self._over
 
 
-async def by_callbacks(listen: Listen, options: argparse.Namespace, crowd: Crowd | None = None) -> dict[str, object]:
-    """Measures connections with callbacks each; the crowd says how."""
+async def measure(client: Client, options: argparse.Namespace, crowd: Crowd | None = None) -> dict[str, object]:
+    """Measures connections that each make round trips; the crowd says how."""
     crowd = crowd or Crowd(options.connections)
-    members = [_Member(crowd, number, options) for number in range(options.connections)]
-    connections: list[object] = []
+    kept: list[object] = [None] * options.connections
+    ends: list[Awaitable[object]] = []
 
-    async def open_next(numbers: Iterator[int]) -> None:
-        for number in numbers:
-            connections.append(await listen(options.url, options.ca, options.size, members[number]))
+    async def open_one(number: int) -> None:
+        if client.listen is not None:
+            member = _Member(crowd, number, options)
+            kept[number] = await client.listen(options.url, options.ca, options.size, member)
+            ends.append(member.end())
+        else:
+            kept[number] = connection = await client.connect(options.url, options.ca, options.size)
+            ends.append(round_trips(connection, number, crowd, options))
 
-    await _some_at_once(open_next, options.connections)
-    answer = await crowd.measure([member.end for member in members], options)
-    connections.clear()
+    await open_all(open_one, range(options.connections))
+    answer = await crowd.measure(ends, options)
+    kept.clear()
     return answer
 
 
-async def _some_at_once(open_next: Callable[[Iterator[int]], Awaitable[None]], connections: int) -> None:
-    numbers = iter(range(connections))
-    await asyncio.gather(*(open_next(numbers) for _ in range(AT_ONCE)))
+async def open_all(open_one: Callable[[int], Awaitable[None]], numbers: range) -> None:
+    """Opens connections, some at once."""
+    remaining = iter(numbers)
+
+    async def open_next() -> None:
+        for number in remaining:
+            await open_one(number)
+
+    await asyncio.gather(*(open_next() for _ in range(AT_ONCE)))

@@ -12,207 +12,146 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from models import crowd, loops
-from models.content import ContentError, two_messages
+from models import crowd
+from models.connection import Client
+from models.content import ContentError
 from models.latency import Latencies
-from models.program import result
-from models.usage import Usage
+from models.program import Window, run_on
+from models.twins import blocking
 
-if TYPE_CHECKING:
-    from models import blocking as shared
-
-__all__ = ["SERVING", "WORKLOADS", "Threaded", "in_a_loop", "in_threads"]
+__all__ = ["SERVING", "WORKLOADS", "measure"]
 
 WORKLOADS = ("sleep", "compute")
-
 SERVING = ("serving-sleep", "serving-compute")
 """The same, with the server in this process too."""
 
 # What the main thread sleeps for, again and again.
 SLEEP_SECONDS = 0.005
-
 # The least that a window tells anything in: a thread that computes has the interpreter for 5 ms at a time.
 LEAST_SECONDS = 0.2
-
 # Until all connections are open, and from the end of the window until the last replies were checked.
 LIMIT_SECONDS = 10.0
-
 # Steps of a unit of work: some 0.1 ms.
 WORK = 1000
 
 
-class Threaded(crowd.Crowd):
-    """Connections in other threads than the one that measures.
-
-    Attributes:
-        ready: set when all are open, or one of them has failed.
-        done: set when all have come to their end.
-        error: why one of them has failed.
-    """
+class _Crowd(crowd.Crowd):
+    """Connections in other threads than the one that measures."""
 
     def __init__(self, connections: int) -> None:
         super().__init__(connections)
+        self._opened, self._ended = threading.Semaphore(0), threading.Semaphore(0)
         self.ready = threading.Event()
-        self.done = threading.Event()
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
 
     async def measure(self, ends: list[Awaitable[object]], options: argparse.Namespace) -> dict[str, object]:
         """Runs until the thread that measures says that it is over."""
         everybody = asyncio.gather(*ends)
-        self.ready.set()
+        self._opened.release(len(self.counts))
         await everybody
+        self._ended.release(len(self.counts))
         return {}
+
+    def join(self, connect: Callable[[], Any], round_trips: Any, number: int, options: argparse.Namespace) -> None:
+        """Is the thread of a connection that blocks: opens it, makes round trips when all are open."""
+        try:
+            connection = connect()
+            self._opened.release()
+            self.ready.wait()
+            round_trips(connection, number, self, options)
+            self._ended.release()
+        except BaseException as error:
+            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Told by a thread that a connection has failed."""
-        self.error = self.error or error
+        self._error = self._error or error
+        for event in (self._opened, self._ended):
+            event.release(len(self.counts))
+
+    def wait_opened(self) -> None:
+        """Waits until all are open."""
+        self._wait(self._opened)
         self.ready.set()
-        self.done.set()
 
-    def wait(self, event: threading.Event) -> None:
-        """Waits for `ready` or `done`.
+    def end(self) -> None:
+        """Ends the connections, and checks that each has got on."""
+        self.over = True
+        self._wait(self._ended)
+        self.check()
 
-        Raises:
-            ContentError: it did not come to that, or a connection has failed.
-        """
-        if not event.wait(LIMIT_SECONDS):
-            raise ContentError(f"connections in other threads did not get on within {LIMIT_SECONDS:.0f} s")
-        if self.error is not None:
-            raise self.error
-
-
-def in_a_loop(
-    run: Callable[[Threaded], Awaitable[object]],
-    serve: Callable[[], Awaitable[tuple[str, object]]] | None,
-    options: argparse.Namespace,
-) -> dict[str, object]:
-    """Measures connections in a thread with the event loop that the options name.
-
-    Args:
-        run: opens the connections and makes round trips until it is over.
-        serve: starts a server in the loop; returns its URL, and what must be kept.
-        options: the parsed command line.
-    """
-
-    async def body(connections: Threaded) -> None:
-        server: object = None
-        try:
-            if serve is not None:
-                options.url, server = await serve()
-            await run(connections)
-        except BaseException as error:
-            connections.fail(error)
-            return
-        connections.done.set()
-        # What a loop does while it closes is not measured: the process ends first.
-        await asyncio.Event().wait()
-        del server
-
-    def start(connections: Threaded) -> None:
-        threading.Thread(target=lambda: loops.run(options.loop, body(connections)), daemon=True).start()
-
-    return _measure(start, options)
+    def _wait(self, event: threading.Semaphore) -> None:
+        end = time.monotonic() + LIMIT_SECONDS
+        for _ in self.counts:
+            if not event.acquire(timeout=max(0.0, end - time.monotonic())):
+                raise ContentError(f"connections in other threads did not get on within {LIMIT_SECONDS:.0f} s")
+        if self._error is not None:
+            raise self._error
 
 
-def in_threads(
-    connect: shared.Connect, serve: Callable[[], tuple[str, object]] | None, options: argparse.Namespace
-) -> dict[str, object]:
-    """Measures connections that block, each in a thread of its own.
-
-    Args:
-        connect: opens a connection.
-        serve: starts a server, in threads of its own; returns its URL, and what must be kept.
-        options: the parsed command line.
-    """
-    kept: list[object] = []
-
-    def start(connections: Threaded) -> None:
-        if serve is not None:
-            options.url, server = serve()
-            kept.append(server)
-        opened, ended = _Countdown(connections.ready, options), _Countdown(connections.done, options)
-        for number in range(options.connections):
-            arguments = (connect, options, connections, number, opened, ended)
-            threading.Thread(target=_round_trips, args=arguments, daemon=True).start()
-
-    return _measure(start, options)
-
-
-class _Countdown:
-    """Sets an event when every connection has come so far."""
-
-    def __init__(self, event: threading.Event, options: argparse.Namespace) -> None:
-        self._event = event
-        self._lock = threading.Lock()
-        self._left: int = options.connections
-
-    def count(self) -> None:
-        with self._lock:
-            self._left -= 1
-            if not self._left:
-                self._event.set()
-
-
-def _round_trips(
-    connect: shared.Connect,
-    options: argparse.Namespace,
-    connections: Threaded,
-    number: int,
-    opened: _Countdown,
-    ended: _Countdown,
-) -> None:
-    try:
-        connection = connect(options.url, options.ca, options.size)
-        pairs = [connection.encode(message) for message in two_messages(options.size)]
-        send, recv, counts = connection.send, connection.recv, connections.counts
-        opened.count()
-        connections.ready.wait()
-        while not connections.over:
-            for message, expected in pairs:
-                send(message)
-                if recv() != expected:
-                    raise ContentError("a reply differs from the message that was sent")
-            counts[number] += len(pairs)
-        ended.count()
-    except BaseException as error:
-        connections.fail(error)
-
-
-def _measure(start: Callable[[Threaded], None], options: argparse.Namespace) -> dict[str, object]:
+def measure(client: Client, options: argparse.Namespace, *, awaits: bool) -> dict[str, object]:
     """Measures the round trips with the other work, and half as long each before and after it without."""
     computes = options.workload.endswith("compute")
-    connections = Threaded(options.connections)
+    connections = _Crowd(options.connections)
     whole = max(options.seconds, LEAST_SECONDS)
     half = whole / 2
     alone = [_compute(half)] if computes else []
-    start(connections)
-    connections.wait(connections.ready)
+    kept = (_start_loop if awaits else _start_threads)(client, options, connections)
+    connections.wait_opened()
     time.sleep(options.warmup)
-    quiet = [_count(connections, lambda: time.sleep(half))]
+    quiet = [_count(connections, half)]
 
-    since, before = Usage.now(options.server_pid), sum(connections.counts)
+    before, window = sum(connections.counts), Window(options)
     figures = {"share": _compute(whole)} if computes else _sleep(whole)
-    used, count = Usage.now(options.server_pid) - since, sum(connections.counts) - before
+    seconds, count = window.stop(), sum(connections.counts) - before
 
-    quiet.append(_count(connections, lambda: time.sleep(half)))
-    connections.over = True
-    connections.wait(connections.done)
-    connections.check()
+    quiet.append(_count(connections, half))
+    connections.end()
     if computes:
         alone.append(_compute(half))
         figures["share"] /= sum(alone) / len(alone)
     most = sum(counted for counted, _ in quiet) / sum(seconds for _, seconds in quiet)
     if not most:
         raise ContentError("there were no round trips without the other work: the window is too short")
-    return result(count, used, kept=count / used.wall / most, **figures)
+    del kept
+    return window.result(count, kept=count / seconds / most, **figures)
 
 
-def _count(connections: Threaded, wait: Callable[[], object]) -> tuple[int, float]:
-    """Returns the round trips while something is waited for, and the seconds."""
+def _start_loop(client: Client, options: argparse.Namespace, connections: _Crowd) -> None:
+    async def body() -> None:
+        server: object = None
+        try:
+            if options.workload in SERVING and client.serve is not None:
+                options.url, server = await client.serve()
+            await crowd.measure(client, options, connections)
+        except BaseException as error:
+            connections.fail(error)
+            return
+        # What a loop does while it closes is not measured: the process ends first.
+        await asyncio.Event().wait()
+        del server
+
+    threading.Thread(target=lambda: run_on(options.loop, body()), daemon=True).start()
+
+
+def _start_threads(client: Client, options: argparse.Namespace, connections: _Crowd) -> object:
+    server: object = None
+    if options.workload in SERVING and client.serve is not None:
+        options.url, server = client.serve()
+    # Loaded once, before there are threads.
+    round_trips = blocking("models.exchanging").round_trips
+    for number in range(options.connections):
+        arguments = (lambda: client.connect(options.url, options.ca, options.size), round_trips, number, options)
+        threading.Thread(target=connections.join, args=arguments, daemon=True).start()
+    return server
+
+
+def _count(connections: _Crowd, seconds: float) -> tuple[int, float]:
+    """Returns the round trips while nothing else is done, and the seconds."""
     before, since = sum(connections.counts), time.perf_counter()
-    wait()
+    time.sleep(seconds)
     return sum(connections.counts) - before, time.perf_counter() - since
 
 

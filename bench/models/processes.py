@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from models.latency import Latencies
 
@@ -27,48 +26,32 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     # Stopped by the harness: the children have to be, too.
     signal.signal(signal.SIGTERM, _stopped)
     command = [sys.executable, *sys.argv, "--workload", "round-trip", "--child"]
-    with _children(command, options.connections) as children:
-        for child in children:
-            line = _line(child)
-            if line != "ready":
+    with contextlib.ExitStack() as stack:
+        pipes: list[tuple[IO[str], IO[str]]] = []
+        for _ in range(options.connections):
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.callback(child.wait)
+            stack.callback(child.kill)
+            pipes.append((child.stdin, child.stdout))  # type: ignore[arg-type]
+        for _, out in pipes:
+            if (line := out.readline().strip()) != "ready":
                 raise RuntimeError(_reason(line))
         begin = time.monotonic() + BEGIN_SECONDS
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.write(f"{begin!r}\n")
-            child.stdin.flush()
-        return _together([_answer(child) for child in children])
+        for into, _ in pipes:
+            into.write(f"{begin!r}\n")
+            into.flush()
+        return _together([_answer(out.readline().strip()) for _, out in pipes])
 
 
 def _stopped(*arguments: object) -> NoReturn:
     raise SystemExit("stopped")
 
 
-@contextlib.contextmanager
-def _children(command: list[str], number: int) -> Iterator[list[subprocess.Popen[str]]]:
-    children: list[subprocess.Popen[str]] = []
-    try:
-        for _ in range(number):
-            children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        yield children
-    finally:
-        for child in children:
-            child.kill()
-        for child in children:
-            child.wait()
-
-
-def _line(child: subprocess.Popen[str]) -> str:
-    assert child.stdout is not None
-    return child.stdout.readline().strip()
-
-
-def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
-    line = _line(child)
-    answer = json.loads(line) if line.startswith("{") else {}
+def _answer(line: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(line) if line.startswith("{") else {}
     if answer.get("checked") is not True:
         raise RuntimeError(_reason(line))
-    return dict(answer)
+    return answer
 
 
 def _reason(line: str) -> str:
@@ -80,14 +63,12 @@ def _reason(line: str) -> str:
 
 def _together(answers: list[dict[str, Any]]) -> dict[str, object]:
     """Returns the sum of counts and CPU time in the longest window; latencies of all round trips of all of them."""
-    servers = [answer["server"] for answer in answers if answer["server"] is not None]
+    servers = [answer["server"] for answer in answers]
     return {
-        "count": sum(answer["count"] for answer in answers),
+        **{name: sum(answer[name] for answer in answers) for name in ("count", "user", "system")},
         "seconds": max(answer["seconds"] for answer in answers),
-        "user": sum(answer["user"] for answer in answers),
-        "system": sum(answer["system"] for answer in answers),
         # Each of them has looked at all that the server did in the window.
-        "server": max(servers) if len(servers) == len(answers) else None,
+        "server": None if None in servers else max(servers),
         "checked": True,
         **Latencies(sample for answer in answers for sample in answer["samples"]).figures(),
     }

@@ -1,45 +1,33 @@
-"""The program around the measuring loops of the Python peers: command line, versions, the JSON line."""
+"""The program around what the Python peers do: command line, versions, event loops, clocks, the line of JSON."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import importlib.metadata
 import json
 import math
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from models.usage import Usage
-
 __all__ = [
-    "CONTENTS",
-    "STEP_SECONDS",
-    "Library",
-    "echo_url",
-    "end",
-    "fail",
-    "gate",
-    "main",
-    "parser",
-    "result",
-    "version",
+    *("LOOPS", "STEP_SECONDS", "Library", "Window", "echo_url", "end", "fail", "gate", "parser", "process_cpu"),
+    *("run_on", "run_program", "version"),
 ]
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
 STEP_SECONDS = 0.005
-
 # What one of several processes may take beyond its window: to check, and to tell.
 CHILD_SECONDS = 30
-
-# What messages may be made of, where that matters: `binary` is what `content.two_messages` makes.
-CONTENTS = ("binary", "repetitive", "random")
 
 
 @dataclass(frozen=True)
@@ -56,9 +44,9 @@ class Library:
     distribution: str | None
     helpers: tuple[str, ...] = ()
 
-    def version(self) -> str:
-        """Imports the library and returns its version with those of its helpers."""
-        loaded = importlib.import_module(self.module)
+    def version(self, *, load: bool = True) -> str:
+        """Returns its version with those of its helpers; imports it, so that what cannot run says so, if told to."""
+        loaded = importlib.import_module(self.module) if load else None
         if self.distribution is None:
             return sys.version.split()[0]
         version = _installed(self.distribution) or str(getattr(loaded, "__version__", "unknown"))
@@ -66,57 +54,80 @@ class Library:
         return version + (f" with {', '.join(helpers)}" if helpers else "")
 
 
+def _installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def version(libraries: Sequence[Library], *, load: bool = True) -> str:
+    """Returns the versions of a library and what it runs on in one line."""
+    first, *others = libraries
+    return " on ".join([first.version(load=load), *(f"{one.module} {one.version(load=load)}" for one in others)])
+
+
+LOOPS: dict[str, Library | None] = {
+    "asyncio": None,
+    "uvloop": Library("uvloop", "uvloop"),
+    "rloop": Library("rloop", "rloop"),
+    "run": Library("wirespeed", "wirespeed"),
+}
+"""The event loops by the names of scenarios, and what they need: the standard library's, two others, wirespeed.run."""
+
+
+def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine on a loop of that name."""
+    if loop == "run":
+        importlib.import_module("wirespeed").run(main)
+        return
+    factory = asyncio.SelectorEventLoop if loop == "asyncio" else importlib.import_module(loop).new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
+
+
 def parser(workloads: Sequence[str]) -> argparse.ArgumentParser:
     """Returns the command line that every peer has."""
     parser = argparse.ArgumentParser(description="A peer of the benchmarks; prints one JSON line. See METHODOLOGY.md.")
-    parser.add_argument("--probe", action="store_true", help="print version and workloads, measure nothing")
-    parser.add_argument("--url", default="ws://127.0.0.1:8765/")
-    parser.add_argument("--workload", default="round-trip", choices=sorted(workloads))
-    parser.add_argument("--size", type=int, default=256, help="bytes of a message")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of the window")
-    parser.add_argument("--warmup", type=float, default=0.3, help="seconds before the window")
-    parser.add_argument("--batch", type=int, default=1024, help="messages per call of recv_many and send_many")
-    parser.add_argument("--window", type=int, default=100, help="messages under way at once, when pipelined; even")
-    parser.add_argument("--connections", type=int, default=1000, help="connections at once, where there are many")
-    parser.add_argument("--bytes", type=int, default=64 << 20, help="bytes of a whole transfer")
-    parser.add_argument("--content", choices=CONTENTS, default="binary", help="what the messages are made of")
-    parser.add_argument("--deflate", action="store_true", help="offer permessage-deflate")
-    parser.add_argument("--rate", type=float, help="operations a second that are offered")
-    parser.add_argument("--ca", help="PEM file of the CA to trust")
-    parser.add_argument("--core", type=int, help="the core to run on")
-    parser.add_argument("--child", action="store_true", help="be one of several: begin when told to, tell all samples")
-    parser.add_argument("--server-pid", type=int, help="the process whose CPU time counts as the server's")
+    add = parser.add_argument
+    add("--probe", action="store_true", help="print version and workloads, measure nothing")
+    add("--url", default="ws://127.0.0.1:8765/")
+    add("--workload", default=workloads[0], choices=sorted(workloads))
+    add("--loop", choices=list(LOOPS), default="asyncio", help="the event loop")
+    add("--size", type=int, default=256, help="bytes of a message")
+    add("--seconds", type=float, default=1.0, help="length of the window")
+    add("--warmup", type=float, default=0.3, help="seconds before the window")
+    add("--batch", type=int, default=1024, help="messages per call of recv_many and send_many")
+    add("--window", type=int, default=100, help="messages under way at once, where there are several")
+    add("--connections", type=int, default=1000, help="connections at once, where there are many")
+    add("--bytes", type=int, default=64 << 20, help="bytes of a whole transfer")
+    add("--content", choices=["repetitive", "random"], default="repetitive", help="what text is made of")
+    add("--document", choices=["tick", "book"], default="tick", help="what codecs encode")
+    add("--interval", type=float, default=0.2, help="seconds until a keepalive ping")
+    add("--timeout", type=float, default=0.2, help="seconds until its answer is given up")
+    add("--deflate", action="store_true", help="offer permessage-deflate")
+    add("--rate", type=float, help="operations a second that are offered")
+    add("--ca", help="PEM file of the CA to trust")
+    add("--core", type=int, help="the core to run on")
+    add("--child", action="store_true", help="be one of several: begin when told to, tell all samples")
+    add("--server-pid", type=int, help="the process whose CPU time counts as the server's")
     return parser
 
 
-def main(
+def run_program(
     options: argparse.Namespace,
     libraries: Sequence[Library],
     workloads: Sequence[str],
     measure: Callable[[argparse.Namespace], dict[str, object]],
 ) -> NoReturn:
-    """Runs a peer program: measures, or answers --probe; prints one JSON line, ends the process.
-
-    Args:
-        options: the parsed command line.
-        libraries: what must be installed: the measured one, then what it runs on.
-        workloads: what the library can do.
-        measure: runs the workload that the options name and returns its `result`, or hands that to `end`.
-    """
+    """Measures, or answers --probe, for a library, the first one, on others; prints one JSON line, ends the process."""
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     try:
         about = {"version": version(libraries)}
-        if options.probe:
-            end(about | {"workloads": list(workloads), "tls": True})
-        end(measure(options) | about)
+        end(about | ({"workloads": list(workloads), "tls": True} if options.probe else measure(options)))
     except Exception as error:
         fail(error, libraries)
-
-
-def version(libraries: Sequence[Library]) -> str:
-    """Imports the libraries and returns their versions in one line."""
-    return " on ".join([libraries[0].version(), *(f"{one.module} {one.version()}" for one in libraries[1:])])
 
 
 def fail(error: Exception, libraries: Sequence[Library] = ()) -> NoReturn:
@@ -129,19 +140,6 @@ def fail(error: Exception, libraries: Sequence[Library] = ()) -> NoReturn:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     end({"failed": f"{type(error).__name__}: {error}"})
-
-
-def result(count: int, used: Usage, **more: object) -> dict[str, object]:
-    """Returns the answer of a window whose messages were checked."""
-    return {
-        "count": count,
-        "seconds": used.wall,
-        "user": used.user,
-        "system": used.system,
-        "server": used.server,
-        "checked": True,
-        **more,
-    }
 
 
 def end(answer: dict[str, object]) -> NoReturn:
@@ -172,8 +170,51 @@ def echo_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/"
 
 
-def _installed(distribution: str) -> str | None:
+class Window:
+    """What a window costs: wall time, CPU time of all threads of this process, CPU time of the server, in seconds.
+
+    Clocks are read at both ends, never inside.
+
+    Attributes:
+        end: when it is to be over, by `time.perf_counter`.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._pid: int | None = options.server_pid
+        self._used: dict[str, float | None] | None = None
+        self._since = self._look()
+        self.end: float = time.perf_counter() + options.seconds
+
+    def stop(self) -> float:
+        """Ends it, unless that was done; returns its wall time."""
+        if self._used is None:
+            now = self._look()
+            self._used = {
+                name: None if None in (one, now[name]) else now[name] - one for name, one in self._since.items()
+            }
+        return self._used["seconds"] or 0.0
+
+    def result(self, count: int, **more: object) -> dict[str, object]:
+        """Returns the answer of a window whose messages were checked."""
+        self.stop()
+        return {"count": count, **(self._used or {}), "checked": True, **more}
+
+    def _look(self) -> dict[str, Any]:
+        server = None if self._pid is None else process_cpu(self._pid)
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        return {"seconds": time.perf_counter(), "user": own.ru_utime, "system": own.ru_stime, "server": server}
+
+
+def process_cpu(pid: int) -> float | None:
+    """Returns the CPU seconds that all threads of a process have used; None where /proc does not tell."""
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        # Nanoseconds on the CPU. /proc/PID/stat counts in ticks of 10 ms: too coarse for a short window.
+        threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        nanoseconds = sum(int(thread.read_text().split()[0]) for thread in threads)
+        if nanoseconds:
+            return nanoseconds / 1e9
+        # The name in parentheses may contain spaces; utime and stime are fields 14 and 15, 12 and 13 after it.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
         return None

@@ -1,76 +1,102 @@
-"""Other ways of sending to /sink: each message handed to the system before the next, and many tasks at once."""
+"""Messages to /sink and /hash, which tell what has arrived. One of `twins.TWO_WAYS`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
-from models import stepping
-from models.awaiting import SEND_STEP_BYTES, Awaiting, Connect, Loop, Step, check_echo
-from models.content import ContentError, Sink, two_messages
+from models.connection import Client, Connection
+from models.content import ContentError, File, Sink, two_messages
+from models.exchanging import check_echo, in_turn, ways
 from models.handed import bytes_handed_over
+from models.running import Loop, Step, ask, turn
+from models.twins import AWAITS
 
-if TYPE_CHECKING:
-    from models import blocking
+__all__ = ["WORKLOADS", "stream_out"]
 
-__all__ = ["LOOPS", "each_is_handed_over"]
+# What an asyncio loop hands over before it waits until a library without backpressure of its own has caught up. With
+# half of it websocket-rs loses a tenth to waiting, with four times as much it loses that to what it has queued.
+SEND_STEP_BYTES = 1 << 20
 
 Wait = Callable[[], Awaitable[object]]
 
-NOT_HANDED_OVER = "nothing tells when this library has handed a message to the system"
+
+async def _send_all(connection: Connection, messages: Any) -> None:
+    if connection.send_each is not None:
+        connection.send_each(messages)
+        return
+    send = connection.send
+    for message in messages:
+        try:
+            pending = send(message)
+        except BlockingIOError:
+            pending = await _send_later(connection, message)
+        if pending is not None:
+            await pending
 
 
-async def _send_each(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
-    await check_echo(connect, options)
-    connection = await connect(options.url, options.ca, options.size)
-    sink = Sink(options.size)
-    messages = two_messages(options.size)
-    send, writable = connection.send, connection.writable
-    wait = await _way_to_wait(connection, messages, sink)
+async def _send_later(connection: Connection, message: Any) -> Any:
+    """Sends a message that the library has refused, when it takes more; another task may have been faster."""
+    while True:
+        await connection.can("writable")()
+        with contextlib.suppress(BlockingIOError):
+            return connection.send(message)
+
+
+async def _send_all_waiting(connection: Connection, messages: Iterable[Any], wait: Wait) -> None:
+    send = connection.send
+    for message in messages:
+        pending = send(message)
+        if pending is not None:
+            await pending
+        await wait()
+
+
+def stream_out(connection: Connection, messages: Sequence[Any], sink: Sink, wait: Wait | None = None) -> Loop:
+    """Sends messages, and waits after each, if there is something to wait for; the sink's answer ends the window."""
+    frames, drain = [connection.frame(message) for message in messages], connection.drain
 
     def prepare(count: int) -> Step:
-        turns = messages * (count // 2)
+        turns = in_turn(frames, count)
 
         async def step() -> int:
-            for message in turns:
-                try:
-                    pending = send(message)
-                except BlockingIOError:
-                    if writable is None:
-                        raise
-                    await writable()
-                    pending = send(message)
-                if pending is not None:
-                    await pending
-                if wait is not None:
-                    await wait()
-            if connection.drain is not None:
-                await connection.drain()
-            sink.sent += len(turns)
-            return len(turns)
+            if wait is None:
+                await _send_all(connection, turns())
+            else:
+                await _send_all_waiting(connection, turns(), wait)
+            if drain is not None:
+                await drain()
+            sink.sent += count
+            return count
 
         return step
 
     async def finish() -> None:
-        sink.check(await connection.report())
+        sink.check(await ask(connection))
 
-    return Loop(prepare, finish, limit=max(2, SEND_STEP_BYTES // options.size))
+    return Loop(prepare, finish, limit=max(2, SEND_STEP_BYTES // sink.size) if AWAITS else float("inf"))
 
 
-async def _way_to_wait(connection: Awaiting, messages: list[bytes], sink: Sink) -> Wait | None:
+async def _send(client: Client, options: argparse.Namespace) -> Loop:
+    connect, messages = ways(client, options)
+    await check_echo(connect, options, messages[:2])
+    connection, sink = await connect(options.url, options.ca, options.size), Sink(options.size)
+    wait = await _way_to_wait(connection, messages, sink) if options.workload == "send-each" else None
+    return stream_out(connection, messages, sink, wait)
+
+
+async def _way_to_wait(connection: Connection, messages: Sequence[Any], sink: Sink) -> Wait | None:
     """Returns what has to be awaited after each message, so that the system has it: the first that is enough of
     nothing, what the library has for that, a turn of the event loop, as some loops gather what is written.
     """
-
-    async def turn() -> None:
-        await asyncio.sleep(0)
-
-    ways: list[Wait | None] = [None, *([connection.flush] if connection.flush is not None else []), turn]
-    for wait in ways:
+    waits: list[Wait | None] = [None, connection.flush, turn] if AWAITS else [None]
+    for wait in dict.fromkeys(waits):
         before = bytes_handed_over()
-        for message in messages:
+        for message in map(connection.frame, messages):
             pending = connection.send(message)
             if pending is not None:
                 await pending
@@ -80,75 +106,84 @@ async def _way_to_wait(connection: Awaiting, messages: list[bytes], sink: Sink) 
         if bytes_handed_over() - before >= sum(map(len, messages)):
             return wait
         # What is left must not count for the next way.
-        sink.check(await connection.report())
-    raise ContentError(NOT_HANDED_OVER)
+        sink.check(await ask(connection))
+    raise ContentError("nothing tells when this library has handed a message to the system")
 
 
-def each_is_handed_over(
-    prepared: Callable[[blocking.Connect, argparse.Namespace], stepping.Loop],
-) -> Callable[[blocking.Connect, argparse.Namespace], stepping.Loop]:
-    """Returns the loop of a blocking peer that sends, which only runs if each message is with the system at once."""
+async def _send_many(client: Client, options: argparse.Namespace) -> Loop:
+    batch, sink = two_messages(options.size) * max(1, options.batch // 2), Sink(options.size)
+    echo = await check_echo(client.connect, options, batch[:2])
+    connection = await client.connect(options.url, options.ca, options.size)
+    send_many = connection.can("send_many")
+    # No more than the socket buffers hold both ways: nobody reads the echo meanwhile.
+    part = batch[: max(2, 65536 // options.size)]
+    await echo.can("send_many")(part)
+    for message in part:
+        if await echo.recv() != message:
+            raise ContentError("the echo of messages that were sent together differs from them")
 
-    def loop(connect: blocking.Connect, options: argparse.Namespace) -> stepping.Loop:
-        loop = prepared(connect, options)
-        step = loop.prepare(2)
-        before = bytes_handed_over()
-        if step() * options.size > bytes_handed_over() - before:
-            raise ContentError(NOT_HANDED_OVER)
-        return loop
+    def prepare(count: int) -> Step:
+        calls = max(1, count // len(batch))
 
-    return loop
+        async def step() -> int:
+            for _ in range(calls):
+                await send_many(batch)
+            sink.sent += calls * len(batch)
+            return calls * len(batch)
+
+        return step
+
+    async def finish() -> None:
+        sink.check(await ask(connection))
+
+    return Loop(prepare, finish)
 
 
-async def _tasks(connect: Connect, style: str, options: argparse.Namespace) -> Loop:
-    """`connections` tasks, each sends `batch` messages over the one connection there is."""
-    await check_echo(connect, options)
-    connection = await connect(options.url, options.ca, options.size)
-    sink = Sink(options.size)
-    turns = two_messages(options.size) * max(1, options.batch // 2)
-    send, writable, drain, send_each = connection.send, connection.writable, connection.drain, connection.send_each
-    one_waits = asyncio.Lock()
-
-    async def wait_until_sent(message: bytes) -> None:
-        if writable is None:
-            raise ContentError("this library refuses a message and does not say when it takes more")
-        async with one_waits:
-            while True:
-                try:
-                    send(message)
-                    return
-                except BlockingIOError:
-                    await writable()
-
-    async def task() -> None:
-        if send_each is not None:
-            send_each(turns)
-        for message in turns if send_each is None else ():
-            try:
-                pending = send(message)
-            except BlockingIOError:
-                await wait_until_sent(message)
-            else:
-                if pending is not None:
-                    await pending
+async def _tasks(client: Client, options: argparse.Namespace) -> Loop:
+    """`connections` tasks, each sends `batch` messages over the one connection there is; of asyncio alone."""
+    messages, sink = two_messages(options.size), Sink(options.size)
+    await check_echo(client.connect, options, messages)
+    connection = await client.connect(options.url, options.ca, options.size)
+    turns, drain = [*messages] * max(1, options.batch // 2), connection.drain
 
     async def step() -> int:
         async with asyncio.TaskGroup() as group:
             for _ in range(options.connections):
-                group.create_task(task())
+                group.create_task(_send_all(connection, turns))
         if drain is not None:
             await drain()
-        count = options.connections * len(turns)
-        sink.sent += count
-        return count
+        sink.sent += options.connections * len(turns)
+        return options.connections * len(turns)
 
     async def finish() -> None:
-        sink.check(await connection.report())
+        sink.check(await ask(connection))
 
     return Loop(lambda count: step, finish, limit=2)
 
 
-EACH = "send-each"
-"""What hands each message to the system."""
+async def _transfer_out(client: Client, options: argparse.Namespace) -> Loop:
+    """Sends a file that both ends hash, again and again."""
+    connection = await client.connect(options.url, options.ca, options.size)
+    file = File(options.size, options.bytes)
+    messages, digest = list(file.messages()), hashlib.sha256()
+    times = 0
 
-LOOPS = {EACH: _send_each, "tasks": _tasks}
+    async def step() -> int:
+        nonlocal times
+        for message in messages:
+            digest.update(message)
+        await _send_all(connection, messages)
+        times += 1
+        # The answer ends the file: nothing of it is in a buffer any more.
+        file.check(await ask(connection), digest.hexdigest(), times)
+        return file.count
+
+    return Loop(lambda count: step, limit=2)
+
+
+WORKLOADS = {
+    **dict.fromkeys(("send", "send-each", "deflate-send"), _send),
+    "send-many": _send_many,
+    "tasks": _tasks,
+    "transfer-out": _transfer_out,
+}

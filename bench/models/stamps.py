@@ -74,4 +74,6 @@ class Stamps:
 
     def figures(self) -> dict[str, object]:
         """Returns the figures of both halves and of the whole."""
-        return self._whole.figures() | self._out.half("out") | self._in.half("in")
+        halves = {"out": self._out.figures(), "in": self._in.figures()}
+        more = {f"{way}_{name}": half[name] for way, half in halves.items() for name in ("p50", "p99", "p999")}
+        return self._whole.figures() | more

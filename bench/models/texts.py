@@ -40,32 +40,18 @@ def texts(content: str, size: int) -> list[str]:
 def _trades(length: int) -> str:
     numbers = random.Random(SEED)
     parts: list[str] = []
-    written = 0
     trade, now = 812_000_000, 1_700_000_000_000
     prices = dict(zip(SYMBOLS, (64_250.0, 3_420.0, 148.0, 0.52), strict=True))
-    while written < length:
+    # None is shorter than a hundred characters.
+    for _ in range(length // 100 + 1):
         symbol = numbers.choice(SYMBOLS)
         prices[symbol] *= 1 + numbers.uniform(-1e-4, 1e-4)
         trade += numbers.randint(1, 9)
         now += numbers.randint(0, 40)
-        parts.append(
-            json.dumps(
-                {
-                    "stream": f"{symbol.lower()}@trade",
-                    "data": {
-                        "e": "trade",
-                        "E": now,
-                        "s": symbol,
-                        "t": trade,
-                        "p": f"{prices[symbol]:.4f}",
-                        "q": f"{numbers.uniform(0.001, 9):.5f}",
-                        "m": numbers.random() < 0.5,
-                    },
-                },
-                separators=(",", ":"),
-            )
-        )
-        written += len(parts[-1])
+        price, quantity = f"{prices[symbol]:.4f}", f"{numbers.uniform(0.001, 9):.5f}"
+        data = {"e": "trade", "E": now, "s": symbol, "t": trade, "p": price, "q": quantity, "m": numbers.random() < 0.5}
+        document = {"stream": f"{symbol.lower()}@trade", "data": data}
+        parts.append(json.dumps(document, separators=(",", ":")))
     return "".join(parts)[:length]
 
 

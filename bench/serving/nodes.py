@@ -48,11 +48,6 @@ class Cores:
         all_of_them = [self.load, *self.engines, *([self.broker] if broker else [])]
         return len(all_of_them) / len(set(all_of_them))
 
-    def __str__(self) -> str:
-        engines = ", ".join(map(str, self.engines))
-        count = len({self.load, *self.engines, self.broker})
-        return f"load on core {self.load}, engines on {engines}, broker on {self.broker}: {count} cores for 4 processes"
-
 
 def broker_version(kind: str) -> str:
     """Returns name and version of a broker.
@@ -94,8 +89,6 @@ def _find(program: str) -> str:
 
 
 def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

@@ -7,11 +7,14 @@ import os
 import select
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO
 
-__all__ = ["Child", "ChildError", "started"]
+__all__ = ["GENERATOR", "Child", "ChildError", "certificate", "started"]
 
+ROOT = Path(__file__).resolve().parents[2]
+GENERATOR = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
 # A process whose connections have just ended may need a moment to end itself.
 END_SECONDS = 0.5
 # Of a line that tells why.
@@ -31,18 +34,13 @@ class Child:
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], name: str) -> None:
         self.pid = process.pid
-        self._process = process
-        self._errors = errors
-        self._name = name
+        self._process, self._errors, self._name = process, errors, name
 
     def line(self, seconds: float | None = None) -> str:
         """Returns the next line of its standard output; an empty string if there is none.
 
         Args:
             seconds: how long the first line may take; no limit on the others, some may have come with it.
-
-        Raises:
-            ChildError: nothing came in that time.
         """
         out = self._process.stdout
         assert out is not None
@@ -51,11 +49,7 @@ class Child:
         return out.readline()
 
     def ask(self, seconds: float) -> str:
-        """Says `count` to it, and returns the line that it answers.
-
-        Raises:
-            ChildError: it has ended, or did not answer in that time.
-        """
+        """Says `count` to it, and returns the line that it answers within so many seconds."""
         into = self._process.stdin
         assert into is not None
         try:
@@ -67,25 +61,22 @@ class Child:
 
     def has_ended(self, seconds: float = END_SECONDS) -> bool:
         """Tells whether it has ended, or does so within a moment."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.returncode is not None
 
     def last_error(self) -> str:
         """Returns the last line of its standard error, an empty string if there is none."""
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - 16 * LONGEST))
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 16 * LONGEST))
         lines = self._errors.read().decode(errors="replace").split("\n")
-        last = [line.strip() for line in lines if line.strip()][-1:]
-        return last[0][:LONGEST] if last else ""
+        return next((line.strip()[:LONGEST] for line in reversed(lines) if line.strip()), "")
 
     def failure(self, what: str) -> ChildError:
         """Returns the error that says what went wrong, with its exit status and last line of standard error."""
-        status = f" with status {self._process.returncode}" if self.has_ended() else ""
+        if self.has_ended():
+            what = f"ended with status {self._process.returncode}"
         reason = self.last_error()
-        return ChildError(f"{self._name} {what if not status else 'ended' + status}{': ' + reason if reason else ''}")
+        return ChildError(f"{self._name} {what}{': ' + reason if reason else ''}")
 
 
 @contextlib.contextmanager
@@ -95,16 +86,11 @@ def started(command: Sequence[str], core: int | None, name: str) -> Iterator[Chi
     Raises:
         ChildError: it cannot be started.
     """
+    pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
     with tempfile.TemporaryFile() as errors:
+        pipe = subprocess.PIPE
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                preexec_fn=_pin(core),
-            )
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, preexec_fn=pin)
         except OSError as error:
             raise ChildError(f"{name} cannot be started: {command[0]}: {error.strerror}") from error
         try:
@@ -112,10 +98,26 @@ def started(command: Sequence[str], core: int | None, name: str) -> Iterator[Chi
         finally:
             process.kill()
             process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
+            for stream in filter(None, (process.stdin, process.stdout)):
+                stream.close()
 
 
-def _pin(core: int | None) -> Callable[[], None] | None:
-    return None if core is None else lambda: os.sched_setaffinity(0, {core})
+@contextlib.contextmanager
+def certificate() -> Iterator[tuple[str, str]]:
+    """Makes a certificate for 127.0.0.1, valid until the block is left.
+
+    Yields:
+        The PEM file of the certificate with its key, and that of the authority.
+
+    Raises:
+        ChildError: the load generator's program, which makes it, is not there, or failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(GENERATOR), "certificate", folder]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=10)
+        except OSError as error:
+            raise ChildError(f"no certificate: {command[0]}: {error.strerror}") from error
+        except subprocess.CalledProcessError as error:
+            raise ChildError(f"no certificate: {error.stderr.strip()}") from error
+        yield str(Path(folder, "server.pem")), str(Path(folder, "authority.pem"))

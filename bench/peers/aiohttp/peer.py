@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from models.abilities import Abilities, Patience, Watched, check_deflate
-from models.asynchronous import main
-from models.awaiting import Awaiting
-from models.tls import tls_context
+from models.connection import Client, Connection, Watched, check_deflate, tls_context
+from models.peer import main
+from models.program import Library
 
 
 @functools.cache
@@ -22,11 +20,10 @@ def session() -> Any:
 
 async def open_with(url: str, ca: str | None, **options: Any) -> Any:
     """Connects with the library's defaults, in which compression and keepalive are off, and without a limit on size."""
-    context = tls_context(ca) if url.startswith("wss:") else True
-    return await session().ws_connect(url, ssl=context, max_msg_size=0, **options)
+    return await session().ws_connect(url, ssl=tls_context(url, ca) or True, max_msg_size=0, **options)
 
 
-async def connect(url: str, ca: str | None, size: int) -> Awaiting:
+async def connect(url: str, ca: str | None, size: int) -> Connection:
     """Connects for awaiting.
 
     `receive` returns a tuple of type, content and flags: the whole is compared, which costs less than `receive_bytes`.
@@ -34,39 +31,25 @@ async def connect(url: str, ca: str | None, size: int) -> Awaiting:
     from aiohttp import WSMessage, WSMsgType
 
     ws = await open_with(url, ca)
-    return Awaiting(
-        ws,
-        send=ws.send_bytes,
-        recv=ws.receive,
-        report=report_of(ws),
-        send_text=ws.send_str,
-        messages=ws,
-        close=ws.close,
-        encode=lambda message: WSMessage(WSMsgType.BINARY, message, ""),
-    )
+    how = {"send_text": ws.send_str, "messages": ws, "close": ws.close}
+    return Connection(ws, ws.send_bytes, ws.receive, **how, encode=lambda data: WSMessage(WSMsgType.BINARY, data, ""))
 
 
-async def deflate(url: str, ca: str | None, size: int) -> Awaiting:
+async def deflate(url: str, ca: str | None, size: int) -> Connection:
     """Connects with the largest window that can be offered; level (zlib's fastest) and memory are the library's own."""
     from aiohttp import WSMessage, WSMsgType
 
     ws = await open_with(url, ca, compress=15)
     check_deflate("permessage-deflate" if ws.compress else None)
-    return Awaiting(
-        ws,
-        send=ws.send_str,
-        recv=ws.receive,
-        report=report_of(ws),
-        close=ws.close,
-        encode=lambda message: WSMessage(WSMsgType.TEXT, message, ""),
-    )
+    how = {"send_text": ws.send_str, "close": ws.close}
+    return Connection(ws, ws.send_str, ws.receive, **how, encode=lambda text: WSMessage(WSMsgType.TEXT, text, ""))
 
 
-async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
+async def watch(url: str, ca: str | None, interval: float, timeout: float) -> Watched:
     """Connects with the library's heartbeat: a pong must come within half of it, so this makes up the same sum."""
     from aiohttp import ServerTimeoutError, WSMsgType
 
-    ws = await open_with(url, ca, heartbeat=(patience.interval + patience.timeout) * 2 / 3)
+    ws = await open_with(url, ca, heartbeat=(interval + timeout) * 2 / 3)
 
     def tells(told: Any) -> bool:
         return getattr(told, "type", None) is WSMsgType.ERROR and isinstance(told.data, ServerTimeoutError)
@@ -94,21 +77,10 @@ async def serve() -> tuple[str, object]:
     return f"ws://127.0.0.1:{runner.addresses[0][1]}/", runner
 
 
-def report_of(ws: Any) -> Callable[[], Awaitable[object]]:
-    """Returns what asks the server's /sink."""
-
-    async def report() -> object:
-        await ws.send_str("report")
-        return (await ws.receive()).data
-
-    return report
-
-
-# `receive` tells of a close by a message, not by an exception.
-ABILITIES = Abilities(deflate=deflate, closed={"send": "aiohttp:ClientConnectionResetError"}, watch=watch, serve=serve)
-
-
 if __name__ == "__main__":
+    # `receive` tells of a close by a message, not by an exception.
+    closed = {"send": "aiohttp:ClientConnectionResetError"}
+    client = Client(connect, deflate=deflate, closed=closed, watch=watch, serve=serve)
     # All that `pip install aiohttp[speedups]` brings.
-    helpers = ("aiodns", "brotli", "backports.zstd")
-    main("aiohttp", "aiohttp", {"await": connect, "iterate": connect}, helpers=helpers, abilities={"await": ABILITIES})
+    library = Library("aiohttp", "aiohttp", ("aiodns", "brotli", "backports.zstd"))
+    main(library, {"await": client, "iterate": Client(connect, "iterate")})

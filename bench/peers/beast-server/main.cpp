@@ -37,13 +37,6 @@ private:
     }
 };
 
-static void allow_descriptors() {
-    rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 static void serve(unsigned short port, std::optional<unsigned short> tls_port, bool until_eof) {
     Listener plain{port, nullptr};
     std::optional<Certificate> certificate;
@@ -90,7 +83,10 @@ int main(int count, char** arguments) {
             return 2;
         }
     }
-    allow_descriptors();
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
     try {
         serve(port, tls_port, until_eof);
     } catch (const std::exception& error) {

@@ -11,10 +11,11 @@ workload open_either() {
 }
 
 int main(int count, char** arguments) {
-    static const char* const blocking[] = {"round-trip", "stream-in", "send", "send-each", nullptr};
-    static const char* const async[] = {"round-trip", "stream-in", "send", "send-each", "pipelined", nullptr};
     static const style styles[] = {
-        {"sync", blocking, open_either<Blocking>}, {"async", async, open_either<Async>}, {nullptr, nullptr, nullptr}};
+        {"sync", "round-trip stream-in send send-each", open_either<Blocking>},
+        {"async", "round-trip stream-in send send-each pipelined", open_either<Async>},
+        {nullptr, nullptr, nullptr},
+    };
     const std::string version = std::to_string(BOOST_VERSION / 100000) + "." +
                                 std::to_string(BOOST_VERSION / 100 % 1000) + " with " +
                                 OpenSSL_version(OPENSSL_VERSION) + ", cc " __VERSION__;

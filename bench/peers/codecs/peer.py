@@ -3,102 +3,125 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from functools import partial
 from typing import Any
 
-from models import awaiting, loops, program
-from models.asynchronous import on_loop
-from models.awaiting import SEND_STEP_BYTES, Loop, Step
+from models.connection import Client, Connection
 from models.content import ContentError, Sink
-from peers.codecs.documents import DOCUMENTS
-from peers.codecs.ways import WAYS, Bound, Way
-from peers.wirespeed import peer as wirespeed
+from models.exchanging import exchange
+from models.peer import main
+from models.program import echo_url
+from models.running import Loop, Step
+from models.sending import stream_out
+from peers.codecs.ways import WAYS, WIRESPEED, Way
+from peers.wirespeed.peer import LIBRARY
+
+LEVELS = 200
 
 
-async def pipelined(way: Way, options: argparse.Namespace) -> Loop:
+def documents(name: str) -> list[Any]:
+    """Returns two documents that take turns, so that a reply that is late by one is noticed.
+
+    They are trades of about 130 bytes in JSON, or order books of 200 levels a side, of about 8 KiB. The two differ in
+    every number, and become messages of the same length.
+    """
+    if name == "tick":
+        names = ("stream", "symbol", "id", "time", "price", "quantity", "maker")
+        one = ("btcusdt@trade", "BTCUSDT", 812_345_671, 1_700_000_012_345, 64_250.31, 0.012_57, True)
+        other = ("ethusdt@trade", "ETHUSDT", 912_345_678, 1_700_000_067_891, 13_427.85, 0.348_29, True)
+        return [dict(zip(names, values, strict=True)) for values in (one, other)]
+    return [_book("BTCUSDT", 64_250, 1), _book("ETHUSDT", 43_420, 4)]
+
+
+def _book(symbol: str, price: int, first: int) -> Any:
+    bids = [_level(price - 1 - depth, first + depth) for depth in range(LEVELS)]
+    asks = [_level(price + depth, first + depth + 3) for depth in range(LEVELS)]
+    numbers = {"sequence": 9_123_456_780 + first, "time": 1_700_000_012_340 + first}
+    return {"symbol": symbol, **numbers, "bids": bids, "asks": asks}
+
+
+def _level(price: int, seed: int) -> list[Any]:
+    # Numbers that end in a digit other than 0 have all their digits in JSON.
+    cents = seed % 9 + 1
+    return [price + 0.5 + cents / 100, (1000 + seed * 37 % 9000 // 10 * 10 + cents) / 10_000, seed % 9 + 1]
+
+
+async def connect(way: Way, url: str, ca: str | None, size: int = 0) -> Connection:
+    """Connects; `send` takes a document, `recv` returns one."""
+    connection = await LIBRARY.connect(url, ca, size)
+    send, recv = way.bind(connection.kept)
+    return dataclasses.replace(connection, send=send, recv=recv, report=partial(ask, connection))
+
+
+async def ask(connection: Connection) -> Any:
+    """Asks the server's /sink, without a codec."""
+    await connection.send("report")
+    return await connection.recv()
+
+
+async def round_trips(way: Way, client: Client, options: argparse.Namespace) -> Loop:
     """Keeps `window` documents under way; every reply is decoded and compared before the next one is sent."""
-    bound = way.bind(await wirespeed.open_with(options.url, options.ca))
-    documents = DOCUMENTS[options.document]()
-    send, recv = bound.send, bound.recv
-    for document in documents * (options.window // 2):
-        await send(document)
-
-    def prepare(count: int) -> Step:
-        turns = documents * (count // 2)
-
-        async def step() -> int:
-            for document in turns:
-                if await recv() != document:
-                    raise ContentError("a reply differs from the document that was sent")
-                await send(document)
-            return len(turns)
-
-        return step
-
-    async def settle() -> None:
-        for document in documents * (options.window // 2):
-            if await recv() != document:
-                raise ContentError("a reply differs from the document that was sent")
-
-    return Loop(prepare, settle=settle)
+    connection = await connect(way, options.url, options.ca)
+    return await exchange(connection, documents(options.document), options, options.window)
 
 
-async def sending(way: Way, options: argparse.Namespace) -> Loop:
+async def sending(way: Way, client: Client, options: argparse.Namespace) -> Loop:
     """Encodes and sends documents to /sink, which tells how many messages and bytes have arrived."""
-    documents = DOCUMENTS[options.document]()
-    size = await encoded_size(way, documents, options)
-    ws = await wirespeed.open_with(options.url, options.ca)
-    report = wirespeed.awaiting(ws).report
-    send = way.bind(ws).send
-    sink = Sink(size)
-
-    def prepare(count: int) -> Step:
-        turns = documents * (count // 2)
-
-        async def step() -> int:
-            for document in turns:
-                await send(document)
-            sink.sent += len(turns)
-            return len(turns)
-
-        return step
-
-    async def finish() -> None:
-        sink.check(await report())
-
-    return Loop(prepare, finish, limit=max(2, SEND_STEP_BYTES // size))
-
-
-async def encoded_size(way: Way, documents: list[Any], options: argparse.Namespace) -> int:
-    """Returns the bytes of a message that each of the documents becomes, as an echo brings it back; checks the echo."""
-    ws = await wirespeed.open_with(program.echo_url(options.url), options.ca)
-    bound: Bound = way.bind(ws)
-    sizes = set()
-    for document in documents:
+    echo, sizes = await connect(way, echo_url(options.url), options.ca), set()
+    ws: Any = echo.kept
+    for document in documents(options.document):
         # One to be measured, one to be decoded.
-        await bound.send(document)
-        await bound.send(document)
+        await echo.send(document)
+        await echo.send(document)
         sizes.add(len(await ws.recv(decode=False)))
-        if await bound.recv() != document:
+        if await echo.recv() != document:
             raise ContentError("the echo of a document that was sent differs from it")
     if len(sizes) != 1:
         raise ContentError(f"the documents do not become messages of one size, but of {sorted(sizes)} bytes")
-    return sizes.pop()
+    connection = await connect(way, options.url, options.ca)
+    return stream_out(connection, documents(options.document), Sink(sizes.pop()))
 
 
-WORKLOADS = {"codec-round-trip": pipelined, "codec-send": sending}
+async def serialization(way: Way, client: Client, options: argparse.Namespace) -> Loop:
+    """Encodes and decodes documents, without a connection.
+
+    All are compared with what was encoded before the clock runs; while it does, the last one of a step: comparing each
+    would cost more than some codecs do.
+    """
+    encode, decode = way.load()
+    two = documents(options.document)
+    wrong = ContentError("what was decoded differs from the document that was encoded")
+    if [decode(encode(document)) for document in two] != two:
+        raise wrong
+
+    def prepare(count: int) -> Step:
+        turns = two * (count // 2)
+
+        async def step() -> int:
+            decoded = None
+            for document in turns:
+                decoded = decode(encode(document))
+            if decoded != two[1]:
+                raise wrong
+            return len(turns)
+
+        return step
+
+    async def figures(seconds: float) -> dict[str, object]:
+        return {"encoded": len(encode(two[0]))}
+
+    return Loop(prepare, figures=figures)
+
+
+def client_of(way: Way) -> Client:
+    """Returns what can be done with a way."""
+    own = {"codec-round-trip": round_trips, "codec-send": sending}
+    if way.codec is not None:
+        own["serialization"] = serialization
+    workloads = {name: partial(function, way) for name, function in own.items()}
+    return Client(partial(connect, way), own=workloads, libraries=(WIRESPEED, way.library))
+
 
 if __name__ == "__main__":
-    parser = program.parser(list(WORKLOADS))
-    parser.add_argument("--style", choices=list(WAYS), default="send-json", help="the codec, and who calls it")
-    parser.add_argument("--loop", choices=loops.LOOPS, default="asyncio", help="the event loop")
-    parser.add_argument("--document", choices=list(DOCUMENTS), default="tick", help="what is encoded")
-    options = parser.parse_args()
-    way = WAYS[options.style]
-    loop = loops.LIBRARIES[options.loop]
-    libraries = [*way.libraries, *([loop] if loop is not None and loop not in way.libraries else [])]
-
-    async def measure() -> dict[str, object]:
-        """Runs the workload that the options name."""
-        return await awaiting.run(await WORKLOADS[options.workload](way, options), options)
-
-    program.main(options, libraries, list(WORKLOADS), lambda options: on_loop(options, libraries, measure))
+    main(WIRESPEED, {style: client_of(way) for style, way in WAYS.items()})

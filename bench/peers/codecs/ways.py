@@ -6,29 +6,19 @@ All write JSON without blanks, so that all send the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from models.program import Library
 
-__all__ = ["WAYS", "Bound", "Way"]
+__all__ = ["WAYS", "Way"]
 
 WIRESPEED = Library("wirespeed", "wirespeed")
-MSGSPEC = Library("msgspec", "msgspec")
 
-
-@dataclass(frozen=True)
-class Bound:
-    """A way on an open connection.
-
-    Attributes:
-        send: encodes a document and sends it.
-        recv: receives a message and decodes it.
-    """
-
-    send: Callable[[Any], Awaitable[None]]
-    recv: Callable[[], Awaitable[Any]]
+Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""What encodes a document, and what decodes it."""
 
 
 @dataclass(frozen=True)
@@ -36,90 +26,57 @@ class Way:
     """One way.
 
     Attributes:
-        libraries: what must be installed.
-        bind: returns it on a connection of wirespeed.
+        form: "json" or "msgpack".
+        library: what must be installed beside wirespeed.
+        codec: makes encoder and decoder of that library; None: wirespeed has methods for it.
     """
 
-    libraries: tuple[Library, ...]
-    bind: Callable[[Any], Bound]
+    form: str
+    library: Library
+    codec: Callable[[Any], Codec] | None = None
+
+    def load(self) -> Codec:
+        """Imports the library and returns encoder and decoder."""
+        assert self.codec is not None
+        return self.codec(importlib.import_module(self.library.module))
+
+    def bind(self, ws: Any) -> Codec:
+        """Returns what sends a document, and what receives one, on a connection of wirespeed."""
+        if self.codec is None:
+            return getattr(ws, f"send_{self.form}"), getattr(ws, f"recv_{self.form}")
+        encode, decode = self.load()
+        # Nobody makes a str of JSON that is bytes, in either direction.
+        if self.form == "json" and isinstance(encode({}), bytes):
+
+            async def send(document: Any) -> None:
+                await ws.send(encode(document), text=True)
+
+            async def recv() -> Any:
+                return decode(await ws.recv(decode=False))
+        else:
+
+            async def send(document: Any) -> None:
+                await ws.send(encode(document))
+
+            async def recv() -> Any:
+                return decode(await ws.recv())
+
+        return send, recv
 
 
-def _own_json(ws: Any) -> Bound:
-    return Bound(ws.send_json, ws.recv_json)
-
-
-def _own_msgpack(ws: Any) -> Bound:
-    return Bound(ws.send_msgpack, ws.recv_msgpack)
-
-
-def _json(ws: Any) -> Bound:
-    import json
-
-    # `json.dumps` makes an encoder for each call, if it gets separators.
-    encode, decode = json.JSONEncoder(separators=(",", ":")).encode, json.loads
-
-    async def send(document: Any) -> None:
-        await ws.send(encode(document))
-
-    async def recv() -> Any:
-        return decode(await ws.recv())
-
-    return Bound(send, recv)
-
-
-def _orjson(ws: Any) -> Bound:
-    import orjson
-
-    return _as_text(ws, orjson.dumps, orjson.loads)
-
-
-def _msgspec_json(ws: Any) -> Bound:
-    import msgspec
-
-    return _as_text(ws, msgspec.json.Encoder().encode, msgspec.json.Decoder().decode)
-
-
-def _msgpack(ws: Any) -> Bound:
-    import msgpack
-
-    return _as_binary(ws, msgpack.Packer().pack, msgpack.unpackb)
-
-
-def _msgspec_msgpack(ws: Any) -> Bound:
-    import msgspec
-
-    return _as_binary(ws, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
-
-
-def _as_text(ws: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> Bound:
-    """Binds a codec whose JSON is bytes, in both directions: nobody makes a str of them."""
-
-    async def send(document: Any) -> None:
-        await ws.send(encode(document), text=True)
-
-    async def recv() -> Any:
-        return decode(await ws.recv(decode=False))
-
-    return Bound(send, recv)
-
-
-def _as_binary(ws: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> Bound:
-    async def send(document: Any) -> None:
-        await ws.send(encode(document))
-
-    async def recv() -> Any:
-        return decode(await ws.recv())
-
-    return Bound(send, recv)
-
-
+MSGSPEC = Library("msgspec", "msgspec")
 WAYS = {
-    "send-json": Way((WIRESPEED, MSGSPEC), _own_json),
-    "json": Way((WIRESPEED, Library("json", None)), _json),
-    "orjson": Way((WIRESPEED, Library("orjson", "orjson")), _orjson),
-    "msgspec-json": Way((WIRESPEED, MSGSPEC), _msgspec_json),
-    "send-msgpack": Way((WIRESPEED, MSGSPEC), _own_msgpack),
-    "msgpack": Way((WIRESPEED, Library("msgpack", "msgpack")), _msgpack),
-    "msgspec-msgpack": Way((WIRESPEED, MSGSPEC), _msgspec_msgpack),
+    "send-json": Way("json", MSGSPEC),
+    # `json.dumps` makes an encoder for each call, if it gets separators.
+    "json": Way(
+        "json", Library("json", None), lambda json: (json.JSONEncoder(separators=(",", ":")).encode, json.loads)
+    ),
+    "orjson": Way("json", Library("orjson", "orjson"), lambda orjson: (orjson.dumps, orjson.loads)),
+    "msgspec-json": Way("json", MSGSPEC, lambda one: (one.json.Encoder().encode, one.json.Decoder().decode)),
+    "send-msgpack": Way("msgpack", MSGSPEC),
+    "msgpack": Way("msgpack", Library("msgpack", "msgpack"), lambda one: (one.Packer().pack, one.unpackb)),
+    "msgspec-msgpack": Way(
+        "msgpack", MSGSPEC, lambda one: (one.msgpack.Encoder().encode, one.msgpack.Decoder().decode)
+    ),
 }
 """By style."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from models.abilities import Abilities
-from models.asynchronous import main
-from models.awaiting import Awaiting
+from models.connection import Client, Connection
+from models.peer import main
+from models.program import Library
 
 # As in the benchmark of the library's author.
 QUEUE = 256
@@ -21,7 +21,7 @@ def session(ca: str | None) -> Any:
     return AsyncSession(max_clients=100_000, verify=ca or True, trust_env=False)
 
 
-async def connect(url: str, ca: str | None, size: int) -> Awaiting:
+async def connect(url: str, ca: str | None, size: int) -> Connection:
     """Connects with the queues of the author's benchmark, and without a limit on size.
 
     `send` only queues; what it returns must be awaited nevertheless. `recv` returns payload and flags: both are
@@ -29,29 +29,14 @@ async def connect(url: str, ca: str | None, size: int) -> Awaiting:
     """
     from curl_cffi import CurlWsFlag
 
-    ws = await session(ca).ws_connect(
-        url, recv_queue_size=QUEUE, send_queue_size=QUEUE, max_message_size=max(1 << 26, size)
-    )
+    queues = {"recv_queue_size": QUEUE, "send_queue_size": QUEUE}
+    ws = await session(ca).ws_connect(url, max_message_size=max(1 << 26, size), **queues)
+    how = {"send_text": ws.send_str, "flush": ws.flush, "close": ws.close}
+    return Connection(ws, ws.send, ws.recv, **how, encode=lambda message: (message, CurlWsFlag.BINARY))
 
-    async def report() -> object:
-        await ws.send_str("report")
-        return (await ws.recv())[0]
-
-    return Awaiting(
-        ws,
-        send=ws.send,
-        recv=ws.recv,
-        report=report,
-        send_text=ws.send_str,
-        flush=ws.flush,
-        close=ws.close,
-        encode=lambda message: (message, CurlWsFlag.BINARY),
-    )
-
-
-CLOSED = "curl_cffi:WebSocketClosed"
-# It has neither compression nor keepalive.
-ABILITIES = Abilities(closed={"recv": CLOSED, "send": CLOSED})
 
 if __name__ == "__main__":
-    main("curl_cffi", "curl_cffi", {"await": connect}, abilities={"await": ABILITIES})
+    # It has neither compression nor keepalive. Both ways at once, in messages of 64 KiB, it stops at times.
+    closed = dict.fromkeys(("recv", "send"), "curl_cffi:WebSocketClosed")
+    client = Client(connect, closed=closed, without=("duplex",))
+    main(Library("curl_cffi", "curl_cffi"), {"await": client})

@@ -10,11 +10,11 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "latency.h"
-
 #define STEP_SECONDS 0.005
 /* The window in which single operations are timed, beside the one of the rate, in which no clock is read. */
 #define LATENCY_SHARE 0.5
+/* Samples at most, 32 MB of them: that window ends then. */
+#define MOST 4000000
 
 struct options options = {
     .url = "ws://127.0.0.1:8765/", .workload = "round-trip", .size = 256, .batch = 1024, .window = 100,
@@ -48,11 +48,13 @@ struct address parse_address(void) {
     return address;
 }
 
-static double wall_clock(void) {
+static int64_t nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + now.tv_nsec / 1e9;
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
+
+static double wall_clock(void) { return nanoseconds() / 1e9; }
 
 /* CPU seconds of all threads of the server; negative if /proc does not tell. */
 static double server_cpu(void) {
@@ -64,12 +66,12 @@ static double server_cpu(void) {
     double total = 0;
     for (struct dirent *task; (task = readdir(tasks));) {
         long id = strtol(task->d_name, NULL, 10);
-        unsigned long long nanoseconds = 0;
+        unsigned long long used = 0;
         if (id <= 0) continue;
         snprintf(path, sizeof path, "/proc/%ld/task/%ld/schedstat", options.server_pid, id);
         FILE *file = fopen(path, "r");
         if (!file) continue;
-        if (fscanf(file, "%llu", &nanoseconds) == 1) total += nanoseconds / 1e9;
+        if (fscanf(file, "%llu", &used) == 1) total += used / 1e9;
         fclose(file);
     }
     closedir(tasks);
@@ -77,9 +79,8 @@ static double server_cpu(void) {
 }
 
 static struct usage usage_now(void) {
-    struct usage reading;
+    struct usage reading = {.server = server_cpu()};
     struct rusage own;
-    reading.server = server_cpu();
     getrusage(RUSAGE_SELF, &own);
     reading.user = own.ru_utime.tv_sec + own.ru_utime.tv_usec / 1e6;
     reading.system = own.ru_stime.tv_sec + own.ru_stime.tv_usec / 1e6;
@@ -87,8 +88,34 @@ static struct usage usage_now(void) {
     return reading;
 }
 
-static void finish(const struct workload *workload) {
-    if (workload->finish) workload->finish();
+static int compare(const void *one, const void *other) {
+    int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
+    return (left > right) - (left < right);
+}
+
+/* Times steps of one operation for so many seconds; writes mean, percentiles and the greatest, in microseconds, as members
+ * of a JSON object, each with a comma behind it. */
+static void time_alone(uint64_t (*step)(uint64_t count), double seconds, char *text, size_t length) {
+    static const struct { const char *name; size_t share; } percentiles[] = {
+        {"p50", 500}, {"p90", 900}, {"p95", 950}, {"p99", 990}, {"p999", 999},
+    };
+    static int64_t samples[MOST];
+    size_t count = 0;
+    double sum = 0;
+    for (int64_t now = nanoseconds(), end = now + (int64_t)(seconds * 1e9); !count || (now < end && count < MOST);) {
+        int64_t begun = nanoseconds();
+        step(1);
+        now = nanoseconds();
+        sum += samples[count++] = now - begun;
+    }
+    qsort(samples, count, sizeof *samples, compare);
+    size_t at = snprintf(text, length, "\"mean\": %.3f, \"max\": %.3f, ", sum / count / 1e3, samples[count - 1] / 1e3);
+    for (size_t i = 0; i < sizeof percentiles / sizeof *percentiles; i++) {
+        /* The least sample that so many per mille of all do not exceed. */
+        size_t rank = (count * percentiles[i].share + 999) / 1000;
+        double value = samples[rank ? rank - 1 : 0] / 1e3;
+        at += snprintf(text + at, length - at, "\"%s\": %.3f, ", percentiles[i].name, value);
+    }
 }
 
 /* Runs the workload for some time, and finds the step that takes about STEP_SECONDS. */
@@ -102,7 +129,7 @@ static uint64_t warm_up(const struct workload *workload) {
         if (now - since < STEP_SECONDS / 2) count *= 2;
         else if (now >= end) break;
     }
-    finish(workload);
+    if (workload->finish) workload->finish();
     return count;
 }
 
@@ -111,11 +138,10 @@ static void measure(struct workload workload, const char *version) {
     struct usage since = usage_now();
     double end = since.wall + options.seconds;
     while (wall_clock() < end) total += workload.step(count);
-    finish(&workload);
+    if (workload.finish) workload.finish();
     struct usage until = usage_now();
     if (workload.settle) workload.settle();
-
-    char server[32] = "null", figures[256] = "";
+    char server[32] = "null", figures[512] = "";
     if (workload.timed) time_alone(workload.step, options.seconds * LATENCY_SHARE, figures, sizeof figures);
     if (since.server >= 0 && until.server >= 0) snprintf(server, sizeof server, "%.9f", until.server - since.server);
     printf("{\"count\": %llu, \"seconds\": %.9f, \"user\": %.6f, \"system\": %.6f, \"server\": %s, \"checked\": true, "
@@ -124,11 +150,19 @@ static void measure(struct workload workload, const char *version) {
            server, figures, version);
 }
 
+static int has(const struct style *style, const char *workload) {
+    size_t length = strlen(workload);
+    for (const char *at = style->workloads; at; at = strchr(at, ' ')) {
+        at += *at == ' ';
+        if (strcspn(at, " ") == length && !strncmp(at, workload, length)) return 1;
+    }
+    return 0;
+}
+
 static void probe(const struct style *style, const char *version, int tls) {
-    printf("{\"version\": \"%s\", \"tls\": %s, \"workloads\": [", version, tls ? "true" : "false");
-    for (const char *const *name = style->workloads; *name; name++)
-        printf("%s\"%s\"", name == style->workloads ? "" : ", ", *name);
-    puts("]}");
+    printf("{\"version\": \"%s\", \"tls\": %s, \"workloads\": [\"", version, tls ? "true" : "false");
+    for (const char *at = style->workloads; *at; at++) *at == ' ' ? fputs("\", \"", stdout) : putchar(*at);
+    puts("\"]}");
 }
 
 static const struct style *chosen_style(const struct style *styles) {
@@ -137,39 +171,29 @@ static const struct style *chosen_style(const struct style *styles) {
     fail("this peer has no style %s", options.style ? options.style : "without a name");
 }
 
-/* Tells whether an option is one of workloads that these peers do not have. */
-static int is_ignored(const char *name) {
-    static const char *const ignored[] = {"--connections", "--bytes", "--content", "--rate"};
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        if (!strcmp(name, ignored[i])) return 1;
-    return 0;
-}
-
 /* Reads the command line; returns whether it asks for what the peer can do. */
 static int parse(int count, char **arguments) {
+    const struct { const char *name, **text; size_t *size; double *number; long *id; } known[] = {
+        {"--url", .text = &options.url}, {"--workload", .text = &options.workload},
+        {"--style", .text = &options.style}, {"--ca", .text = &options.ca}, {"--size", .size = &options.size},
+        {"--batch", .size = &options.batch}, {"--window", .size = &options.window},
+        {"--seconds", .number = &options.seconds}, {"--warmup", .number = &options.warmup},
+        {"--core", .id = &options.core}, {"--server-pid", .id = &options.server_pid},
+    };
     int asked = 0;
     for (int i = 1; i < count; i++) {
-        const char *name = arguments[i];
-        if (!strcmp(name, "--probe")) {
+        if (!strcmp(arguments[i], "--probe")) {
             asked = 1;
             continue;
         }
-        if (!strcmp(name, "--deflate")) continue; /* of workloads that these peers do not have, as those below */
-        if (++i == count) fail("%s needs a value", name);
-        const char *value = arguments[i];
-        if (!strcmp(name, "--url")) options.url = value;
-        else if (!strcmp(name, "--workload")) options.workload = value;
-        else if (!strcmp(name, "--style")) options.style = value;
-        else if (!strcmp(name, "--ca")) options.ca = value;
-        else if (!strcmp(name, "--size")) options.size = strtoul(value, NULL, 10);
-        else if (!strcmp(name, "--batch")) options.batch = strtoul(value, NULL, 10);
-        else if (!strcmp(name, "--window")) options.window = strtoul(value, NULL, 10);
-        else if (is_ignored(name)) continue;
-        else if (!strcmp(name, "--seconds")) options.seconds = strtod(value, NULL);
-        else if (!strcmp(name, "--warmup")) options.warmup = strtod(value, NULL);
-        else if (!strcmp(name, "--core")) options.core = strtol(value, NULL, 10);
-        else if (!strcmp(name, "--server-pid")) options.server_pid = strtol(value, NULL, 10);
-        else fail("unknown option %s", name);
+        size_t at = 0, end = sizeof known / sizeof *known;
+        while (at < end && strcmp(arguments[i], known[at].name)) at++;
+        if (at == end) fail("unknown option %s", arguments[i]);
+        if (++i == count) fail("%s needs a value", known[at].name);
+        if (known[at].text) *known[at].text = arguments[i];
+        if (known[at].size) *known[at].size = strtoul(arguments[i], NULL, 10);
+        if (known[at].number) *known[at].number = strtod(arguments[i], NULL);
+        if (known[at].id) *known[at].id = strtol(arguments[i], NULL, 10);
     }
     return asked;
 }
@@ -181,9 +205,7 @@ int run(int count, char **arguments, const char *version, int tls, const struct 
         probe(style, version, tls);
         return 0;
     }
-    int known = 0;
-    for (const char *const *name = style->workloads; *name; name++) known |= !strcmp(*name, options.workload);
-    if (!known) fail("this peer has no workload %s", options.workload);
+    if (!has(style, options.workload)) fail("this peer has no workload %s", options.workload);
     if (options.core >= 0) {
         cpu_set_t cores;
         CPU_ZERO(&cores);

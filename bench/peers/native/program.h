@@ -46,12 +46,11 @@ struct workload {
 /* A way of working.
  *
  * style: the name that scenarios use; NULL for the one without a name.
- * workloads: what it can do, ended by NULL.
+ * workloads: what it can do, with blanks between.
  * open: connects for options.workload.
  */
 struct style {
-    const char *style;
-    const char *const *workloads;
+    const char *style, *workloads;
     struct workload (*open)(void);
 };
 

@@ -34,7 +34,7 @@ def main() -> None:
     subprocess.run([sys.executable, "-m", "cython", "-3", "-o", source, HERE / "listeners.pyx"], check=True)
     extension = folder / f"listeners{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = f"-I{sysconfig.get_path('include')}"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", include, "-o", extension, source], check=True)
+    subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", include, "-o", extension, source], check=True)
 
 
 if __name__ == "__main__":

@@ -11,69 +11,55 @@ from picows.picows cimport WSFrame, WSListener, WSMsgType, WSTransport
 
 cdef class Listener(WSListener):
     cdef object course
-    cdef bytes even, odd
-    cdef long remaining
+    cdef long remaining, window
 
     def __init__(self, course):
         self.course = course
-        self.even, self.odd = course.messages
         self.remaining = course.count
-
-    cdef inline bytes message(self, long number):
-        return self.odd if number & 1 else self.even
-
-    cdef inline bint is_due(self, WSFrame frame):
-        cdef bytes expected = self.message(self.remaining)
-        return (
-            frame.payload_size == len(expected)
-            and memcmp(frame.payload_ptr, <const char *>expected, frame.payload_size) == 0
-        )
+        self.window = course.window
 
     cpdef on_ws_disconnected(self, WSTransport transport):
         self.course.fail("the connection ended")
 
 
-cdef class RoundTrip(Listener):
-    cpdef on_ws_connected(self, WSTransport transport):
-        transport.send(WSMsgType.BINARY, self.even)
-
-    cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
-        if not self.is_due(frame):
-            self.course.fail()
-            return
-        self.remaining -= 1
-        if self.remaining == 0:
-            self.remaining = self.course.again()
-            self.even, self.odd = self.course.messages
-        if self.remaining:
-            transport.send(WSMsgType.BINARY, self.message(self.remaining))
-
-
-cdef class Pipelined(Listener):
+cdef class Replying(Listener):
+    cdef bytes even, odd
     cdef bint over
+
+    def __init__(self, course):
+        super().__init__(course)
+        self.even, self.odd = course.messages
+
+    cdef inline bytes message(self, long number):
+        return self.odd if number & 1 else self.even
 
     cpdef on_ws_connected(self, WSTransport transport):
         cdef long number
-        for number in range(self.course.window):
+        for number in range(self.window):
             transport.send(WSMsgType.BINARY, self.message(number))
 
     cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
-        if not self.is_due(frame):
+        cdef bytes expected = self.message(self.remaining)
+        if (
+            frame.payload_size != len(expected)
+            or memcmp(frame.payload_ptr, <const char *>expected, frame.payload_size) != 0
+        ):
             self.course.fail()
             return
+        self.remaining -= 1
         if self.over:
-            self.remaining -= 1
             self.course.late()
             return
-        self.remaining -= 1
         if self.remaining == 0:
             self.remaining = self.course.again()
             self.over = self.remaining == 0
+            self.even, self.odd = self.course.messages
         if not self.over:
-            transport.send(WSMsgType.BINARY, self.message(~self.remaining))
+            # So many messages ahead as are under way.
+            transport.send(WSMsgType.BINARY, self.message(self.remaining + self.window - 1))
 
 
-cdef class StreamIn(Listener):
+cdef class Streaming(Listener):
     cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
         self.remaining -= 1
         if self.remaining == 0:
@@ -82,16 +68,8 @@ cdef class StreamIn(Listener):
             )
 
 
-cdef class OneWay(WSListener):
-    """Both patterns at /stamp: `window` messages under way, each built by the course, which checks the replies too."""
-
-    cdef object course
-    cdef long remaining, window
-
-    def __init__(self, course):
-        self.course = course
-        self.remaining = course.count
-        self.window = course.window
+cdef class OneWay(Listener):
+    """At /stamp: each message is built by the course, which checks the replies too."""
 
     cpdef on_ws_connected(self, WSTransport transport):
         for _ in range(self.window):
@@ -108,9 +86,6 @@ cdef class OneWay(WSListener):
             self.remaining = self.course.again()
         if self.remaining:
             transport.send(WSMsgType.BINARY, self.course.stamps.message())
-
-    cpdef on_ws_disconnected(self, WSTransport transport):
-        self.course.fail("the connection ended")
 
 
 def send_each(WSTransport transport, list messages):

@@ -6,34 +6,34 @@ import dataclasses
 from functools import partial
 from pathlib import Path
 
-from models.asynchronous import Callbacks, main
-from models.awaiting import Awaiting
-from models.callbacks import Course
-from models.one_way import OneWayCourse
-from models.program import end
+from models.callbacks import Course, OneWayCourse
+from models.connection import Client, Connection
+from models.peer import main
+from models.program import Library, end
 from peers.picows import peer as picows
 
 
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
-    """Starts the course."""
+    """Starts the course, with a read buffer that takes a whole message, as in the benchmark of the library's author."""
     import listeners
 
-    classes = {"round-trip": listeners.RoundTrip, "pipelined": listeners.Pipelined, "stream-in": listeners.StreamIn}
-    listener = listeners.OneWay if isinstance(course, OneWayCourse) else classes[course.workload]
-    return await picows.open_with(listener(course), url, ca, size)
+    kind = listeners.OneWay if isinstance(course, OneWayCourse) else listeners.Replying
+    listener = kind(course) if course.replies else listeners.Streaming(course)
+    return await picows.open_with(listener, url, ca, read_buffer_init_size=size + 1024)
 
 
-async def connect(url: str, ca: str | None, size: int) -> Awaiting:
-    """Connects for the workload that sends without an answer, in a compiled loop."""
+async def connect(url: str, ca: str | None, size: int) -> Connection:
+    """Connects for the workloads that send without an answer, in a compiled loop."""
     import listeners
 
-    awaiting = await picows.connect(url, ca, size)
-    transport, _ = awaiting.connection
-    return dataclasses.replace(awaiting, send_each=partial(listeners.send_each, transport))
+    connection = await picows.connect(url, ca, size)
+    transport, _ = connection.kept
+    return dataclasses.replace(connection, send_each=partial(listeners.send_each, transport))
 
 
 if __name__ == "__main__":
     missing = Path(__file__).with_name("missing")
     if missing.exists():
         end({"skipped": missing.read_text()})
-    main("picows", "picows", {"callbacks": Callbacks(listen, connect)}, helpers=("cython", "aiofastnet"))
+    library = Library("picows", "picows", ("cython", "aiofastnet"))
+    main(library, {"callbacks": Client(connect, listen=listen)})

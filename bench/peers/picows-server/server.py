@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from picows import WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest, ws_create_server
+from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
 
 from serving.server import BACKLOG, forever, parse, ready, report, run
 
@@ -57,21 +57,16 @@ class FanOut(WSListener):
 LISTENERS = {b"/": Echo, b"/sink": Sink, b"/fan-out": FanOut}
 
 
-def factory(request: WSUpgradeRequest) -> WSListener:
-    return LISTENERS[request.path]()
-
-
 async def main() -> None:
-    server = await ws_create_server(
-        factory,
-        "127.0.0.1",
-        0,
-        enable_auto_ping=OPTIONS.must_ping,
-        auto_ping_idle_timeout=OPTIONS.ping_interval,
-        # It must not be longer.
-        auto_ping_reply_timeout=OPTIONS.ping_interval,
-        backlog=BACKLOG,
-    )
+    # The read buffer is that of the examples, the library's own. The time for a reply must not be longer than that to a
+    # ping.
+    interval = OPTIONS.ping_interval
+    pings = {
+        "auto_ping_idle_timeout": interval,
+        "auto_ping_reply_timeout": interval,
+        "enable_auto_ping": OPTIONS.must_ping,
+    }
+    server = await ws_create_server(lambda request: LISTENERS[request.path](), "127.0.0.1", 0, backlog=BACKLOG, **pings)
     ready(server.sockets[0].getsockname()[1])
     await forever()
 

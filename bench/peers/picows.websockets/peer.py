@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from models.asynchronous import main
-from models.websockets_interface import Interface
+from models.interface import Interface
+from models.peer import main
+from models.program import Library
 
 if __name__ == "__main__":
-    library = Interface("picows.websockets", "picows.websockets")
-    styles = {"await": library.connect, "iterate": library.connect}
-    main("picows", "picows", styles, helpers=("aiofastnet",), abilities={"await": library.abilities})
+    library = Interface("picows.websockets", "picows.websockets", "picows.websockets", {"max_queue": None})
+    styles = {style: library.client_of(style, serve=None) for style in ("await", "iterate")}
+    main(Library("picows", "picows", ("aiofastnet",)), styles)

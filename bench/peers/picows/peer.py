@@ -8,78 +8,45 @@ import logging
 from functools import partial
 from typing import Any
 
-from models.abilities import Abilities, Patience, Watched
-from models.asynchronous import Callbacks, main
-from models.awaiting import Awaiting, text_report
 from models.callbacks import Course
-from models.tls import tls_context
+from models.connection import Client, Connection, Watched, tls_context
+from models.peer import main
+from models.program import Library
 
 
-async def open_with(listener: Any, url: str, ca: str | None, size: int, **options: Any) -> Any:
-    """Connects as the benchmark of the library's author does: a read buffer that takes a whole message."""
+async def open_with(listener: Any, url: str, ca: str | None, **options: Any) -> Any:
+    """Connects, with the loop's sockets replaced by aiofastnet."""
     from picows import ws_connect
 
-    # As there: without it, each pause of writing would print a line.
+    # As in the benchmark of the library's author: without it, each pause of writing would print a line.
     logging.basicConfig(level=logging.ERROR)
     transport, _ = await ws_connect(
-        lambda: listener,
-        url,
-        ssl_context=tls_context(ca) if url.startswith("wss:") else None,
-        read_buffer_init_size=size + 1024,
-        use_aiofastnet=True,
-        **options,
+        lambda: listener, url, ssl_context=tls_context(url, ca), use_aiofastnet=True, **options
     )
     return transport
 
 
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
-    """Starts the course."""
-    return await open_with(LISTENERS[course.workload](course), url, ca, size)
+    """Starts the course, as the benchmark of the library's author does: a read buffer that takes a whole message."""
+    listener = replying(course) if course.replies else streaming(course)
+    return await open_with(listener, url, ca, read_buffer_init_size=size + 1024)
 
 
-def round_trip(course: Course) -> Any:
-    """Returns the listener of the round trips."""
+def replying(course: Course) -> Any:
+    """Returns the listener of messages and their replies."""
     from picows import WSFrame, WSListener, WSMsgType, WSTransport
 
-    messages, expected, views, again = course.messages, course.expected, course.views, course.again
-    binary = WSMsgType.BINARY
-    remaining = course.count
-
-    class RoundTrip(WSListener):
-        def on_ws_connected(self, transport: WSTransport) -> None:
-            transport.send(binary, messages[0])
-
-        def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-            nonlocal remaining
-            payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
-            if expected[remaining & 1] != payload:
-                course.fail()
-                return
-            remaining -= 1
-            if remaining or (remaining := again()):
-                transport.send(binary, messages[remaining & 1])
-
-        def on_ws_disconnected(self, transport: WSTransport) -> None:
-            course.fail("the connection ended")
-
-    return RoundTrip()
-
-
-def pipelined(course: Course) -> Any:
-    """Returns the listener of the pipelined messages."""
-    from picows import WSFrame, WSListener, WSMsgType, WSTransport
-
-    messages, expected, views, again = course.messages, course.expected, course.views, course.again
+    expected, answers, views, again = course.expected, course.answers, course.views, course.again
     binary = WSMsgType.BINARY
     remaining = course.count
     send: Any = None
 
-    class Pipelined(WSListener):
+    class Replying(WSListener):
         def on_ws_connected(self, transport: WSTransport) -> None:
             nonlocal send
             send = transport.send
             for number in range(course.window):
-                send(binary, messages[number & 1])
+                send(binary, course.messages[number & 1])
 
         def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
             nonlocal remaining, send
@@ -89,24 +56,24 @@ def pipelined(course: Course) -> Any:
                 return
             remaining -= 1
             if remaining or (remaining := again()):
-                send(binary, messages[~remaining & 1])
+                send(binary, answers[remaining & 1])
             else:
                 send = course.late
 
         def on_ws_disconnected(self, transport: WSTransport) -> None:
             course.fail("the connection ended")
 
-    return Pipelined()
+    return Replying()
 
 
-def stream_in(course: Course) -> Any:
+def streaming(course: Course) -> Any:
     """Returns the listener of the stream."""
     from picows import WSFrame, WSListener, WSTransport
 
     views, over = course.views, course.over
     remaining = course.count
 
-    class StreamIn(WSListener):
+    class Streaming(WSListener):
         def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
             nonlocal remaining
             payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
@@ -117,7 +84,7 @@ def stream_in(course: Course) -> Any:
         def on_ws_disconnected(self, transport: WSTransport) -> None:
             course.fail("the connection ended")
 
-    return StreamIn()
+    return Streaming()
 
 
 @functools.cache
@@ -156,29 +123,23 @@ def sending() -> Any:
     return Sending
 
 
-async def connect(url: str, ca: str | None, size: int) -> Awaiting:
-    """Connects for the workloads that send without an answer, or rest."""
+async def connect(url: str, ca: str | None, size: int) -> Connection:
+    """Connects for the workloads that send without an answer, or rest, with the library's own read buffer, 16 KiB."""
     from picows import WSCloseCode, WSMsgType
 
     listener = sending()()
-    transport = await open_with(listener, url, ca, size)
+    transport = await open_with(listener, url, ca)
 
     async def close() -> None:
         transport.send_close(WSCloseCode.OK)
         await transport.wait_disconnected()
 
-    return Awaiting(
-        (transport, listener),
-        send=partial(transport.send, WSMsgType.BINARY),
-        recv=listener.recv,
-        report=text_report(partial(transport.send, WSMsgType.TEXT), listener.recv),
-        send_text=partial(transport.send, WSMsgType.TEXT),
-        drain=listener.drain,
-        close=close,
-    )
+    send, send_text = partial(transport.send, WSMsgType.BINARY), partial(transport.send, WSMsgType.TEXT)
+    kept = (transport, listener)
+    return Connection(kept, send, listener.recv, send_text=send_text, drain=listener.drain, close=close)
 
 
-async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
+async def watch(url: str, ca: str | None, interval: float, timeout: float) -> Watched:
     """Connects with the library's pings when idle; what tells the end is a callback."""
     from picows import WSListener, WSTransport
 
@@ -188,15 +149,8 @@ async def watch(url: str, ca: str | None, patience: Patience) -> Watched:
         def on_ws_disconnected(self, transport: WSTransport) -> None:
             ended.set_result(transport)
 
-    transport = await open_with(
-        Ending(),
-        url,
-        ca,
-        0,
-        enable_auto_ping=True,
-        auto_ping_idle_timeout=patience.interval,
-        auto_ping_reply_timeout=patience.timeout,
-    )
+    pings = {"enable_auto_ping": True, "auto_ping_idle_timeout": interval, "auto_ping_reply_timeout": timeout}
+    transport = await open_with(Ending(), url, ca, **pings)
     return Watched(transport, lambda: ended, lambda told: told is transport)
 
 
@@ -213,13 +167,6 @@ async def serve() -> tuple[str, object]:
     return f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/", server
 
 
-LISTENERS = {"round-trip": round_trip, "pipelined": pipelined, "stream-in": stream_in}
-
 if __name__ == "__main__":
-    main(
-        "picows",
-        "picows",
-        {"callbacks": Callbacks(listen, connect)},
-        helpers=("aiofastnet",),
-        abilities={"callbacks": Abilities(watch=watch, serve=serve)},
-    )
+    client = Client(connect, listen=listen, watch=watch, serve=serve)
+    main(Library("picows", "picows", ("aiofastnet",)), {"callbacks": client})

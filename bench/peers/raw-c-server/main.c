@@ -44,25 +44,20 @@ static int poll_fd;
 /* Who is at /fan-out. */
 static int audience[MOST], listeners;
 
-static void fail(const char *what)
-{
+static void fail(const char *what) {
     perror(what);
     exit(1);
 }
 
-static void watch(int fd, int operation, uint32_t events)
-{
+static void watch(int fd, int operation, uint32_t events) {
     struct epoll_event event = {.events = events, .data.fd = fd};
-    if (epoll_ctl(poll_fd, operation, fd, &event) < 0)
-        fail("epoll_ctl");
+    if (epoll_ctl(poll_fd, operation, fd, &event) < 0) fail("epoll_ctl");
 }
 
-static void end(int fd)
-{
+static void end(int fd) {
     if (connections[fd].role == FAN_OUT) {
         int at = 0;
-        while (audience[at] != fd)
-            at++;
+        while (audience[at] != fd) at++;
         audience[at] = audience[--listeners];
     }
     free(connections[fd].kept);
@@ -72,48 +67,38 @@ static void end(int fd)
 }
 
 /* Sends, or keeps what there is no room for. */
-static void send_or_keep(int fd, const uint8_t *data, size_t length)
-{
+static void send_or_keep(int fd, const uint8_t *data, size_t length) {
     struct connection *c = &connections[fd];
     ssize_t sent = c->left ? 0 : send(fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0)
-        sent = 0; /* an error shows again when it is read */
+    if (sent < 0) sent = 0; /* an error shows again when it is read */
     size_t rest = length - (size_t)sent;
-    if (!rest)
-        return;
-    if (!c->left)
-        watch(fd, EPOLL_CTL_MOD, EPOLLOUT);
+    if (!rest) return;
+    if (!c->left) watch(fd, EPOLL_CTL_MOD, EPOLLOUT);
     c->unsent = realloc(c->unsent, c->left + rest);
     memcpy(c->unsent + c->left, data + sent, rest);
     c->left += rest;
 }
 
 /* Nothing is read while something has yet to be sent. */
-static void send_kept(int fd)
-{
+static void send_kept(int fd) {
     struct connection *c = &connections[fd];
     ssize_t sent = send(fd, c->unsent, c->left, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) {
-        if (errno != EAGAIN)
-            end(fd);
+        if (errno != EAGAIN) end(fd);
         return;
     }
     c->left -= (size_t)sent;
     memmove(c->unsent, c->unsent + sent, c->left);
-    if (!c->left)
-        watch(fd, EPOLL_CTL_MOD, EPOLLIN);
+    if (!c->left) watch(fd, EPOLL_CTL_MOD, EPOLLIN);
 }
 
 /* Answers a request; how many bytes it has, 0 while it is incomplete. */
-static size_t answer(int fd, uint8_t *data, size_t length)
-{
+static size_t answer(int fd, uint8_t *data, size_t length) {
     static const char name[] = "Sec-WebSocket-Key: ", guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     uint8_t *last = memmem(data, length, "\r\n\r\n", 4);
-    if (!last)
-        return 0;
+    if (!last) return 0;
     uint8_t *key = memmem(data, length, name, sizeof name - 1);
-    if (!key || key + sizeof name + 23 > last)
-        return 0;
+    if (!key || key + sizeof name + 23 > last) return 0;
     char text[64], response[160];
     memcpy(text, key + sizeof name - 1, 24);
     memcpy(text + 24, guid, 36);
@@ -134,8 +119,7 @@ static size_t answer(int fd, uint8_t *data, size_t length)
     return (size_t)(last + 4 - data);
 }
 
-static void unmask(uint8_t *to, const uint8_t *from, const uint8_t *key, size_t length)
-{
+static void unmask(uint8_t *to, const uint8_t *from, const uint8_t *key, size_t length) {
     uint64_t twice, word;
     memcpy(&twice, key, 4);
     memcpy((uint8_t *)&twice + 4, key, 4);
@@ -145,13 +129,11 @@ static void unmask(uint8_t *to, const uint8_t *from, const uint8_t *key, size_t 
         word ^= twice;
         memcpy(to + at, &word, 8);
     }
-    for (; at < length; at++)
-        to[at] = from[at] ^ key[at & 3];
+    for (; at < length; at++) to[at] = from[at] ^ key[at & 3];
 }
 
 /* Tells what a sink has counted. */
-static void report(int fd)
-{
+static void report(int fd) {
     const struct connection *c = &connections[fd];
     char text[100];
     int size = snprintf(text + 2, sizeof text - 2, "{\"messages\": %lu, \"bytes\": %lu}", c->messages, c->bytes);
@@ -161,19 +143,13 @@ static void report(int fd)
 }
 
 /* To who has sent it, or to everybody. */
-static void deliver(int fd, size_t length)
-{
-    if (connections[fd].role != FAN_OUT) {
-        send_or_keep(fd, output, length);
-        return;
-    }
-    for (int i = 0; i < listeners; i++)
-        send_or_keep(audience[i], output, length);
+static void deliver(int fd, size_t length) {
+    if (connections[fd].role != FAN_OUT) send_or_keep(fd, output, length);
+    else for (int i = 0; i < listeners; i++) send_or_keep(audience[i], output, length);
 }
 
 /* Does with the frames in what came what is wanted; how many bytes they have, -1 after a close frame. */
-static ssize_t serve(int fd, const uint8_t *data, size_t length)
-{
+static ssize_t serve(int fd, const uint8_t *data, size_t length) {
     struct connection *c = &connections[fd];
     size_t at = 0, out = 0;
     int closing = 0;
@@ -185,14 +161,11 @@ static ssize_t serve(int fd, const uint8_t *data, size_t length)
             size = (size_t)frame[2] << 8 | frame[3];
         } else if (size == 127) {
             head = 10;
-            if (length - at < 10)
-                break;
+            if (length - at < 10) break;
             size = 0;
-            for (int i = 2; i < 10; i++)
-                size = size << 8 | frame[i];
+            for (int i = 2; i < 10; i++) size = size << 8 | frame[i];
         }
-        if (length - at < head + 4 + size)
-            break;
+        if (length - at < head + 4 + size) break;
         at += head + 4 + size;
         closing = (frame[0] & 15) == 8;
         if (c->role == SINK && !closing) {
@@ -215,19 +188,16 @@ static ssize_t serve(int fd, const uint8_t *data, size_t length)
         unmask(output + out + head, frame + head + 4, frame + head, size);
         out += head + size;
         if (closing) {
-            if (out > head + size)
-                deliver(fd, out - head - size);
+            if (out > head + size) deliver(fd, out - head - size);
             send_or_keep(fd, output + out - head - size, head + size);
             out = 0;
         }
     }
-    if (out)
-        deliver(fd, out);
+    if (out) deliver(fd, out);
     return closing ? -1 : (ssize_t)at;
 }
 
-static void receive(int fd)
-{
+static void receive(int fd) {
     struct connection *c = &connections[fd];
     size_t kept = c->length;
     if (kept > READ_SIZE) {
@@ -236,15 +206,13 @@ static void receive(int fd)
     }
     memcpy(input, c->kept, kept);
     ssize_t received = recv(fd, input + kept, READ_SIZE, MSG_DONTWAIT);
-    if (received < 0 && errno == EAGAIN)
-        return;
+    if (received < 0 && errno == EAGAIN) return;
     if (received <= 0) {
         end(fd);
         return;
     }
     size_t length = kept + (size_t)received, taken = 0;
-    if (!c->open)
-        taken = answer(fd, input, length);
+    if (!c->open) taken = answer(fd, input, length);
     if (c->open) {
         ssize_t more = serve(fd, input + taken, length - taken);
         if (more < 0) {
@@ -256,12 +224,18 @@ static void receive(int fd)
     c->length = length - taken;
     free(c->kept);
     c->kept = c->length ? malloc(c->length) : NULL;
-    if (c->kept)
-        memcpy(c->kept, input + taken, c->length);
+    if (c->kept) memcpy(c->kept, input + taken, c->length);
 }
 
-int main(int count, char **arguments)
-{
+static void accept_all(int listening) {
+    int accepted;
+    while ((accepted = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        if (accepted >= MOST) close(accepted);
+        else watch(accepted, EPOLL_CTL_ADD, EPOLLIN);
+    }
+}
+
+int main(int count, char **arguments) {
     if (count > 1 && !strcmp(arguments[1], "--version")) {
         puts("gcc " __VERSION__);
         return 0;
@@ -274,8 +248,7 @@ int main(int count, char **arguments)
     socklen_t size = sizeof address;
     int yes = 1, listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     setsockopt(listening, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (bind(listening, (struct sockaddr *)&address, size) < 0 || listen(listening, BACKLOG) < 0)
-        fail("listen");
+    if (bind(listening, (struct sockaddr *)&address, size) < 0 || listen(listening, BACKLOG) < 0) fail("listen");
     getsockname(listening, (struct sockaddr *)&address, &size);
     poll_fd = epoll_create1(EPOLL_CLOEXEC);
     watch(listening, EPOLL_CTL_ADD, EPOLLIN);
@@ -287,21 +260,10 @@ int main(int count, char **arguments)
         int ready = epoll_wait(poll_fd, events, EVENTS, -1);
         for (int i = 0; i < ready; i++) {
             int fd = events[i].data.fd;
-            if (fd == STDIN_FILENO)
-                return 0;
-            if (fd == listening) {
-                int accepted;
-                while ((accepted = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-                    if (accepted >= MOST)
-                        close(accepted);
-                    else
-                        watch(accepted, EPOLL_CTL_ADD, EPOLLIN);
-                }
-            } else if (connections[fd].left) {
-                send_kept(fd);
-            } else {
-                receive(fd);
-            }
+            if (fd == STDIN_FILENO) return 0;
+            if (fd == listening) accept_all(listening);
+            else if (connections[fd].left) send_kept(fd);
+            else receive(fd);
         }
     }
 }

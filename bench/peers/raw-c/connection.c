@@ -12,18 +12,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../native/content.h"
 #include "raw.h"
 
-static int sock = -1, epoll = -1;
-static uint32_t interest;
+static int sock = -1, epoll = -1; /* the second only with epoll */
+static uint32_t interest = EPOLLIN;
 
 struct frame make_frame(uint8_t opcode, const uint8_t *payload, size_t size, int mask) {
-    uint8_t key[4] = {0};
+    uint8_t key[4] = {0}, bit = mask ? 0x80 : 0;
     struct frame frame = {must_allocate(size + 14), 0};
-    frame.data[0] = opcode;
-    uint8_t bit = mask ? 0x80 : 0;
     int wide = size < 126 ? 0 : size < 65536 ? 2 : 8;
+    frame.data[0] = opcode;
     frame.data[1] = bit | (wide == 0 ? size : wide == 2 ? 126 : 127);
     for (int i = 0; i < wide; i++) frame.data[2 + i] = (uint8_t)((uint64_t)size >> (8 * (wide - 1 - i)));
     size_t head = 2 + wide;
@@ -37,32 +35,18 @@ struct frame make_frame(uint8_t opcode, const uint8_t *payload, size_t size, int
     return frame;
 }
 
-static size_t received(ssize_t count) {
-    if (count < 0) fail("recv: %m");
-    if (!count) fail("the server closed the connection");
-    return count;
-}
-
-static void send_all_blocking(const uint8_t *data, size_t length) {
-    while (length) {
-        ssize_t sent = send(sock, data, length, MSG_NOSIGNAL);
-        if (sent < 0) fail("send: %m");
-        data += sent;
-        length -= sent;
-    }
-}
-
-static size_t recv_some_blocking(uint8_t *data, size_t length) { return received(recv(sock, data, length, 0)); }
-
-const struct port blocking_port = {send_all_blocking, recv_some_blocking};
-
 size_t send_now(const uint8_t *data, size_t length) {
     ssize_t sent = send(sock, data, length, MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN) fail("send: %m");
     return sent < 0 ? 0 : sent;
 }
 
-size_t recv_now(uint8_t *data, size_t length) { return received(recv(sock, data, length, 0)); }
+size_t recv_now(uint8_t *data, size_t length) {
+    ssize_t count = recv(sock, data, length, 0);
+    if (count < 0) fail("recv: %m");
+    if (!count) fail("the server closed the connection");
+    return count;
+}
 
 static uint32_t wait_for_events(uint32_t events) {
     if (events != interest) {
@@ -81,24 +65,22 @@ int wait_for(int room) {
     return wait_for_events(EPOLLIN | (room ? EPOLLOUT : 0)) & (EPOLLIN | EPOLLERR | EPOLLHUP);
 }
 
-static void send_all_epoll(const uint8_t *data, size_t length) {
+void send_all(const uint8_t *data, size_t length) {
     for (;;) {
         size_t sent = send_now(data, length);
         data += sent;
         length -= sent;
         if (!length) return;
-        wait_for_events(EPOLLOUT);
+        if (epoll >= 0) wait_for_events(EPOLLOUT);
     }
 }
 
-static size_t recv_some_epoll(uint8_t *data, size_t length) {
-    wait_for_events(EPOLLIN);
+size_t recv_some(uint8_t *data, size_t length) {
+    if (epoll >= 0) wait_for_events(EPOLLIN);
     return recv_now(data, length);
 }
 
-const struct port epoll_port = {send_all_epoll, recv_some_epoll};
-
-void connect_blocking(void) {
+void connect_raw(int with_epoll) {
     struct address url = parse_address();
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(url.port)};
     char request[512], head[4096];
@@ -112,22 +94,17 @@ void connect_blocking(void) {
                           "GET %s HTTP/1.1\r\nHost: %s:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                           "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
                           url.target, url.host, url.port);
-    send_all_blocking((uint8_t *)request, length);
+    send_all((uint8_t *)request, length);
     /* Byte by byte, so that no frame behind the head is taken. */
     size_t count = 0;
     while (count < 4 || memcmp(head + count - 4, "\r\n\r\n", 4)) {
         if (count == sizeof head - 1) fail("the head of the server's answer is too long");
-        count += recv_some_blocking((uint8_t *)head + count, 1);
+        count += recv_some((uint8_t *)head + count, 1);
     }
     head[count] = 0;
     if (strncmp(head, "HTTP/1.1 101", 12)) fail("the server refused the handshake: %.40s", head);
-}
-
-void connect_epoll(void) {
-    connect_blocking();
-    interest = EPOLLIN;
     struct epoll_event first = {.events = interest};
-    epoll = epoll_create1(0);
-    if (fcntl(sock, F_SETFL, O_NONBLOCK) || epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, sock, &first))
+    if (with_epoll && (fcntl(sock, F_SETFL, O_NONBLOCK) || (epoll = epoll_create1(0)) < 0 ||
+                       epoll_ctl(epoll, EPOLL_CTL_ADD, sock, &first)))
         fail("epoll: %m");
 }

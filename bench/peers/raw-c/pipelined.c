@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "../native/content.h"
 #include "raw.h"
 
 static struct frame expected[2];

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../native/content.h"
 #include "../native/program.h"
 
 #define READ_SIZE 262144
@@ -21,28 +22,19 @@ struct frame {
     size_t length;
 };
 
-/* How a connection waits. */
-struct port {
-    void (*send_all)(const uint8_t *data, size_t length);
-    /* Receives what is there, at least a byte, at most so many. */
-    size_t (*recv_some)(uint8_t *data, size_t length);
-};
-
-extern const struct port blocking_port, epoll_port;
-
 struct frame make_frame(uint8_t opcode, const uint8_t *payload, size_t size, int mask);
 
-/* connection.c: the connection of this process. */
-void connect_blocking(void);
-void connect_epoll(void);
-/* Sends without waiting; returns how many bytes were taken. */
+/* connection.c: the connection of this process, with epoll or without. */
+void connect_raw(int with_epoll);
+void send_all(const uint8_t *data, size_t length);
+/* Receives what is there, at least a byte, at most so many. */
+size_t recv_some(uint8_t *data, size_t length);
+/* With epoll: sends without waiting; returns how many bytes were taken. */
 size_t send_now(const uint8_t *data, size_t length);
-/* Waits until there is something to be received, or, if asked for, room to send; returns whether it is the former. */
+/* With epoll: waits until there is something to be received, or, if asked for, room to send; returns whether it is the
+ * former. */
 int wait_for(int room);
 size_t recv_now(uint8_t *data, size_t length);
-
-/* workloads.c: what both ways can do. */
-struct workload open_workload(const struct port *port);
 
 /* pipelined.c: what only an event loop can do. */
 struct workload open_pipelined(void);

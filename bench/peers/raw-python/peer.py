@@ -10,8 +10,9 @@ import socket
 import struct
 from urllib.parse import urlsplit
 
-from models.blocking import Blocking, main
-from models.tls import tls_context
+from models.connection import Client, Connection, tls_context
+from models.peer import main
+from models.program import Library
 
 TEXT, BINARY = 0x81, 0x82
 
@@ -33,33 +34,16 @@ def frame(opcode: int, payload: bytes, *, mask: bool) -> bytes:
     return head + key + masked.to_bytes(length, "little")
 
 
-def handshake(sock: socket.socket, host: str, target: str) -> None:
-    """Upgrades the connection."""
-    sock.sendall(
-        f"GET {target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-    )
-    head = b""
-    # Byte by byte, so that no frame behind the head is taken.
-    while not head.endswith(b"\r\n\r\n"):
-        byte = sock.recv(1)
-        if not byte:
-            raise ConnectionError("the server closed the connection during the handshake")
-        head += byte
-    if b" 101 " not in head.split(b"\r\n", 1)[0]:
-        raise ConnectionError(f"the server refused the handshake: {head[:80]!r}")
-
-
-def connect(url: str, ca: str | None, size: int) -> Blocking:
+def connect(url: str, ca: str | None, size: int) -> Connection:
     """Connects; every reply is taken to be one binary frame of `size` bytes of payload."""
     parts = urlsplit(url)
     host, port = str(parts.hostname), int(parts.port or 0)
     sock = socket.create_connection((host, port), 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if parts.scheme == "wss":
-        sock = tls_context(ca).wrap_socket(sock, server_hostname=host)
+    context = tls_context(url, ca)
+    if context is not None:
+        sock = context.wrap_socket(sock, server_hostname=host)
     sock.settimeout(None)
-    handshake(sock, f"{host}:{port}", f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}")
 
     reply = bytearray(len(frame(BINARY, bytes(size), mask=False)))
     whole, view, recv_into = len(reply), memoryview(reply), sock.recv_into
@@ -84,18 +68,30 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
 
     def report() -> bytes:
         sock.sendall(frame(TEXT, b"report", mask=True))
-        head = exactly(2)
-        return exactly(head[1])
+        return exactly(exactly(2)[1])
 
-    return Blocking(
+    sock.sendall(
+        f"GET {parts._replace(scheme='', netloc='').geturl() or '/'} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    head = b""
+    # Byte by byte, so that no frame behind the head is taken.
+    while not head.endswith(b"\r\n\r\n"):
+        head += exactly(1)
+    if b" 101 " not in head.split(b"\r\n", 1)[0]:
+        raise ConnectionError(f"the server refused the handshake: {head[:80]!r}")
+    return Connection(
+        sock,
         # The socket blocks: sendall is one system call, and the loop for the rest is C.
         send=sock.sendall,
         recv=recv,
         report=report,
-        encode=lambda message: (frame(BINARY, message, mask=True), frame(BINARY, message, mask=False)),
+        frame=lambda message: frame(BINARY, message, mask=True),
+        encode=lambda message: frame(BINARY, message, mask=False),
     )
 
 
 if __name__ == "__main__":
     workloads = ("round-trip", "send", "send-each", "one-way", "one-way-window", "processes")
-    main("ssl", None, connect, workloads=workloads)
+    main(Library("ssl", None), Client(connect, only=workloads))

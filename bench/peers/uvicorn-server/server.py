@@ -5,6 +5,8 @@ At /sink, it counts; at /fan-out, everybody gets what anybody sends, in the way 
 
 from __future__ import annotations
 
+import socket
+
 import uvicorn
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
@@ -55,8 +57,6 @@ async def fan_out(ws: WebSocket) -> None:
 async def main() -> None:
     config = uvicorn.Config(
         app,
-        host="127.0.0.1",
-        port=0,
         ws="wirespeed.asgi:WebSocketProtocol" if OPTIONS.style == "wirespeed" else "auto",
         ws_ping_interval=OPTIONS.ping_interval,
         ws_per_message_deflate=OPTIONS.deflate,
@@ -64,15 +64,10 @@ async def main() -> None:
         log_level="error",
         access_log=False,
     )
-    server = uvicorn.Server(config)
-    startup = server.startup
-
-    async def announce(sockets: object = None) -> None:
-        await startup(sockets)  # type: ignore[arg-type]
-        ready(server.servers[0].sockets[0].getsockname()[1])
-
-    server.startup = announce  # type: ignore[method-assign]
-    await server.serve()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    # Who comes before it serves waits in the queue of the system.
+    ready(listener.getsockname()[1])
+    await uvicorn.Server(config).serve([listener])
 
 
 if __name__ == "__main__":

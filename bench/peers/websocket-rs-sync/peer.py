@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from models.abilities import Abilities
-from models.blocking import Blocking, main, text_report
+from models.connection import Client, Connection
+from models.peer import main
+from models.program import Library
 
 
-def connect(url: str, ca: str | None, size: int) -> Blocking:
+def connect(url: str, ca: str | None, size: int) -> Connection:
     """Connects with the defaults; the client has no option for a CA, but reads this variable at the first wss URL.
 
     `close` sends a close frame, but does not wait for that of the server.
@@ -18,16 +19,10 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
     if ca is not None:
         os.environ["SSL_CERT_FILE"] = ca
     ws = library_connect(url)
-    return Blocking(
-        send=ws.send,
-        recv=ws.recv,
-        report=text_report(ws.send, ws.recv),
-        send_text=ws.send,
-        messages=ws,
-        close=ws.close,
-    )
+    return Connection(ws, ws.send, ws.recv, send_text=ws.send, messages=ws, close=ws.close)
 
 
 if __name__ == "__main__":
-    # No compression, no keepalive; on a closed connection it raises Python's own RuntimeError.
-    main("websocket_rs", "websocket-rs", connect, abilities=Abilities())
+    # It has neither compression nor keepalive, and no exception of its own for a closed connection: it raises Python's.
+    client = Client(connect, closed=dict.fromkeys(("recv", "send"), "builtins:RuntimeError"))
+    main(Library("websocket_rs", "websocket-rs"), client)

@@ -9,42 +9,33 @@ import http.client
 from typing import Any
 from urllib.parse import urlsplit
 
-from models.abilities import Abilities, check_deflate
-from models.asynchronous import main
-from models.awaiting import Awaiting, text_report
-from models.tls import tls_context
+from models.connection import Client, Connection, check_deflate, tls_context
+from models.peer import main
+from models.program import Library
+from models.running import ask
 
 
-async def connect(url: str, ca: str | None, size: int) -> Awaiting:
+async def connect(url: str, ca: str | None, size: int, **options: Any) -> Connection:
     """Connects with the defaults.
 
     `send` only queues, without any limit, and nothing tells when it has caught up. What does is an answer of /sink,
     which it waits for after each step of a sending loop, so that memory stays bounded. `close` sends a close frame, but
     does not wait for that of the server.
     """
-    ws = await open_with(url, ca)
-    report = text_report(ws.send, ws.recv)
-    return Awaiting(
-        ws, send=ws.send, recv=ws.recv, report=report, send_text=ws.send, messages=ws, drain=report, close=ws.close
-    )
-
-
-async def open_with(url: str, ca: str | None, **options: Any) -> Any:
-    """Connects with the defaults."""
     from websocket_rs import connect as library_connect
 
-    return await library_connect(url, ssl_context=tls_context(ca) if url.startswith("wss:") else None, **options)
+    ws = await library_connect(url, ssl_context=tls_context(url, ca), **options)
+    connection = Connection(ws, ws.send, ws.recv, send_text=ws.send, messages=ws, close=ws.close)
+    connection.drain = functools.partial(ask, connection)
+    return connection
 
 
 @functools.cache
 def agreed(url: str, ca: str | None) -> str | None:
     """Returns the extensions that the server agrees to if it is offered what the library offers."""
-    parts = urlsplit(url)
-    connection = (
-        http.client.HTTPSConnection(parts.netloc, context=tls_context(ca))
-        if parts.scheme == "wss"
-        else http.client.HTTPConnection(parts.netloc)
-    )
+    parts, context = urlsplit(url), tls_context(url, ca)
+    secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
+    connection = plain(parts.netloc) if context is None else secure(parts.netloc, context=context)
     headers = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -57,21 +48,22 @@ def agreed(url: str, ca: str | None) -> str | None:
         return connection.getresponse().getheader("Sec-WebSocket-Extensions")
 
 
-async def deflate(url: str, ca: str | None, size: int) -> Awaiting:
+async def deflate(url: str, ca: str | None, size: int) -> Connection:
     """Connects with compression as the library does it: each message by itself, at both ends.
 
     It does not tell what the server answered, so the server is asked beforehand. A message that arrives compares with
     bytes, text or not.
     """
     check_deflate(agreed(url, ca))
-    ws = await open_with(url, ca, compression=True)
-    report = text_report(ws.send, ws.recv)
-    return Awaiting(ws, send=ws.send, recv=ws.recv, report=report, drain=report, close=ws.close, encode=str.encode)
-
-
-# On a closed connection it raises Python's own ConnectionError and RuntimeError; it has no keepalive.
-ABILITIES = Abilities(deflate=deflate)
+    connection = await connect(url, ca, size, compression=True)
+    connection.encode = lambda message: message.encode() if isinstance(message, str) else message
+    return connection
 
 
 if __name__ == "__main__":
-    main("websocket_rs", "websocket-rs", {"await": connect, "iterate": connect}, abilities={"await": ABILITIES})
+    # It has no keepalive, and no exception of its own for a closed connection: it raises Python's.
+    closed = {"recv": "builtins:ConnectionError", "send": "builtins:RuntimeError"}
+    # Only an answer tells when sending has caught up, and in `duplex` the stream is in its way.
+    client = Client(connect, deflate=deflate, closed=closed, without=("duplex",))
+    styles = {"await": client, "iterate": Client(connect, "iterate")}
+    main(Library("websocket_rs", "websocket-rs"), styles)

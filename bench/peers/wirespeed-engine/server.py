@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from wirespeed import TLS
 from wirespeed.engine import JWT, Connected, Engine, Message, Session
 
-from serving.documents import decoder
-from serving.server import parse, prepare, ready, report, report_sum, run
+from serving.server import TOKEN_SECONDS, decoder, parse, prepare, ready, report, report_sum, run
 
 OPTIONS = parse()
-TOKEN_SECONDS = 24 * 3600
 TOPIC = "everybody"
 # Events of a batch at most: larger ones save turns of the interpreter's lock when there is much.
 BATCH = 4096
@@ -32,15 +31,12 @@ BUSY_POLL = 0.001
 
 
 def token(secret: bytes) -> str:
-    """Returns a token for the load generator (RFC 7515, HS256), which is valid longer than any run."""
-
-    def part(data: bytes) -> bytes:
-        return base64.urlsafe_b64encode(data).rstrip(b"=")
-
+    """Returns a token for the load generator (RFC 7515, HS256)."""
     now = int(time.time())
-    claims = {"sub": "load", "iat": now, "exp": now + TOKEN_SECONDS}
-    signed = part(b'{"alg":"HS256","typ":"JWT"}') + b"." + part(json.dumps(claims).encode())
-    return (signed + b"." + part(hmac.digest(secret, signed, hashlib.sha256))).decode()
+    claims = json.dumps({"sub": "load", "iat": now, "exp": now + TOKEN_SECONDS}).encode()
+    parts = [base64.urlsafe_b64encode(part).rstrip(b"=") for part in (b'{"alg":"HS256","typ":"JWT"}', claims)]
+    signature = hmac.digest(secret, b".".join(parts), hashlib.sha256)
+    return b".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=")]).decode()
 
 
 def echo(engine: Engine) -> None:
@@ -51,7 +47,9 @@ def echo(engine: Engine) -> None:
 
 
 def sink(engine: Engine) -> None:
-    """Counts messages and their bytes, for each session."""
+    """Counts messages and their bytes, or the numbers in them, for each session."""
+    decode = decoder(OPTIONS.format) if OPTIONS.style == "decode" else None
+    told = report if decode is None else report_sum
     taken: dict[Session, list[int]] = {}
     for batch in engine.batches(max_events=BATCH):
         for event in batch:
@@ -60,29 +58,9 @@ def sink(engine: Engine) -> None:
                 tally = taken[event.session]
                 if type(data) is bytes:
                     tally[0] += 1
-                    tally[1] += len(data)
+                    tally[1] += len(data) if decode is None else decode(data).number
                 else:
-                    event.session.send(report(*tally))
-            elif type(event) is Connected:
-                taken[event.session] = [0, 0]
-            else:
-                del taken[event.session]
-
-
-def decoding_sink(engine: Engine) -> None:
-    """Decodes messages, counts them, and adds up the numbers in them."""
-    decode = decoder(OPTIONS.format)
-    taken: dict[Session, list[int]] = {}
-    for batch in engine.batches(max_events=BATCH):
-        for event in batch:
-            if type(event) is Message:
-                data = event.data
-                tally = taken[event.session]
-                if type(data) is bytes:
-                    tally[0] += 1
-                    tally[1] += decode(data).number
-                else:
-                    event.session.send(report_sum(*tally))
+                    event.session.send(told(*tally))
             elif type(event) is Connected:
                 taken[event.session] = [0, 0]
             else:
@@ -112,19 +90,19 @@ def fan_out(engine: Engine) -> None:
 
 
 BATCHES: dict[str, Callable[[Engine], None]] = {"echo": echo, "sink": sink, "fan-out": fan_out}
-if OPTIONS.style == "decode":
-    BATCHES["sink"] = decoding_sink
 
 
 def handle(engine: Engine) -> None:
     """Sets the handlers, by role."""
     taken: dict[Session, list[int]] = {}
 
-    async def send_back(session: Session, message: str | bytes) -> None:
-        session.send(message)
-
     async def begin(session: Session) -> None:
         taken[session] = [0, 0]
+        if OPTIONS.role == "fan-out":
+            session.subscribe(TOPIC)
+
+    async def send_back(session: Session, message: str | bytes) -> None:
+        session.send(message)
 
     async def count(session: Session, message: str | bytes) -> None:
         tally = taken[session]
@@ -134,56 +112,37 @@ def handle(engine: Engine) -> None:
         else:
             session.send(report(*tally))
 
-    async def join(session: Session) -> None:
-        session.subscribe(TOPIC)
-
     async def share(session: Session, message: str | bytes) -> None:
         engine.publish(TOPIC, message)
 
-    if OPTIONS.role == "echo":
-        engine.on_message(send_back)
-    elif OPTIONS.role == "sink":
+    if OPTIONS.role != "echo":
         engine.on_connect(begin)
-        engine.on_message(count)
-    else:
-        engine.on_connect(join)
-        engine.on_message(share)
+    engine.on_message({"echo": send_back, "sink": count, "fan-out": share}[OPTIONS.role])
 
 
 def main() -> None:
-    engine: Engine
+    secret = secrets.token_bytes(32) if OPTIONS.style == "jwt" else None
+    how: dict[str, Any] = {"workers": OPTIONS.workers, "compression": OPTIONS.deflate, "broker": OPTIONS.broker}
+    if secret is not None:
+        how["auth"] = JWT(secret, "HS256", cookie="access_token")
+    if OPTIONS.certificate is not None:
+        how["ssl"] = TLS(cert=OPTIONS.certificate)
+    if OPTIONS.style == "polling":
+        how["busy_poll"] = BUSY_POLL
+    engine = Engine("127.0.0.1", ping_interval=OPTIONS.ping_interval, **how)
 
     def count() -> dict[str, int]:
         stats = engine.stats()
         messages = stats["messages_received"] + stats["messages_sent"]
         return {"locks_contended": stats["locks_contended"], "messages": messages}
 
-    secret = secrets.token_bytes(32) if OPTIONS.style == "jwt" else None
-    how: dict[str, Any] = {}
-    if secret is not None:
-        how["auth"] = JWT(secret, "HS256", cookie="access_token")
-    if OPTIONS.certificate is not None:
-        from wirespeed import TLS
-
-        how["ssl"] = TLS(cert=OPTIONS.certificate)
-    if OPTIONS.style == "polling":
-        how["busy_poll"] = BUSY_POLL
-    engine = Engine(
-        "127.0.0.1",
-        workers=OPTIONS.workers,
-        compression=OPTIONS.deflate,
-        ping_interval=OPTIONS.ping_interval,
-        broker=OPTIONS.broker,
-        **how,
-    )
     if OPTIONS.style == "native":
         engine.echo("/")
         engine.route("/sessions")
     elif OPTIONS.style == "handlers":
         handle(engine)
     engine.start()
-    token_text = None if secret is None else token(secret)
-    ready(engine.addresses[0][1], token_text)
+    ready(engine.addresses[0][1], None if secret is None else token(secret))
     if OPTIONS.style == "handlers":
         run(OPTIONS.loop, engine.serve, count)
         return

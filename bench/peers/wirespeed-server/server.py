@@ -1,45 +1,19 @@
-"""A server on wirespeed. At /sink, it counts; at /fan-out, everybody gets what anybody sends."""
+"""A server on wirespeed: coroutine functions that await messages, or, in the style callbacks, listeners."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from wirespeed import Listener, ServerConnection, broadcast, serve
+from wirespeed import Listener, broadcast, serve
 
-from serving.server import BACKLOG, forever, parse, ready, report, run
+from serving.server import BACKLOG, forever, handlers, parse, ready, report, run
 
 OPTIONS = parse()
+HANDLERS = handlers(broadcast)
 EVERYBODY: set[Any] = set()
 
 
-async def echo(ws: ServerConnection) -> None:
-    async for message in ws:
-        await ws.send(message)
-
-
-async def sink(ws: ServerConnection) -> None:
-    messages = size = 0
-    async for message in ws:
-        if isinstance(message, bytes):
-            messages += 1
-            size += len(message)
-        else:
-            await ws.send(report(messages, size))
-
-
-async def fan_out(ws: ServerConnection) -> None:
-    EVERYBODY.add(ws)
-    try:
-        async for message in ws:
-            broadcast(EVERYBODY, message)
-    finally:
-        EVERYBODY.discard(ws)
-
-
-HANDLERS = {"/": echo, "/sink": sink, "/fan-out": fan_out}
-
-
-async def handler(ws: ServerConnection) -> None:
+async def handler(ws: Any) -> None:
     await HANDLERS[ws.request.path](ws)
 
 
@@ -78,16 +52,10 @@ LISTENERS = {"echo": Echo, "sink": Sink, "fan-out": FanOut}
 
 async def main() -> None:
     callbacks = OPTIONS.style == "callbacks"
-    how: dict[str, Any] = {"listener": LISTENERS[OPTIONS.role], "zero_copy": True} if callbacks else {}
-    async with serve(
-        None if callbacks else handler,
-        "127.0.0.1",
-        0,
-        compression="deflate" if OPTIONS.deflate else None,
-        ping_interval=OPTIONS.ping_interval,
-        backlog=BACKLOG,
-        **how,
-    ) as server:
+    compression = "deflate" if OPTIONS.deflate else None
+    how: dict[str, Any] = {"compression": compression, "ping_interval": OPTIONS.ping_interval, "backlog": BACKLOG}
+    how |= {"listener": LISTENERS[OPTIONS.role], "zero_copy": True} if callbacks else {}
+    async with serve(None if callbacks else handler, "127.0.0.1", 0, **how) as server:
         ready(server.sockets[0].getsockname()[1])
         await forever()
 

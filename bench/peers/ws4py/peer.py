@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
-from models.abilities import Abilities
-from models.blocking import Blocking, main
+from models.connection import Client, Connection
+from models.peer import main
+from models.program import Library
 
 
 @functools.cache
@@ -22,7 +24,7 @@ def client() -> Any:
 
         wsaccel.patch_ws4py()
 
-    class Client(WebSocketBaseClient):
+    class Receiving(WebSocketBaseClient):
         connected = False
         message: Any = None
 
@@ -47,20 +49,14 @@ def client() -> Any:
             while True:
                 yield self.recv()
 
-    return Client
+    return Receiving
 
 
-def connect(url: str, ca: str | None, size: int) -> Blocking:
+def connect(url: str, ca: str | None, size: int) -> Connection:
     """Connects with the defaults, in which keepalive is off; compression it has none."""
-    import ssl
-
     ws = client()(url, ssl_options={"ca_certs": ca, "cert_reqs": ssl.CERT_REQUIRED})
     ws.connect()
     ws.connected = True
-
-    def report() -> Any:
-        ws.send("report")
-        return ws.recv()
 
     def close() -> None:
         ws.close()
@@ -68,17 +64,10 @@ def connect(url: str, ca: str | None, size: int) -> Blocking:
             pass
         ws.terminate()
 
-    return Blocking(
-        send=functools.partial(ws.send, binary=True),
-        recv=ws.recv,
-        report=report,
-        send_text=ws.send,
-        messages=ws,
-        close=close,
-    )
+    send = functools.partial(ws.send, binary=True)
+    return Connection(ws, send, ws.recv, send_text=ws.send, messages=ws, close=close)
 
 
 if __name__ == "__main__":
-    # No compression, no keepalive that would notice; on a closed connection it raises RuntimeError and
-    # OSError.
-    main("ws4py", "ws4py", connect, helpers=("wsaccel",), abilities=Abilities())
+    # No compression, no keepalive that would notice; on a closed connection it raises RuntimeError and OSError.
+    main(Library("ws4py", "ws4py", ("wsaccel",)), Client(connect))

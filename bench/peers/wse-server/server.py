@@ -10,18 +10,17 @@ as they are in both. Its applications see no path: they are told what the load i
 
 from __future__ import annotations
 
-import abc
 import json
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from wse_server import RustWSEServer, rust_jwt_encode
 
-from serving.documents import decoder
-from serving.server import parse, prepare, ready, report, report_sum
+from serving.server import TOKEN_SECONDS, decoder, parse, prepare, ready, report, report_sum
 
 OPTIONS = parse()
 CONNECTIONS = 100_000
@@ -30,80 +29,58 @@ QUEUE = 1 << 20
 # The loop is that of its documentation, whose batches are of 256: larger ones are faster here.
 BATCH, WAIT_MILLISECONDS = 4096, 50
 TOPIC = "everybody"
-# Before the first message is sent to everybody: who has just finished the handshake may not be among them
-# yet.
+# Before the first message is sent to everybody: who has just finished the handshake may not be among them yet.
 SETTLE_SECONDS = 0.5
-TOKEN_SECONDS = 24 * 3600
+
+OnMessage = Callable[[str, Any], None]
+"""Takes a message of a connection. Text is handed on as a dict where it is a JSON object, and as it is otherwise."""
 
 
-class Application(abc.ABC):
-    """What is done with messages. Text is handed on as a dict where it is a JSON object, and as it is otherwise."""
-
-    def __init__(self, server: Any) -> None:
-        self.server = server
-
-    @abc.abstractmethod
-    def on_message(self, connection: str, data: Any) -> None:
-        """Takes a message."""
-
-
-class Echo(Application):
-    def on_message(self, connection: str, data: Any) -> None:
+def echo(server: Any) -> OnMessage:
+    def on_message(connection: str, data: Any) -> None:
         if isinstance(data, bytes):
-            self.server.send_bytes(connection, data)
+            server.send_bytes(connection, data)
         else:
-            self.server.send(connection, data if isinstance(data, str) else json.dumps(data, separators=(",", ":")))
+            server.send(connection, data if isinstance(data, str) else json.dumps(data, separators=(",", ":")))
+
+    return on_message
 
 
-class Sink(Application):
-    def __init__(self, server: Any) -> None:
-        super().__init__(server)
-        self.taken: dict[str, list[int]] = {}
-        # Callbacks run in many threads.
-        self.lock = threading.Lock()
+def sink(server: Any) -> OnMessage:
+    taken: dict[str, list[int]] = {}
+    # Callbacks run in many threads.
+    lock = threading.Lock()
 
-    def on_message(self, connection: str, data: Any) -> None:
-        with self.lock:
-            tally = self.taken.setdefault(connection, [0, 0])
+    def on_message(connection: str, data: Any) -> None:
+        with lock:
+            tally = taken.setdefault(connection, [0, 0])
             if isinstance(data, bytes):
                 tally[0] += 1
                 tally[1] += len(data)
                 return
-        self.server.send(connection, report(*tally))
+        server.send(connection, report(*tally))
+
+    return on_message
 
 
-class FanOut(Application):
+def fan_out(server: Any) -> OnMessage:
     settled = False
 
-    def on_message(self, connection: str, data: Any) -> None:
-        if not self.settled:
+    def on_message(connection: str, data: Any) -> None:
+        nonlocal settled
+        if not settled:
             time.sleep(SETTLE_SECONDS)
-            self.settled = True
+            settled = True
         if OPTIONS.style == "topics":
-            self.server.broadcast_local(TOPIC, data)
+            server.broadcast_local(TOPIC, data)
         else:
-            self.server.broadcast_all_bytes(data)
+            server.broadcast_all_bytes(data)
+
+    return on_message
 
 
-APPLICATIONS = {"echo": Echo, "sink": Sink, "fan-out": FanOut}
-
-
-def free_port() -> int:
-    """Returns a port that nobody has: the library does not tell which one it was given."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def token(secret: bytes) -> str:
-    """Returns a token for the load generator, which is valid longer than any run."""
-    now = int(time.time())
-    return str(rust_jwt_encode({"sub": "load", "iat": now, "exp": now + TOKEN_SECONDS}, secret))
-
-
-def drain(server: Any, application: Application) -> None:
+def drain(server: Any, on_message: OnMessage) -> None:
     """Answers what comes, a batch at a time."""
-    on_message = application.on_message
     while True:
         for kind, connection, data in server.drain_inbound(BATCH, WAIT_MILLISECONDS):
             if kind in ("bin", "msg", "raw"):
@@ -133,31 +110,28 @@ def drain_to_sink(server: Any) -> None:
 
 def main() -> None:
     prepare()
-    port = free_port()
+    # The library does not tell which port it was given.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     secret = secrets.token_bytes(32) if OPTIONS.style == "jwt" else None
-    server: Any = RustWSEServer(
-        "127.0.0.1",
-        port,
-        max_connections=CONNECTIONS,
-        max_inbound_queue_size=QUEUE,
-        jwt_secret=secret,
-    )
-    application = APPLICATIONS[OPTIONS.role](server)
+    limits = {"max_connections": CONNECTIONS, "max_inbound_queue_size": QUEUE}
+    server: Any = RustWSEServer("127.0.0.1", port, jwt_secret=secret, **limits)
+    on_message = {"echo": echo, "sink": sink, "fan-out": fan_out}[OPTIONS.role](server)
     drains = OPTIONS.style != "callbacks"
     if drains:
         server.enable_drain_mode()
     else:
-        server.set_callbacks(
-            lambda connection, cookies: None,
-            application.on_message,
-            lambda connection: None,
-        )
+        server.set_callbacks(lambda connection, cookies: None, on_message, lambda connection: None)
     server.start()
-    ready(port, None if secret is None else token(secret))
+    now, token = int(time.time()), None
+    if secret is not None:
+        token = str(rust_jwt_encode({"sub": "load", "iat": now, "exp": now + TOKEN_SECONDS}, secret))
+    ready(port, token)
     if drains and OPTIONS.role == "sink":
         drain_to_sink(server)
     elif drains:
-        drain(server, application)
+        drain(server, on_message)
     threading.Event().wait()
 
 
