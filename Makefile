@@ -224,7 +224,7 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-run = $(BENCH)/bin/wirespeed bench run
 
 .PHONY: bench
-bench: $(BENCH)/built target/release/wirespeed-bench ## Measure everything, hours, goes on where it was stopped; bench-SCENARIO: one (sync, asyncio, server, ...)
+bench: $(BENCH)/built target/release/wirespeed-bench ## Measure everything, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick
@@ -233,17 +233,17 @@ bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything onc
 
 .PHONY: bench-engine
 bench-engine: $(BENCH)/built target/release/wirespeed-bench ## Measure the engine beside other servers of many connections, on one core each and on all cores, and two with a broker
-	$(bench-run) engine engine-cores engine-brokers $(BENCH_ARGS)
+	$(bench-run) engine cores brokers $(BENCH_ARGS)
 
 .PHONY: bench-report
-bench-report: $(BENCH)/built ## Make a page with pictures of the newest records, and bench/benchmarks.md with its pictures
+bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records
 	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions
 instructions: $(VENV)/built target/release/wirespeed-bench ## Count the instructions of the hot paths against those that are kept (needs valgrind)
 	$(VENV)/bin/wirespeed bench instructions $(BENCH_ARGS)
 
-# One scenario: bench-sync, bench-asyncio, bench-field, bench-server, ... as `wirespeed bench list` has them.
+# One scenario: bench-clients, bench-servers, ... as `wirespeed bench list` has them.
 bench-%: $(BENCH)/built target/release/wirespeed-bench
 	$(bench-run) $* $(BENCH_ARGS)
 

@@ -24,6 +24,7 @@ DISTRIBUTIONS = """
 import importlib.metadata, sys
 print(sys.version, *sorted(f"{one.name} {one.version}" for one in importlib.metadata.distributions()))
 """
+PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 class Missing(Exception):
@@ -49,8 +50,8 @@ class Builder:
 
         Args:
             peer: its folder.
-            command: what builds it, with {build} for the folder to fill, and {peer}, {python}, {cc}, {cxx}.
-            needs: headers that it includes, each with the Debian package that has it; only with {cc} or {cxx}.
+            command: what builds it, with {build} for the folder to fill, and {peer}, {python}, {packages}, {cc}, {cxx}.
+            needs: headers that it includes, each with what installs it; only with {cc} or {cxx}.
 
         Raises:
             Missing: there is no compiler, or a header is not there.
@@ -58,14 +59,17 @@ class Builder:
         """
         used = [name for name in COMPILERS if any(f"{{{name}}}" in part for part in command)]
         places = {"python": self.python, "peer": str(peer), **{name: _compiler(name) for name in used}}
+        if any("{packages}" in part for part in command):
+            places["packages"] = self.run([self.python, "-c", PACKAGES], LOOK_SECONDS).decode().strip()
         built = self.folder / f"{peer.name}-{self._digest(command, places)}"
         if built.exists():
             return built
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f"{peer.name}-", dir=self.folder) as temporary:
-                for header, package in needs.items():
-                    self._look_for(header, package, places[used[0]], Path(temporary))
+                folders = [part.format_map(places) for part in command if part.startswith("-I")]
+                for header, install in needs.items():
+                    self._look_for(header, install, [places[used[0]], *folders], Path(temporary))
                 result = Path(temporary, "result")
                 result.mkdir()
                 self.run([part.format_map({**places, "build": str(result)}) for part in command], BUILD_SECONDS)
@@ -79,13 +83,13 @@ class Builder:
             raise BenchError(f"cannot keep what it compiles in {self.folder}: {error.strerror}") from error
         return built
 
-    def _look_for(self, header: str, package: str, compiler: str, temporary: Path) -> None:
+    def _look_for(self, header: str, install: str, compiler: Sequence[str], temporary: Path) -> None:
         look = temporary / "look.cpp"
         look.write_text(f"#if !__has_include(<{header}>)\n#error it is not there\n#endif\n")
         try:
-            self.run([compiler, "-fsyntax-only", str(look)], LOOK_SECONDS)
+            self.run([*compiler, "-fsyntax-only", str(look)], LOOK_SECONDS)
         except BenchError:
-            raise Missing(f"the header {header} is not there: apt-get install {package}") from None
+            raise Missing(f"the header {header} is not there: {install}") from None
 
     def _digest(self, command: Sequence[str], places: Mapping[str, str]) -> str:
         """Returns what differs if the result may differ: command, compiler, the files beside those that it names."""
@@ -93,7 +97,7 @@ class Builder:
         digest = hashlib.sha256("\0".join(parts).encode())
         for name in sorted(places.keys() & COMPILERS.keys()):
             digest.update(self.run([places[name], "--version"], LOOK_SECONDS))
-        if any("{python}" in part for part in command):
+        if any("{python}" in part or "{packages}" in part for part in command):
             digest.update(self.run([self.python, "-c", DISTRIBUTIONS], LOOK_SECONDS))
         sources = [Path(part) for part in parts if part.startswith(places["peer"])]
         for folder in sorted({source.resolve().parent for source in sources}):

@@ -1,92 +1,79 @@
-"""The figures beside rate and CPU time that a peer may report for a window, by the names of the contract."""
+"""The figures beside rate and CPU time that a peer may report for a window, and how people write them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["FIGURES", "KINDS", "RATES", "SHARES", "Kind", "read_figures"]
+__all__ = ["FIGURES", "KINDS", "Kind", "duration_text", "figure_text", "read_figures", "value_text"]
 
-FIGURES: dict[str, str] = {
-    # Latencies in microseconds: of a round trip, an opening, a delivery, whatever the workload counts.
-    "mean": "mean us",
-    "p50": "p50 us",
-    "p90": "p90 us",
-    "p99": "p99 us",
-    "p999": "p99.9 us",
-    "max": "max us",
+# By name: heading and unit, where that is not microseconds.
+FIGURES: dict[str, tuple[str, str]] = {
+    # Latencies of a round trip, an opening, a delivery, whatever the workload counts.
+    **{
+        name: (f"{title} us", "us")
+        for name, title in {"mean": "mean", "p50": "p50", "p90": "p90", "p95": "p95"}.items()
+    },
+    **{name: (f"{title} us", "us") for name, title in {"p99": "p99", "p999": "p99.9", "max": "max"}.items()},
     # The two halves of a round trip, by timestamps taken in the server.
-    "out_p50": "out p50 us",
-    "out_p99": "out p99 us",
-    "out_p999": "out p99.9 us",
-    "in_p50": "in p50 us",
-    "in_p99": "in p99 us",
-    "in_p999": "in p99.9 us",
-    # Of the rates of the single seconds of a window: their standard deviation as a share of their mean.
-    "deviation": "deviation",
+    **{f"{way}_{name}": (f"{way} {name} us", "us") for way in ("out", "in") for name in ("p50", "p99", "p999")},
+    # The rates of the single seconds of a window.
+    **{f"second_{number}": (f"second {number}", "rate") for number in range(1, 6)},
     # Operations a second that were asked for, where a rate is offered.
-    "offered": "offered/s",
+    "offered": ("offered/s", "rate"),
     # What a second brings, and how late, at each of two servers: A, where it is published, and B.
-    "lesser": "the lesser/s",
-    "a_rate": "A/s",
-    "b_rate": "B/s",
-    "a_p99": "A p99 us",
-    "b_p99": "B p99 us",
+    "lesser": ("the lesser/s", "rate"),
+    "a_rate": ("A/s", "rate"),
+    "b_rate": ("B/s", "rate"),
+    "a_p99": ("A p99 us", "us"),
+    "b_p99": ("B p99 us", "us"),
     # What a broker between them uses of a core.
-    "broker_busy": "broker busy",
+    "broker_busy": ("broker busy", "share"),
     # Processes for each of the cores that they run on, where all of them should have one of their own.
-    "shared": "processes/core",
+    "shared": ("processes/core", "us"),
     # How often threads of the server waited for a lock, for each million of messages that came in or left.
-    "contended": "waits/million",
-    # How late another thread of the same process wakes, in microseconds.
-    "late_p50": "late p50 us",
-    "late_p99": "late p99 us",
-    "late_max": "late max us",
+    "contended": ("waits/million", "us"),
+    # How late another thread of the same process wakes.
+    "late_p50": ("late p50 us", "us"),
+    "late_p99": ("late p99 us", "us"),
+    "late_max": ("late max us", "us"),
     # What another thread of the same process computes, as a share of what it does alone.
-    "share": "computed",
+    "share": ("computed", "share"),
     # The rate beside such a thread, as a share of that without.
-    "kept": "rate kept",
+    "kept": ("rate kept", "share"),
+    # Bytes of what was encoded.
+    "encoded": ("bytes", "rate"),
     # The share of the window in which the load generator had work to do.
-    "limited": "load busy",
+    "limited": ("load busy", "share"),
 }
-"""Name and heading of each."""
 
 
-SHARES = frozenset(["deviation", "limited", "share", "kept", "broker_busy"])
-"""Those that are shares of one."""
-
-RATES = frozenset(["offered", "lesser", "a_rate", "b_rate"])
-"""Those that count what is done in a second."""
-
-
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """What is compared in a workload.
 
     Attributes:
-        figure: the name of the figure that is; None: the rate.
+        figure: the name of the figure that is; None: the rate, or what `unit` says.
         lower: whether less is better.
+        unit: "rate", "us", "share" or "bytes".
     """
 
     figure: str | None
     lower: bool
+    unit: str
 
 
 KINDS: dict[str, Kind] = {
-    # Operations a second.
-    "rate": Kind(None, lower=False),
+    "rate": Kind(None, lower=False, unit="rate"),
     # Bytes for each of what is counted.
-    "memory": Kind(None, lower=True),
+    "memory": Kind(None, lower=True, unit="bytes"),
     # How many of what is counted there can be.
-    "number": Kind(None, lower=False),
-    # Microseconds.
-    "latency": Kind("p50", lower=True),
-    "tail": Kind("p99", lower=True),
+    "number": Kind(None, lower=False, unit="rate"),
+    "latency": Kind("p50", lower=True, unit="us"),
+    "tail": Kind("p99", lower=True, unit="us"),
     # Operations a second at the one of two servers that has fewer.
-    "lesser": Kind("lesser", lower=False),
-    "lateness": Kind("late_p50", lower=True),
-    # A share of one.
-    "share": Kind("share", lower=False),
+    "lesser": Kind("lesser", lower=False, unit="rate"),
+    "lateness": Kind("late_p50", lower=True, unit="us"),
+    "share": Kind("share", lower=False, unit="share"),
 }
 """By the names that scenarios use for `measures`."""
 
@@ -98,3 +85,27 @@ def read_figures(answer: Mapping[str, object]) -> dict[str, float]:
         TypeError, ValueError: one of them is no number.
     """
     return {name: float(answer[name]) for name in FIGURES if answer.get(name) is not None}  # type: ignore[arg-type]
+
+
+def value_text(value: float, measures: str) -> str:
+    """Returns what a workload compares as people write it."""
+    return _text(value, KINDS[measures].unit)
+
+
+def figure_text(value: float, name: str) -> str:
+    """Returns one of `FIGURES` as people write it."""
+    return _text(value, FIGURES[name][1])
+
+
+def duration_text(microseconds: float) -> str:
+    """Returns microseconds with as many digits as they have sense."""
+    digits = 3 if microseconds < 1 else 2 if microseconds < 10 else 1 if microseconds < 1000 else 0
+    return f"{microseconds:,.{digits}f}"
+
+
+def _text(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{value / 1024:,.1f} KiB"
+    if unit == "share":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if unit == "rate" else duration_text(value)

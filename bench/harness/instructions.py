@@ -26,7 +26,7 @@ from harness.errors import BenchError, UsageError
 from harness.places import BENCH, ROOT, SERVER
 from harness.process import child, environment
 from harness.server import Server
-from harness.tables import console, number_text, table
+from harness.tables import console, table
 
 __all__ = ["HotPath", "add_arguments", "kept_text", "load_kept", "load_paths", "run", "verdict"]
 
@@ -76,9 +76,9 @@ def run(options: argparse.Namespace) -> int:
         now, before = counted[path.name], kept.get(path.name)
         text = verdict(now, before, path.tolerance * factor)
         grown |= text.startswith("MORE")
-        old = "-" if before is None else number_text(before)
+        old = "-" if before is None else f"{before:,.0f}"
         change = "" if before is None else f"{now / before - 1:+.2%}"
-        rows.append([path.name, number_text(now), old, change, f"{path.tolerance * factor:.0%}", Text(text)])
+        rows.append([path.name, f"{now:,.0f}", old, change, f"{path.tolerance * factor:.0%}", Text(text)])
     out.print(f"Instructions for each message, {key}, {built_by}", soft_wrap=True)
     out.print(table(rows))
     if not kept:

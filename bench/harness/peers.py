@@ -7,20 +7,22 @@ import dataclasses
 import json
 import os
 import subprocess
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 from harness.build import Builder, Missing
 from harness.errors import BenchError, UsageError
 from harness.figures import KINDS, read_figures
 from harness.process import child
-from harness.scenario import Cell, Measure, Options, PeerName, Workload
+from harness.scenario import Cell, PeerName, Workload
 from harness.server import Endpoint
 
-__all__ = ["Peer", "Peers", "Sample"]
+__all__ = ["Peer", "Peers", "Sample", "Window"]
 
 PROBE_SECONDS = 20.0
 # Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window
@@ -30,12 +32,29 @@ GRACE_SECONDS = 20.0
 CONNECTION_SECONDS = 0.01
 
 
+class PeerFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A peer.toml: what the peer is, and its commands, with {python}, {peer} and {build} for folders and interpreter.
+
+    Attributes:
+        summary: what it is, for people.
+        command: what runs it.
+        build: what compiles it, with {cc} or {cxx}, and {packages} for where Python's are.
+        needs: headers that this includes, each with the command that installs it.
+        server: what runs its server, for clients to be measured with.
+    """
+
+    summary: str
+    command: list[str]
+    build: list[str] = []
+    needs: dict[str, str] = {}
+    server: list[str] = []
+
+
 @dataclass(frozen=True)
 class Peer:
     """A peer that can run."""
 
     name: str
-    summary: str
     command: tuple[str, ...]
     version: str
     workloads: tuple[str, ...]
@@ -47,22 +66,38 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Window:
+    """How long a peer is measured, after how long, with how many messages per call, on which core."""
+
+    seconds: float
+    warmup: float
+    batch: int
+    core: int | None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One window of one peer in one cell: what it did and what that cost, or why there is no figure."""
 
-    peer: str
-    cell: Cell
+    workload: str
+    size: int
+    tls: bool
     round: int
+    peer: str
+    version: str = ""
+    measures: str = "rate"
     count: int = 0
     seconds: float = 0.0
     user: float = 0.0
     system: float = 0.0
     server: float | None = None
     memory: int | None = None
-    figures: dict[str, float] = field(default_factory=dict)
-    measures: str = "rate"
-    version: str = ""
+    figures: dict[str, float] = {}
     failure: str | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """Where it was measured."""
+        return Cell(self.workload, self.size, self.tls)
 
     @property
     def rate(self) -> float:
@@ -72,9 +107,9 @@ class Sample:
     @property
     def value(self) -> float:
         """What is compared, as `measures` says."""
-        kind = KINDS[self.measures]
-        if kind.figure is not None:
-            return self.figures[kind.figure]
+        figure = KINDS[self.measures].figure
+        if figure is not None:
+            return self.figures[figure]
         if self.measures == "memory":
             return (self.memory or 0) / self.count
         return self.count if self.measures == "number" else self.rate
@@ -85,10 +120,12 @@ class Peers:
     """The peers of a scenario.
 
     Attributes:
+        folder: where they are.
+        build: where what they compile is kept.
+        python: their interpreter.
         ready: those that can run, by name.
         skipped: the reason why a peer is not here, by name.
         failed: the reason why a peer that is here cannot run, by name.
-        build: where what they compile is kept.
         running: the processes that run at this moment.
     """
 
@@ -115,7 +152,7 @@ class Peers:
         """
         folders: dict[str, list[str]] = {}
         for name in names:
-            if name not in self.ready and name not in self.skipped and name not in self.failed:
+            if name not in {**self.ready, **self.skipped, **self.failed}:
                 folders.setdefault(PeerName.of(name).folder, []).append(name)
         # Each folder by itself, as its peers are built together.
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -124,50 +161,59 @@ class Peers:
 
     def only(self, names: Sequence[str]) -> Peers:
         """Returns these alone, in this order, of those that were prepared."""
-        few = dataclasses.replace(self, ready={}, skipped={}, failed={})
-        for name in names:
-            if name in self.ready:
-                few.ready[name] = self.ready[name]
-            elif name in self.skipped:
-                few.skipped[name] = self.skipped[name]
-            elif name in self.failed:
-                few.failed[name] = self.failed[name]
-        return few
+        ready = {name: self.ready[name] for name in names if name in self.ready}
+        skipped = {name: self.skipped[name] for name in names if name in self.skipped}
+        failed = {name: self.failed[name] for name in names if name in self.failed}
+        return dataclasses.replace(self, ready=ready, skipped=skipped, failed=failed)
 
     def _prepare_all(self, names: Sequence[str]) -> None:
         for name in names:
             try:
                 self._prepare(name)
+            except Missing as error:
+                self.skipped[name] = str(error)
+            except UsageError:
+                raise
             except BenchError as error:
-                if isinstance(error, UsageError):
-                    raise
                 self.failed[name] = str(error)
 
-    def run(
-        self, peer: Peer, sample: Sample, workload: Workload, measure: Measure, endpoint: Endpoint, core: int | None
-    ) -> Sample:
-        """Runs the window that `sample` stands for and returns it filled in; what goes wrong with the peer is in it."""
-        cell = sample.cell
-        command = [
-            *peer.command,
-            *("--url", endpoint.url),
-            *("--workload", workload.runs),
-            *("--size", str(cell.size)),
-            *("--seconds", str(measure.seconds)),
-            *("--warmup", str(measure.warmup)),
-            *("--batch", str(measure.batch)),
-            *_option_arguments(workload.options),
-            *(("--ca", endpoint.ca) if endpoint.ca is not None else ()),
-            *(("--core", str(core)) if core is not None else ()),
-            *("--server-pid", str(endpoint.pid)),
-        ]
-        sample = dataclasses.replace(sample, measures=workload.measures, version=peer.version)
-        opening = CONNECTION_SECONDS * int(workload.options.get("connections", 0))
+    def _prepare(self, name: str) -> None:
+        parts = PeerName.of(name)
+        file = self._read(parts.folder)
+        places = self._places(parts.folder, file)
+        how = {"--style": parts.style, "--loop": parts.loop}
+        command = [part.format_map(places) for part in file.command]
+        command += [part for option, value in how.items() if value is not None for part in (option, value)]
+        answer = self._answer([*command, "--probe"], PROBE_SECONDS)
+        if "skipped" in answer:
+            raise Missing(str(answer["skipped"]))
         try:
-            answer = self._answer(command, measure.warmup + measure.seconds + opening + GRACE_SECONDS)
-            return _filled(sample, answer)
+            workloads, version = tuple(answer["workloads"]), str(answer["version"])
+            self.ready[name] = Peer(name, tuple(command), version, workloads, bool(answer["tls"]))
+        except KeyError as error:
+            raise BenchError(f"its answer to --probe has no {error}") from None
+
+    def run(self, peer: Peer, sample: Sample, workload: Workload, window: Window, endpoint: Endpoint) -> Sample:
+        """Runs the window that `sample` stands for and returns it filled in; what goes wrong with the peer is in it."""
+        options: dict[str, object] = {
+            "url": endpoint.url,
+            "workload": workload.runs,
+            "size": sample.size,
+            "seconds": window.seconds,
+            "warmup": window.warmup,
+            "batch": window.batch,
+            **workload.options,
+            "ca": endpoint.ca,
+            "core": window.core,
+            "server-pid": endpoint.pid,
+        }
+        sample = replace(sample, measures=workload.measures, version=peer.version)
+        opening = CONNECTION_SECONDS * int(workload.options.get("connections", 0))
+        deadline = window.warmup + window.seconds + opening + GRACE_SECONDS
+        try:
+            return _filled(sample, self._answer([*peer.command, *_arguments(options)], deadline))
         except BenchError as error:
-            return dataclasses.replace(sample, failure=str(error))
+            return replace(sample, failure=str(error))
 
     def server(self, name: str) -> list[str] | None:
         """Returns the command of the server that comes with a peer, built; None if there is no peer of that name.
@@ -178,59 +224,31 @@ class Peers:
         """
         if not (self.folder / name / "peer.toml").exists():
             return None
-        data = self._read(name)
-        if "server" not in data:
+        file = self._read(name)
+        if not file.server:
             raise UsageError(f"peer {name} is no server that clients can be measured with")
         try:
-            places = self._places(name, data)
+            places = self._places(name, file)
         except Missing as error:
             raise BenchError(f"the server {name} cannot run: {error}") from None
-        return [part.format_map(places) for part in data["server"]]
+        return [part.format_map(places) for part in file.server]
 
-    def _read(self, folder: str) -> dict[str, Any]:
+    def _read(self, folder: str) -> PeerFile:
         path = self.folder / folder / "peer.toml"
         try:
-            data = tomllib.loads(path.read_text())
+            return msgspec.toml.decode(path.read_text(), type=PeerFile)
         except FileNotFoundError:
             raise UsageError(f"peer {folder} has no {path}") from None
-        except tomllib.TOMLDecodeError as error:
+        except msgspec.MsgspecError as error:
             raise UsageError(f"{path}: {error}") from error
-        if missing := {"summary", "command"} - data.keys():
-            raise UsageError(f"{path} does not say: {', '.join(sorted(missing))}")
-        return data
 
-    def _places(self, name: str, data: dict[str, Any]) -> dict[str, str]:
+    def _places(self, name: str, file: PeerFile) -> dict[str, str]:
         """Returns what is replaced in the commands of a peer; builds it if it has to be."""
         folder = self.folder / name
         places = {"python": self.python, "peer": str(folder)}
-        if "build" in data:
-            builder = Builder(self.build, self.python, self._run)
-            places["build"] = str(builder.build(folder, data["build"], data.get("needs", {})))
+        if file.build:
+            places["build"] = str(Builder(self.build, self.python, self._run).build(folder, file.build, file.needs))
         return places
-
-    def _prepare(self, name: str) -> None:
-        parts = PeerName.of(name)
-        data = self._read(parts.folder)
-        try:
-            places = self._places(parts.folder, data)
-        except Missing as error:
-            self.skipped[name] = str(error)
-            return
-        command = (
-            *(part.format_map(places) for part in data["command"]),
-            *(("--style", parts.style) if parts.style is not None else ()),
-            *(("--loop", parts.loop) if parts.loop is not None else ()),
-        )
-        answer = self._answer([*command, "--probe"], PROBE_SECONDS)
-        if "skipped" in answer:
-            self.skipped[name] = str(answer["skipped"])
-            return
-        try:
-            workloads = tuple(answer["workloads"])
-            version, tls = str(answer["version"]), bool(answer["tls"])
-            self.ready[name] = Peer(name, data["summary"], command, version, workloads, tls)
-        except KeyError as error:
-            raise BenchError(f"its answer to --probe has no {error}") from None
 
     def _answer(self, command: Sequence[str], deadline: float) -> dict[str, Any]:
         """Runs a peer and returns its one line, or raises BenchError with the reason why there is none."""
@@ -274,7 +292,7 @@ def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:
         raise BenchError("its messages were not checked")
     try:
         server, memory = answer.get("server"), answer.get("memory")
-        filled = dataclasses.replace(
+        filled = replace(
             sample,
             count=int(answer["count"]),
             seconds=float(answer["seconds"]),
@@ -295,10 +313,7 @@ def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:
     return filled
 
 
-def _option_arguments(options: Options) -> list[str]:
-    """Returns the command line of a workload's options: those that are false are left out, true ones are flags."""
-    arguments = []
-    for name, value in options.items():
-        if value is not False:
-            arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return arguments
+def _arguments(options: dict[str, object]) -> list[str]:
+    """Returns a command line of options: those that are false or None are left out, true ones are flags."""
+    chosen = {f"--{name}": value for name, value in options.items() if value is not False and value is not None}
+    return [part for name, value in chosen.items() for part in ((name,) if value is True else (name, str(value)))]

@@ -13,16 +13,9 @@ from typing import IO
 
 from harness.errors import BenchError
 
-__all__ = ["allowed_cores", "child", "environment", "pinned", "raise_descriptor_limit"]
+__all__ = ["child", "environment", "pinned", "raise_descriptor_limit"]
 
 STOP_SECONDS = 3.0
-
-
-def allowed_cores() -> list[int]:
-    """Returns the cores this process may use; empty where the system has no affinity."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return []
 
 
 @contextlib.contextmanager

@@ -1,24 +1,25 @@
-"""From samples to figures: medians with minimum and maximum, ratios within one round, bars."""
+"""From samples to figures: medians with minimum and maximum, ratios within one round, bars, who wins."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from harness.figures import KINDS
+from harness.figures import FIGURES, KINDS, figure_text, value_text
 from harness.peers import Sample
-from harness.scenario import Bar, Cell, Scenario
+from harness.scenario import Bar, Cell, Workload
 
-__all__ = ["NOISE", "BarResult", "Figure", "Summary", "judge", "ratio", "summarize"]
-
+__all__ = ["NOISE", "SPREAD", "BarResult", "Figure", "Summary", "judge", "ratio", "spread", "summarize"]
 
 NOISE = 0.02
 """Below this share a difference is not worth a word, however narrow the ranges are."""
 
+SPREAD = 0.2
+"""A cell whose spread is above this is run once more."""
 
-@dataclass(frozen=True)
-class Figure:
+
+class Figure(NamedTuple):
     """A median and the range of what it is the median of."""
 
     median: float
@@ -32,14 +33,10 @@ class Figure:
         return cls(statistics.median(known), min(known), max(known)) if known else None
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One peer in one cell: what is compared, rate per second, CPU microseconds per operation, further figures by name;
-    or what spoils them.
-    """
+class Summary(NamedTuple):
+    """One peer in one cell: what is compared, rate, CPU microseconds per operation, further figures; or a failure."""
 
     peer: str
-    cell: Cell
     measures: str
     value: Figure | None
     rate: Figure | None
@@ -57,9 +54,8 @@ class Summary:
         return self.value.median if KINDS[self.measures].lower else -self.value.median
 
 
-@dataclass(frozen=True)
-class BarResult:
-    """A bar in one cell of a workload that measures that; no figure if it was not measured."""
+class BarResult(NamedTuple):
+    """A bar in one cell; no figure if it was not measured."""
 
     bar: Bar
     cell: Cell
@@ -73,35 +69,62 @@ class BarResult:
             return "NOT MEASURED"
         return "PASS" if self.bar.passes(self.figure.median) else "MISS"
 
+    @property
+    def wanted(self) -> str:
+        """What has to be reached, in words."""
+        bar = self.bar
+        threshold = bar.at_most if bar.at_least is None else bar.at_least
+        assert threshold is not None
+        way = "at least" if bar.at_most is None else "at most"
+        name = "" if bar.figure is None else FIGURES[bar.figure][0].removesuffix(" us") + " "
+        rivals = f" times {' and '.join(bar.versus)}" if bar.versus else ""
+        return f"{name}{way} {f'{threshold:g}' if bar.versus else self.text(threshold)}{rivals}"
+
+    def text(self, value: float) -> str:
+        """Returns what was measured, as people write it."""
+        if self.bar.versus:
+            return f"{value:.3f}"
+        return value_text(value, self.measures) if self.bar.figure is None else figure_text(value, self.bar.figure)
+
 
 def summarize(samples: Sequence[Sample]) -> list[Summary]:
-    """Returns a summary for each peer of a cell, in the order in which they ran; one failed round spoils a peer's."""
+    """Returns a summary for each peer of a cell, by name; one failed round spoils a peer's."""
     summaries = []
-    for peer in dict.fromkeys(sample.peer for sample in samples):
+    for peer in sorted({sample.peer for sample in samples}):
         own = [sample for sample in samples if sample.peer == peer]
         failure = next((sample.failure for sample in own if sample.failure is not None), None)
         good = [] if failure is not None else own
+        names = [name for name in FIGURES if any(name in one.figures for one in good)]
+        figures = {name: Figure.of(one.figures[name] for one in good if name in one.figures) for name in names}
         summaries.append(
             Summary(
                 peer,
-                own[0].cell,
                 own[0].measures,
                 value=Figure.of(sample.value for sample in good),
                 rate=Figure.of(sample.rate for sample in good),
                 user=Figure.of(sample.user / sample.count * 1e6 for sample in good),
                 system=Figure.of(sample.system / sample.count * 1e6 for sample in good),
                 server=Figure.of(sample.server / sample.count * 1e6 for sample in good if sample.server is not None),
-                figures=_figures(good),
+                figures={name: figure for name, figure in figures.items() if figure is not None},
                 failure=failure,
             )
         )
     return summaries
 
 
-def _figures(samples: Sequence[Sample]) -> dict[str, Figure]:
-    names = dict.fromkeys(name for sample in samples for name in sample.figures)
-    found = {name: Figure.of(one.figures[name] for one in samples if name in one.figures) for name in names}
-    return {name: figure for name, figure in found.items() if figure is not None}
+def spread(samples: Sequence[Sample]) -> float:
+    """Returns how far the rounds of a cell are apart, as a share: of each peer the range of the middle half of its
+    rounds, of all peers the median.
+
+    It is what the machine's neighbours do to all: one peer that is restless by itself does not move it.
+    """
+    shares = []
+    for peer in {sample.peer for sample in samples}:
+        values = list((_sound(samples, peer) or {}).values())
+        if len(values) > 1 and statistics.median(values):
+            low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+            shares.append((high - low) / middle)
+    return statistics.median(shares) if shares else 0.0
 
 
 def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
@@ -122,18 +145,16 @@ def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
     return Figure.of(own / other for own, other in rounds if other)
 
 
-def judge(scenario: Scenario, samples: Sequence[Sample]) -> list[BarResult]:
-    """Returns every bar of the scenario in every cell it selects, measured or not."""
+def judge(workload: Workload, cell: Cell, samples: Sequence[Sample]) -> list[BarResult]:
+    """Returns the bars of a workload that stand in this cell, measured or not."""
     results = []
-    for bar in scenario.bars:
-        for cell in filter(bar.selects, scenario.cells()):
-            own = [sample for sample in samples if sample.cell == cell]
-            figure = None
-            if bar.versus is not None:
-                figure = ratio(own, bar.peer, *bar.rivals)
-            elif summary := next((one for one in summarize(own) if one.peer == bar.peer), None):
-                figure = summary.value if bar.figure is None else summary.figures.get(bar.figure)
-            results.append(BarResult(bar, cell, scenario.workload(cell.workload).measures, figure))
+    for bar in filter(lambda bar: bar.selects(cell), workload.bars):
+        figure = None
+        if bar.versus:
+            figure = ratio(samples, bar.peer, *bar.versus)
+        elif summary := next((one for one in summarize(samples) if one.peer == bar.peer), None):
+            figure = summary.value if bar.figure is None else summary.figures.get(bar.figure)
+        results.append(BarResult(bar, cell, workload.measures, figure))
     return results
 
 

@@ -1,306 +1,356 @@
-"""The subcommand `run`: scenarios one after the other, each with its server, its tables and its record."""
+"""The subcommand `run`: scenarios one after the other, each with its servers, its tables and its record."""
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
-import dataclasses
 import datetime
 import os
+import random
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness import choice, machine
+from harness import machine
+from harness.cores import Cores, allowed_cores, cores_of
 from harness.errors import BenchError, UsageError
-from harness.journal import Journal, Journals
-from harness.peers import Peers, Sample
+from harness.peers import Peers, Sample, Window
 from harness.places import BENCH, BINARY, BUILD, RECORDS, ROOT, SERVER, UNFINISHED
-from harness.process import allowed_cores, environment, raise_descriptor_limit
-from harness.record import as_json
-from harness.results import judge
-from harness.runner import Runner
-from harness.scenario import Measure, Scenario
+from harness.process import environment, raise_descriptor_limit
+from harness.record import Journal
+from harness.results import SPREAD, BarResult, judge, spread
+from harness.scenario import Choice, Job, Option, Scenario, load, names
 from harness.screen import Screen
 from harness.server import Server
 from harness.tables import bars_table, cell_table
-from serving.nodes import Cores
 
 __all__ = ["add_arguments", "run"]
+
+# Of a window in a quick run, which measures nothing.
+QUICK_SECONDS = 0.02
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `run` takes."""
-    choice.add_arguments(parser)
+    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="one or more, see list; default: all of them")
+    what = parser.add_argument_group("what (all by default; each option may be repeated)")
+    what.add_argument(
+        "--peer", action="append", default=[], metavar="NAME", help="FOLDER[:STYLE][@LOOP]; FOLDER: all of it"
+    )
+    what.add_argument("--loop", action="append", default=[], metavar="NAME", help="only peers on that event loop")
+    what.add_argument("--workload", action="append", default=[], metavar="NAME")
+    what.add_argument("--size", action="append", default=[], type=int, metavar="BYTES")
+    transport = what.add_mutually_exclusive_group()
+    transport.add_argument("--plain", dest="tls", action="store_const", const=False, help="only without TLS")
+    transport.add_argument("--tls", dest="tls", action="store_const", const=True, help="only with TLS")
+    option = "another value for an option of workloads: connections, window, bytes, rate, as list shows them"
+    what.add_argument("--set", action="append", default=[], type=_option, metavar="OPTION=VALUE", help=option)
     how = parser.add_argument_group("how")
-    how.add_argument("--quick", action="store_true", help="everything once and short: shows that it runs, not more")
+    how.add_argument("--quick", action="store_true", help="each peer once and short: shows that it runs, not more")
     how.add_argument("--rounds", type=_positive_int, metavar="N", help="windows per peer and cell")
     how.add_argument("--seconds", type=_positive, metavar="S", help="length of a window")
     how.add_argument("--warmup", type=_positive, metavar="S", help="time before each window")
-    where = "the cores of client and server: one for both, two, any; both: first one, then two; default: as the "
-    how.add_argument("--pin", choices=["one", "two", "any", "both"], help=where + "scenario says")
+    where = "cores of client and server: one for both, two, any; default: as the scenario says"
+    how.add_argument("--pin", choices=["one", "two", "any"], help=where)
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
     another = "another server, which says where it listens: its command, or a peer that has one (beast-server)"
     how.add_argument("--server", default=SERVER, metavar="COMMAND", help=another)
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
+    how.add_argument("--seed", type=int, metavar="N", help="of the order of the peers in each round; default: any")
     how.add_argument("--resume", action="store_true", help="go on where the run before was interrupted")
     out = parser.add_argument_group("results")
-    out.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON; for one scenario")
     out.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records go")
-    keep = "keep the samples; default: unless --quick"
+    keep = "keep the samples; default: unless --quick. In bench/records only those of a commit as it is"
     out.add_argument("--record", action=argparse.BooleanOptionalAction, help=keep)
     out.add_argument("--enforce", action="store_true", help="a missed bar is a failure")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the scenarios and returns the exit status."""
-    found = choice.choose(options, quick=options.quick)
-    runs = [(scenario, pin) for scenario in found for pin in _pins(scenario, options)]
-    if options.json is not None and len(runs) > 1:
-        raise UsageError("--json takes what one scenario, pinned in one way, has measured: name one")
+    keeps = options.record if options.record is not None else not options.quick
+    plans = _plans(options)
     if options.core is not None and options.core not in allowed_cores():
         raise UsageError(f"core {options.core} is not available: choose from {', '.join(map(str, allowed_cores()))}")
-    python = _python_version(options.python)
-    keeps = options.record if options.record is not None else not options.quick
+    facts = _facts(options)
     if options.resume and not keeps:
         raise UsageError("--resume goes on with a record: it cannot be there without one (--quick, --no-record)")
-    with contextlib.ExitStack() as stack:
-        # Without a record there is nothing to go on with, and a run that was interrupted keeps what it has.
-        folder = UNFINISHED if keeps else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return _run_all(options, runs, python, Journals(folder), keeps=keeps)
-
-
-def _run_all(
-    options: argparse.Namespace,
-    runs: Sequence[tuple[Scenario, str]],
-    python: str,
-    journals: Journals,
-    *,
-    keeps: bool,
-) -> int:
+    if keeps and options.records == RECORDS and not facts["revision"].isalnum():
+        raise UsageError("a record names its commit, and files were changed since the last one: commit, or --no-record")
     screen, failed, stopped = Screen(), False, False
     all_peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
-    ones = [_Run(options, scenario, pin, python, all_peers, journals, screen, keeps=keeps) for scenario, pin in runs]
-    if not options.resume:
-        journals.forget(one.name for one in ones)
-    for one in ones:
-        if journals.is_over(one.name):
-            screen.print(f"{one.name}: measured before\n")
-            continue
-        try:
-            failed |= one.run()
-        except UsageError:
-            raise
-        except BenchError as error:
-            if len(ones) == 1:
+    with contextlib.ExitStack() as stack:
+        # Without a record there is nothing to go on with, and a run that was interrupted keeps what it has.
+        folder = UNFINISHED if options.records == RECORDS else options.records / "unfinished"
+        if not keeps:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        journals = {scenario.name: Journal(folder, scenario.name) for scenario, _ in plans}
+        if not options.resume:
+            for journal in journals.values():
+                journal.forget()
+        for scenario, jobs in plans:
+            if journals[scenario.name].is_over:
+                screen.print(f"{scenario.name}: measured before\n")
+                continue
+            one = _Run(options, scenario, jobs, facts, all_peers, journals[scenario.name], screen)
+            try:
+                failed |= one.run(options.records / machine.label() if keeps else None)
+            except UsageError:
                 raise
-            # One scenario that cannot run does not keep the others from it.
-            screen.complain(f"{one.name}: {error}")
-            stopped = True
-    if not stopped:
-        # Else the next run with --resume has only the others to do.
-        journals.forget(one.name for one in ones)
+            except BenchError as error:
+                # One scenario that cannot run does not keep the others from it.
+                screen.complain(f"{scenario.name}: {error}")
+                stopped = True
+        if not stopped:
+            # Else the next run with --resume has only the others to do.
+            for journal in journals.values():
+                journal.forget()
     return int(failed or stopped)
 
 
-def _pins(scenario: Scenario, options: argparse.Namespace) -> list[str]:
-    if options.pin == "both":
-        return ["one", "two"]
-    # A quick run measures nothing, so several windows run at the same time.
-    return [options.pin or ("any" if options.quick else scenario.cores)]
+def _plans(options: argparse.Namespace) -> list[tuple[Scenario, list[Job]]]:
+    """Returns the scenarios with what is to be measured of each.
+
+    Raises:
+        UsageError: something is unknown, or nothing is left.
+    """
+    peers, workloads, sizes, loops = (tuple(getattr(options, name)) for name in ("peer", "workload", "size", "loop"))
+    choice = Choice(peers, workloads, sizes, options.tls, loops, tuple(options.set))
+    plans, complaint = [], None
+    for name in dict.fromkeys(options.scenario or names()):
+        scenario = load(name)
+        try:
+            plans.append((scenario, scenario.jobs(choice, quick=options.quick and not options.size)))
+        except UsageError as error:
+            # A workload or peer that one scenario lacks may be another's.
+            if options.scenario:
+                raise
+            complaint = complaint or error
+    if not plans:
+        raise complaint or UsageError("there are no scenarios")
+    return plans
 
 
 class _Run:
-    """One scenario, pinned in one way.
-
-    Attributes:
-        name: that of its record.
-        keeps: whether the record is kept.
-    """
+    """One scenario."""
 
     def __init__(
         self,
         options: argparse.Namespace,
         scenario: Scenario,
-        pin: str,
-        python: str,
+        jobs: Sequence[Job],
+        facts: dict[str, str],
         all_peers: Peers,
-        journals: Journals,
+        journal: Journal,
         screen: Screen,
-        *,
-        keeps: bool,
     ) -> None:
         self.options = options
         self.scenario = scenario
-        self.pin = pin
-        self.name = scenario.name if pin == scenario.cores else f"{scenario.name}-{pin}"
-        self.python = python
+        self.jobs = jobs
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.facts = {"scenario": scenario.name, "time": now, **facts}
         self.all_peers = all_peers
-        self.journals = journals
+        self.journal = journal
         self.screen = screen
-        self.keeps = keeps
+        self.order = random.Random(options.seed)
+        # A quick run measures nothing, so several windows run at the same time.
+        self.parallel = (os.cpu_count() or 1) if options.quick else 1
+        self.servers: dict[str, Server] = {}
+        self.lock = threading.Lock()
 
-    def run(self) -> bool:
+    def run(self, records: Path | None) -> bool:
         """Measures, prints, keeps the record; tells whether something failed."""
-        options, scenario, screen = self.options, self.scenario, self.screen
-        measure = _measure(scenario, options)
-        client_core, server_cores = _cores(self.pin, options.core, screen)
+        scenario, screen, journal = self.scenario, self.screen, self.journal
+        asked = [peer for peer in scenario.peers if any(peer in job.peers for job in self.jobs)]
         with screen.busy(f"{scenario.name}: builds and asks the peers"):
-            self.all_peers.prepare(scenario.peers)
-        peers = self.all_peers.only(scenario.peers)
-        facts = self._facts(measure, client_core, server_cores)
-        self._introduce(facts, peers)
-        server = self._server(peers, server_cores)
-        runner = Runner(_with_lengths(scenario, options), measure, peers, server, client_core)
-        if options.quick:
-            runner.parallel = os.cpu_count() or 1
-        if not runner.cells():
-            raise BenchError("none of these peers can run any of these workloads, plain or TLS as asked")
+            self.all_peers.prepare(asked)
+        self.peers = self.all_peers.only(asked)
+        self.jobs = [job for job in map(self._possible, self.jobs) if job.peers]
+        self.cores = {mode: cores_of(mode, self.options.core) for mode in {self._mode(job) for job in self.jobs}}
+        measure = "{} rounds of {:g} s after {:g} s".format(
+            *(self._length(name) for name in ("rounds", "seconds", "warmup"))
+        )
+        self.facts |= {
+            "pinning": "; ".join(f"{mode}: {cores}" for mode, cores in sorted(self.cores.items())),
+            "measure": measure,
+        }
+        self._introduce()
         raise_descriptor_limit()
-
-        journal = Journal(self.journals.path(self.name), facts, peers)
-        if journal.discarded is not None:
+        journal.open(self.facts, self.peers)
+        if journal.discarded:
             screen.print(f"  starts over: since the run that was interrupted there is another {journal.discarded}")
-        samples = self._measure_cells(runner, server, journal)
-
-        bars = judge(scenario, samples)
+        bars: list[BarResult] = []
+        failed = bool(self.peers.failed)
+        for job, samples in self._measured():
+            screen.print(cell_table(scenario, job, samples))
+            bars += judge(job.workload, job.cell, samples)
+            failed |= any(sample.failure is not None for sample in samples)
         screen.print(bars_table(bars))
-        if options.quick:
+        if self.options.quick:
             screen.print("A quick run: it shows that everything works; its figures are no measurements.\n")
-        if options.json is not None:
-            _write(options.json, as_json(scenario.name, facts, peers, samples, bars))
-        if self.keeps:
-            path = journal.finish(options.records / machine.label(), self.name)
+        path = journal.finish(records)
+        if path is not None:
             screen.print(f"Record: {path}\n")
-        self.journals.finished(self.name)
-        failed = bool(peers.failed) or any(sample.failure is not None for sample in samples)
-        return failed or (options.enforce and any(bar.verdict == "MISS" for bar in bars))
+        return failed or (self.options.enforce and any(bar.verdict == "MISS" for bar in bars))
 
-    def _measure_cells(self, runner: Runner, server: Server, journal: Journal) -> list[Sample]:
+    def _possible(self, job: Job) -> Job:
+        ready = self.peers.ready
+        able = tuple(name for name in job.peers if name in ready and ready[name].can(job.workload, job.cell.tls))
+        return job._replace(peers=able)
+
+    def _measured(self) -> Iterator[tuple[Job, list[Sample]]]:
+        """Yields each cell with its samples: first those that an interrupted run has left."""
+        before = self.journal.samples
+        left = [job for job in self.jobs if job.cell not in before]
+        yield from ((job, before[job.cell]) for job in self.jobs if job.cell in before)
+        windows = sum(self._rounds(job) * len(job.peers) for job in left)
+        with contextlib.ExitStack() as stack:
+            for mode in {self._mode(job) for job in left}:
+                self.servers[mode] = self._server(self.cores[mode])
+                self.servers[mode].start()
+                stack.callback(self.servers[mode].stop)
+            self.progress = stack.enter_context(self.screen.progress(self.scenario.name, windows))
+            for job in left:
+                samples = self._cell(job)
+                if not self.options.quick and (apart := spread(samples)) > SPREAD:
+                    # Somebody disturbed it: once more, and the quieter of the two counts, whoever gains by that.
+                    samples = min(samples, self._cell(job, f", again, as it was {apart:.0%} apart"), key=spread)
+                self.journal.add(samples)
+                yield job, samples
+
+    def _cell(self, job: Job, why: str = "") -> list[Sample]:
+        """Runs the rounds of a cell; in each, all peers once, in any order."""
         samples: list[Sample] = []
-        scenario, screen = self.scenario, self.screen
-        for cell in (cell for cell in runner.cells() if cell in journal.samples):
-            samples += journal.samples[cell]
-            screen.print(cell_table(scenario, cell, journal.samples[cell]))
-        server.start()
-        try:
-            with screen.progress(scenario.name, runner.windows(without=journal.samples)) as progress:
-                runner.progress = progress
-                for cell, cell_samples in runner.run(without=journal.samples):
-                    samples += cell_samples
-                    journal.add(cell_samples)
-                    screen.print(cell_table(scenario, cell, cell_samples))
-        finally:
-            server.stop()
+        rounds = self._rounds(job)
+        peers = list(job.peers)
+        for number in range(1, rounds + 1):
+            self.order.shuffle(peers)
+            for sample in self._round(job, peers, number, f"round {number} of {rounds}{why}"):
+                samples.append(sample)
+                if sample.failure is not None:
+                    # It would most likely fail again, after a long wait.
+                    peers.remove(sample.peer)
         return samples
 
-    def _server(self, peers: Peers, cores: frozenset[int] | None) -> Server:
+    def _round(self, job: Job, peers: Sequence[str], number: int, text: str) -> Iterator[Sample]:
+        def window(name: str) -> Sample:
+            self.progress(f"{job.cell}: {text}, {name}")
+            return self._window(name, job, number)
+
+        if self.parallel == 1:
+            yield from map(window, list(peers))
+            return
+        with concurrent.futures.ThreadPoolExecutor(self.parallel) as pool:
+            try:
+                yield from pool.map(window, list(peers))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.peers.stop()
+                raise
+
+    def _window(self, name: str, job: Job, number: int) -> Sample:
+        workload, cell = job.workload, job.cell
+        server, cores = self.servers[self._mode(job)], self.cores[self._mode(job)]
+        endpoint = server.endpoint(workload.target(cell.size), tls=cell.tls)
+        own = None if self.options.quick or self.options.seconds else workload.seconds
+        seconds = (own or self._length("seconds")) * workload.stretch
+        window = Window(seconds, self._length("warmup"), self.scenario.batch, cores.client)
+        sample = Sample(**cell._asdict(), round=number, peer=name)
+        sample = self.peers.run(self.peers.ready[name], sample, workload, window, endpoint)
+        with self.lock:
+            failure = server.failure()
+            if failure is None:
+                return sample
+            server.stop()
+            try:
+                server.start()
+            except BenchError as error:
+                raise BenchError(f"{failure} ({cell}, {name}), and does not start again: {error}") from error
+        return Sample(**cell._asdict(), round=number, peer=name, version=sample.version, failure=failure)
+
+    def _length(self, name: str) -> float:
+        given: float | None = getattr(self.options, name)
+        quick = 1 if name == "rounds" else QUICK_SECONDS
+        return given if given is not None else quick if self.options.quick else getattr(self.scenario, name)
+
+    def _rounds(self, job: Job) -> int:
+        most = int(self._length("rounds"))
+        return most if job.workload.rounds is None or self.options.rounds else min(most, job.workload.rounds)
+
+    def _mode(self, job: Job) -> str:
+        return self.options.pin or ("any" if self.options.quick else job.workload.cores or self.scenario.cores)
+
+    def _server(self, cores: Cores) -> Server:
         command = self.options.server
         if command == SERVER and not (ROOT / BINARY).exists():
             raise BenchError(
                 "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
             )
-        of_peer = peers.server(command)
-        tls = any(True in workload.tls for workload in self.scenario.workloads)
-        return Server(
-            command if of_peer is None else shlex.join(of_peer), tls=tls, cores=cores, cwd=ROOT, env=peers.env
-        )
+        of_peer = self.peers.server(command)
+        tls = any(job.cell.tls for job in self.jobs)
+        if of_peer is not None:
+            command = shlex.join(of_peer)
+        return Server(command, tls=tls, cores=cores.servers, cwd=ROOT, env=self.peers.env)
 
-    def _facts(self, measure: Measure, client_core: int | None, server_cores: frozenset[int] | None) -> dict[str, str]:
-        chosen = choice.describe(self.options)
-        return {
-            "scenario": self.scenario.name,
-            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "revision": _revision(),
-            **machine.describe(),
-            "peers' python": self.python,
-            "server": self.options.server,
-            "pinning": f"{self.pin}: {_pinning(self.pin, client_core, server_cores)}",
-            "measure": f"{measure.rounds} rounds of {measure.seconds:g} s after {measure.warmup:g} s, "
-            f"batches of {measure.batch}",
-            **({"choice": chosen} if chosen else {}),
-        }
-
-    def _introduce(self, facts: dict[str, str], peers: Peers) -> None:
+    def _introduce(self) -> None:
         screen = self.screen
         screen.print(f"[bold]{self.scenario.title}[/]")
-        for key, value in facts.items():
+        for key, value in self.facts.items():
             screen.print(f"  {key}: {value}", markup=False)
-        for name, reason in peers.skipped.items():
+        for name, reason in self.peers.skipped.items():
             screen.print(f"  {name}: skipped: {reason}", markup=False)
-        for name, reason in peers.failed.items():
+        for name, reason in self.peers.failed.items():
             screen.print(f"  {name}: FAILED: {reason}", markup=False, style="red")
         screen.print("")
-        if not peers.ready:
-            raise BenchError("no peer is left to measure")
+        if not self.jobs:
+            raise BenchError("none of these peers can run any of these workloads, plain or TLS as asked")
 
 
-def _measure(scenario: Scenario, options: argparse.Namespace) -> Measure:
-    measure = scenario.quick if options.quick else scenario.measure
-    given = {name: getattr(options, name) for name in ("rounds", "seconds", "warmup")}
-    return dataclasses.replace(measure, **{name: value for name, value in given.items() if value is not None})
-
-
-def _with_lengths(scenario: Scenario, options: argparse.Namespace) -> Scenario:
-    """Returns the scenario without lengths of windows of its own, if one is given for all."""
-    if options.seconds is None:
-        return scenario
-    workloads = tuple(dataclasses.replace(workload, seconds=None) for workload in scenario.workloads)
-    return dataclasses.replace(scenario, workloads=workloads)
-
-
-def _cores(mode: str, core: int | None, screen: Screen) -> tuple[int | None, frozenset[int] | None]:
-    """Returns the core of the client, and those of the servers: one, or in the mode `each` all others."""
-    allowed = allowed_cores()
-    if mode == "any" or not allowed:
-        if mode != "any":
-            screen.complain("this system cannot pin processes to cores: measuring without")
-        return None, None
-    # The last one: the first core serves most interrupts.
-    client = allowed[-1] if core is None else core
-    if mode == "one":
-        return client, frozenset([client])
-    others = [other for other in allowed if other != client]
-    if not others:
-        raise UsageError(f"a run that is pinned to {mode} needs two cores, this process may use one: try --pin one")
-    return client, frozenset(others if mode == "each" else others[-1:])
-
-
-def _pinning(mode: str, client: int | None, servers: frozenset[int] | None) -> str:
-    if client is None or servers is None:
-        return "client on any core, server on any core"
-    if mode == "each":
-        return str(Cores.spread(client, servers))
-    return f"client on core {client}, server on core {min(servers)}"
+def _facts(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the circumstances that are the same for all scenarios."""
+    lists = ("peer", "loop", "workload", "size")
+    parts = [f"--{name} {value}" for name in lists for value in getattr(options, name)]
+    parts += [] if options.tls is None else ["--tls" if options.tls else "--plain"]
+    parts += [f"--set {name}={value}" for name, value in options.set]
+    return {
+        "revision": _output(["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"])
+        or "no commit",
+        **machine.describe(),
+        "peers' python": _python_version(options.python),
+        "server": options.server,
+        **({"choice": " ".join(parts)} if parts else {}),
+    }
 
 
 def _python_version(python: str) -> str:
     code = "import platform; print(platform.python_implementation(), platform.python_version())"
-    try:
-        result = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"--python {python} does not run: {error}") from error
-    return result.stdout.strip()
+    version = _output([python, "-c", code])
+    if version is None:
+        raise UsageError(f"--python {python} does not run")
+    return version
 
 
-def _revision() -> str:
-    """Returns the commit that is measured, with a + if files were changed since; unknown outside of a clone."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"]
+def _output(command: Sequence[str]) -> str | None:
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return result.stdout.strip()
+        return None
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise BenchError(f"cannot write {path}: {error.strerror}") from error
+def _option(text: str) -> tuple[str, Option]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OPTION=VALUE")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, kind(value)
+    return name, value
 
 
 def _positive(text: str) -> float:
@@ -311,7 +361,6 @@ def _positive(text: str) -> float:
 
 
 def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
+    return int(text)

@@ -1,25 +1,42 @@
-"""Scenarios: what is measured, as data. Reads `bench/scenarios/*.toml`, complains about what it cannot mean."""
+"""Scenarios: what is measured, as data. Reads `bench/scenarios/*.toml`, complains about what it cannot mean.
+
+A file has defaults (peers, cores, rounds, lengths), sets of peers, and workloads; each field is documented below. In
+names of peers `{a,b}` stands for each of them, and `@NAME` in lists for a set of the file.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from harness.errors import UsageError
 from harness.figures import FIGURES, KINDS
 from harness.places import SCENARIOS
 
-__all__ = ["Bar", "Cell", "Chart", "Measure", "Option", "Options", "PeerName", "Scenario", "Workload", "load", "names"]
+__all__ = [
+    "Bar",
+    "Cell",
+    "Choice",
+    "Job",
+    "Option",
+    "PeerName",
+    "Scenario",
+    "Workload",
+    "known",
+    "load",
+    "names",
+    "size_text",
+]
 
 Option = bool | int | float | str
-Options = dict[str, Option]
 
 
-@dataclass(frozen=True)
-class PeerName:
+class PeerName(NamedTuple):
     """The parts of a peer's name, FOLDER[:STYLE][@LOOP]: one program, one way to use a library, one event loop."""
 
     folder: str
@@ -35,16 +52,16 @@ class PeerName:
 
     def is_asked_for(self, asked: str) -> bool:
         """Tells whether this is the peer, or one of the peers, that somebody asked for: parts left out mean all."""
-        other = PeerName.of(asked)
-        return (
-            self.folder == other.folder
-            and other.style in (None, self.style)
-            and other.loop in (None, self.loop)
-        )  # fmt: skip
+        folder, style, loop = self.of(asked)
+        return self.folder == folder and style in (None, self.style) and loop in (None, self.loop)
 
 
-@dataclass(frozen=True)
-class Cell:
+def is_one_of(peer: str, asked: Iterable[str]) -> bool:
+    """Tells whether a peer is asked for by one of these names."""
+    return any(PeerName.of(peer).is_asked_for(name) for name in asked)
+
+
+class Cell(NamedTuple):
     """What the peers are compared in: one workload, one size (0: there are no messages), plain or TLS."""
 
     workload: str
@@ -56,8 +73,69 @@ class Cell:
         return f"{self.workload}, {size}{'TLS' if self.tls else 'plain'}"
 
 
-@dataclass(frozen=True)
-class Workload:
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Bar(_Strict, frozen=True):
+    """What a peer must reach in the cells of its workload: a figure, or its multiple of a rival's.
+
+    Attributes:
+        peer: who must; {loop} stands for each of `loops`.
+        versus: the rivals, of whom the best one counts in each round.
+        figure: which figure, a name of `figures.FIGURES`; None: what the workload compares. Not with `versus`.
+        at_least, at_most: the threshold, which counts as reached.
+        sizes, tls: the cells; None: all.
+    """
+
+    peer: str
+    versus: tuple[str, ...] = ()
+    figure: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    sizes: tuple[int, ...] | None = None
+    tls: bool | None = None
+    loops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"the bar of {self.peer} needs one of at_least and at_most")
+        if self.figure is not None and self.versus:
+            raise ValueError(
+                f"the bar of {self.peer} has a figure, but rivals are compared by what the workload compares"
+            )
+        known("figure", [self.figure or "p50"], FIGURES)
+
+    def selects(self, cell: Cell) -> bool:
+        """Tells whether the bar stands in this cell of its workload."""
+        return (self.sizes is None or cell.size in self.sizes) and self.tls in (None, cell.tls)
+
+    def passes(self, figure: float) -> bool:
+        """Tells whether a measured figure reaches the bar."""
+        return figure <= self.at_most if self.at_most is not None else figure >= (self.at_least or 0.0)
+
+    def on_each_loop(self) -> list[Bar]:
+        """Returns the bar once for each of its loops."""
+        return [
+            replace(
+                self,
+                peer=self.peer.format(loop=loop),
+                versus=tuple(rival.format(loop=loop) for rival in self.versus),
+                loops=(),
+            )
+            for loop in self.loops
+        ] or [self]
+
+
+class Part(_Strict, frozen=True):
+    """Further cells of a workload, with peers of their own; what is left out is the workload's."""
+
+    sizes: tuple[int, ...] | None = None
+    tls: tuple[bool, ...] | None = None
+    peers: tuple[str, ...] | None = None
+
+
+class Workload(_Strict, frozen=True):
     """One workload of a scenario.
 
     Attributes:
@@ -66,23 +144,20 @@ class Workload:
         unit: what is counted, in the singular.
         sizes: bytes of a message; 0 if it has none.
         tls: without TLS, with, or both.
+        peers: those that take part, parts of their names left out meaning all; empty: all of the scenario that can.
+        more: further cells.
         expects: what must have happened for a window to count, in words.
         path: the path at the server, {size} and each of the options replaced.
         model: what the peers do, by the name that they know; None: that of the workload.
         measures: what is compared, one of `figures.KINDS`.
         throughput: whether bytes a second tell something.
         options: what else the peers are told, as options of their command line; true: a flag.
-        quick_options: what is different of them in a quick run.
-        each: name and values of an option; the workload stands once for each of them, named `name-VALUE`.
-        quick_values: those of them that a quick run has; None: all.
-        group: the name of the workload that it is one of so; None: it stands alone.
-        peers: those that take part, parts of their names left out meaning all; None: all that can.
-        rounds: the most rounds that it is worth.
+        each: name and values of an option; the workload stands once for each of them, named `NAME-VALUE`.
+        quick: what is different of the options in a quick run; None: it is not part of one.
+        cores, rounds, seconds: as the scenario's, where they are not.
         stretch: how many times longer its windows are, where messages come in bursts.
-        seconds: the length of its windows, where that is part of what it is; not in a quick run.
-        quick_sizes: the sizes of a quick run; None: all.
-        quick_peers: those that take part in a quick run; None: those of `peers`.
-        quick: whether it is part of a quick run.
+        bars: what must be reached.
+        group: the name of the workload that it is one of by `each`, or by what the file says; None: it stands alone.
     """
 
     name: str
@@ -90,23 +165,22 @@ class Workload:
     unit: str
     sizes: tuple[int, ...] = (0,)
     tls: tuple[bool, ...] = (False,)
+    peers: tuple[str, ...] = ()
+    more: tuple[Part, ...] = ()
     expects: str = ""
     path: str = "/"
     model: str | None = None
     measures: str = "rate"
     throughput: bool = False
-    options: Options = field(default_factory=dict)
-    quick_options: Options = field(default_factory=dict)
-    each: dict[str, tuple[Option, ...]] = field(default_factory=dict)
-    quick_values: tuple[Option, ...] | None = None
-    group: str | None = None
-    peers: tuple[str, ...] | None = None
+    options: dict[str, Option] = {}
+    each: dict[str, tuple[Option, ...]] = {}
+    quick: dict[str, Option] | None = {}
+    cores: str | None = None
     rounds: int | None = None
-    stretch: float = 1.0
     seconds: float | None = None
-    quick_sizes: tuple[int, ...] | None = None
-    quick_peers: tuple[str, ...] | None = None
-    quick: bool = True
+    stretch: float = 1.0
+    bars: tuple[Bar, ...] = ()
+    group: str | None = None
 
     @property
     def runs(self) -> str:
@@ -116,144 +190,101 @@ class Workload:
     @property
     def units(self) -> str:
         """The plural of what is counted: echoes, deliveries, round trips."""
-        if self.unit.endswith("y") and self.unit[-2:-1] not in "aeiou":
+        if re.search("[^aeiou]y$", self.unit):
             return self.unit[:-1] + "ies"
         return self.unit + ("es" if self.unit.endswith(("o", "s", "x", "ch", "sh")) else "s")
 
-    def admits(self, peer: str) -> bool:
-        """Tells whether a peer may take part."""
-        return self.peers is None or any(PeerName.of(peer).is_asked_for(asked) for asked in self.peers)
-
-    def cells(self) -> list[Cell]:
-        """Returns the cells, plain before TLS, sizes in the order of the scenario."""
-        return [Cell(self.name, size, tls) for tls in self.tls for size in self.sizes]
+    def cells(self) -> dict[Cell, tuple[str, ...]]:
+        """Returns the cells, and who is asked to take part in each; empty: everybody."""
+        cells: dict[Cell, tuple[str, ...]] = {}
+        for part in (Part(), *self.more):
+            for tls, size in itertools.product(part.tls or self.tls, part.sizes or self.sizes):
+                cell = Cell(self.name, size, tls)
+                cells[cell] = (*cells.get(cell, ()), *(part.peers or self.peers))
+        return cells
 
     def is_called(self, name: str) -> bool:
         """Tells whether somebody who asks for this name means this workload."""
         return name in (self.name, self.group)
 
-    def shortened(self) -> Workload:
-        """Returns what is left of it in a quick run."""
-        sizes = self.sizes if self.quick_sizes is None else self.quick_sizes
-        peers = self.peers if self.quick_peers is None else self.quick_peers
-        options = self.options | self.quick_options
-        return dataclasses.replace(self, sizes=sizes, peers=peers, options=options, seconds=None)
-
     def target(self, size: int) -> str:
         """Returns the path at the server."""
         return self.path.format(size=size, **self.options)
 
-
-@dataclass(frozen=True)
-class Measure:
-    """How long and how often: `rounds` windows of `seconds` each, after `warmup` seconds.
-
-    Attributes:
-        batch: messages per call where a call takes many.
-    """
-
-    rounds: int
-    seconds: float
-    warmup: float
-    batch: int = 1024
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What a peer must reach: a figure, or with `versus` its multiple of a rival's, the best one's of several.
-
-    `at_least` and `at_most` include the threshold, `above` does not.
-
-    Attributes:
-        figure: which figure, a name of `figures.FIGURES`; None: what the workload compares. Not with `versus`.
-    """
-
-    text: str
-    workload: str
-    peer: str
-    versus: str | tuple[str, ...] | None = None
-    sizes: tuple[int, ...] | None = None
-    tls: tuple[bool, ...] | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
-    figure: str | None = None
-
-    @property
-    def rivals(self) -> tuple[str, ...]:
-        """The peers of `versus`."""
-        return (self.versus,) if isinstance(self.versus, str) else self.versus or ()
-
-    def selects(self, cell: Cell) -> bool:
-        """Tells whether the bar stands in this cell."""
-        return (
-            cell.workload == self.workload
-            and (self.sizes is None or cell.size in self.sizes)
-            and (self.tls is None or cell.tls in self.tls)
-        )
-
-    def passes(self, figure: float) -> bool:
-        """Tells whether a measured figure reaches the bar."""
-        if self.above is not None:
-            return figure > self.above
-        if self.at_most is not None:
-            return figure <= self.at_most
-        return self.at_least is not None and figure >= self.at_least
+    def for_each(self) -> list[Workload]:
+        """Returns the workload once for each value of its `each`, {NAME} replaced in its title."""
+        return [
+            replace(
+                self,
+                name=f"{self.name}-{value}",
+                group=self.name,
+                title=self.title.format(**{option: f"{value:,}" if isinstance(value, int) else value}),
+                options=self.options | {option: value},
+                # One of them shows that all can run.
+                quick=self.quick if value == values[0] else None,
+                each={},
+            )
+            for option, values in self.each.items()
+            for value in values
+        ] or [self]
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A picture of the report.
+class Choice(NamedTuple):
+    """What a command line asks for; empty or None means all."""
 
-    Attributes:
-        name: its name, unique among all scenarios; that of its file.
-        title: what stands above it.
-        kind: "bars": peers side by side, in a group for each x; "lines": one for each peer, along x; "percentiles": how
-            latencies are distributed, a line for each peer.
-        workloads: what it shows, each a workload or a group.
-        x: what varies: "size", "workload", "loop", or the name of an option.
-        figure: what is drawn: "value", that which the workload compares; "throughput", bytes a second; or the name of
-            one of `figures.FIGURES`.
-        tls: plain, with TLS, or None for both, in two panels.
-        sizes: the sizes that it shows; None: all.
-        peers: those that it shows, in this order, parts of their names left out meaning all; None: all.
-        limits: those of them that are drawn as limits and not as rivals.
-        headline: whether it stands in the README.
-    """
-
-    name: str
-    title: str
-    kind: str
-    workloads: tuple[str, ...]
-    x: str = "size"
-    figure: str = "value"
+    peers: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
     tls: bool | None = None
-    sizes: tuple[int, ...] | None = None
-    peers: tuple[str, ...] | None = None
-    limits: tuple[str, ...] = ()
-    headline: bool = False
+    loops: tuple[str, ...] = ()
+    options: tuple[tuple[str, Option], ...] = ()
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """One file of `bench/scenarios`, or what the command line left of it."""
+EVERYTHING = Choice()
 
-    name: str
+
+class Job(NamedTuple):
+    """A cell that is to be measured, and those who take part."""
+
+    cell: Cell
+    workload: Workload
+    peers: tuple[str, ...]
+
+
+class Scenario(_Strict, frozen=True):
+    """One file of `bench/scenarios`.
+
+    Attributes:
+        title: what a person reads above it.
+        peers: all that take part, in the order in which they are shown.
+        subject: with which the others are compared; with {loop}, with that on their own loop.
+        counterparts: of a peer of ours, the rivals that are compared with it and not with the subject.
+        limits: those that are no rivals, but what a system allows.
+        cores: the cores of client and server: "one" for both, "two", "each" of several servers one, "any".
+        rounds, seconds, warmup, batch: windows per peer and cell, their length, the time before, messages per call
+            where a call takes many.
+        sets: names for lists of peers.
+        workload: the workloads.
+        name: that of its file.
+    """
+
     title: str
     peers: tuple[str, ...]
     subject: str
-    limits: tuple[str, ...]
-    measure: Measure
-    quick: Measure
-    workloads: tuple[Workload, ...]
-    bars: tuple[Bar, ...]
+    workload: tuple[Workload, ...]
+    counterparts: dict[str, tuple[str, ...]] = {}
+    limits: tuple[str, ...] = ()
     cores: str = "one"
-    charts: tuple[Chart, ...] = ()
-    counterparts: Mapping[str, Collection[str]] = field(default_factory=dict)
+    rounds: int = 7
+    seconds: float = 0.3
+    warmup: float = 0.1
+    batch: int = 1024
+    sets: dict[str, tuple[str, ...]] = {}
+    name: str = ""
 
-    def workload(self, name: str) -> Workload:
+    def called(self, name: str) -> Workload:
         """Returns a workload by name."""
-        return next(workload for workload in self.workloads if workload.name == name)
+        return next(workload for workload in self.workload if workload.name == name)
 
     def subject_for(self, peer: str) -> str | None:
         """Returns the peer under test that another is compared with.
@@ -269,81 +300,57 @@ class Scenario:
             return self.subject
         return None if loop is None else self.subject.format(loop=loop)
 
-    @property
-    def comparison(self) -> str:
-        """The heading of a column that says what the peer under test is beside each of the others."""
-        return "wirespeed is" if self.counterparts else f"{self.subject.partition('@{loop}')[0]} is"
+    def jobs(self, choice: Choice = EVERYTHING, *, quick: bool = False) -> list[Job]:
+        """Returns what there is to measure of what was chosen.
 
-    def cells(self) -> list[Cell]:
-        """Returns the cells of all workloads."""
-        return [cell for workload in self.workloads for cell in workload.cells()]
-
-    def narrowed(
-        self,
-        peers: Sequence[str] = (),
-        workloads: Sequence[str] = (),
-        sizes: Sequence[int] = (),
-        tls: bool | None = None,
-        loops: Sequence[str] = (),
-    ) -> Scenario:
-        """Returns the scenario with only these peers, workloads, sizes, transports and loops; empty or None means all.
-
-        A peer is named in full, or without its style or its loop for all that differ in that. A bar stays if its peers
-        do.
+        A quick run has one size of each workload, and each peer once for each thing that it does: it shows that all can
+        run.
 
         Raises:
             UsageError: a name is unknown, or nothing is left.
         """
-        _some_known(peers, self.peers)
-        _known("loop", loops, sorted({loop for peer in self.peers if (loop := PeerName.of(peer).loop)}))
-        known = [workload.name for workload in self.workloads]
-        groups = [workload.group for workload in self.workloads if workload.group is not None]
-        _known("workload", workloads, [*dict.fromkeys(groups), *known])
-        _known("size", sizes, sorted({size for workload in self.workloads for size in workload.sizes}))
-        left = [
-            dataclasses.replace(
-                workload,
-                sizes=tuple(size for size in workload.sizes if not sizes or size in sizes),
-                tls=tuple(value for value in workload.tls if tls is None or value == tls),
+        self._check(choice)
+        done: set[tuple[str, str, bool, str]] = set()
+        jobs = []
+        for workload in self.workload:
+            if (quick and workload.quick is None) or not _is_called(workload, choice.workloads):
+                continue
+            more = {name: value for name, value in choice.options if name in workload.options}
+            options = workload.options | ((workload.quick or {}) if quick else {}) | more
+            for cell, asked in workload.cells().items():
+                peers = [one for one in self.peers if (not asked or is_one_of(one, asked)) and _is_chosen(one, choice)]
+                if (choice.sizes and cell.size not in choice.sizes) or choice.tls not in (None, cell.tls):
+                    continue
+                if quick:
+                    form = str(options.get("format"))
+                    peers = [one for one in peers if (one, workload.runs, cell.tls, form) not in done]
+                    done.update((one, workload.runs, cell.tls, form) for one in peers)
+                if peers:
+                    jobs.append(Job(cell, replace(workload, options=options), tuple(peers)))
+        if not jobs:
+            raise UsageError(
+                f"scenario {self.name} has nothing of that workload, size, transport, peer and loop together"
             )
-            for workload in self.workloads
-            if not workloads or any(workload.is_called(name) for name in workloads)
-        ]
-        left = [workload for workload in left if workload.cells()]
-        if not left:
-            raise UsageError(f"scenario {self.name} has nothing of that workload, size and transport together")
-        chosen = tuple(
-            peer
-            for peer in self.peers
-            if (not peers or any(PeerName.of(peer).is_asked_for(asked) for asked in peers))
-            and (not loops or PeerName.of(peer).loop in loops)
+        return jobs
+
+    def _check(self, choice: Choice) -> None:
+        _some_known(choice.peers, self.peers)
+        known("loop", choice.loops, sorted({loop for peer in self.peers if (loop := PeerName.of(peer).loop)}))
+        known(
+            "workload", choice.workloads, list(dict.fromkeys(n for w in self.workload for n in (w.group, w.name) if n))
         )
-        if not chosen:
-            raise UsageError(f"scenario {self.name} has none of these peers on that loop")
-        bars = tuple(bar for bar in self.bars if {bar.peer, *bar.rivals} <= set(chosen))
-        return dataclasses.replace(self, peers=chosen, workloads=tuple(left), bars=bars)
+        known("size", choice.sizes, sorted({cell.size for workload in self.workload for cell in workload.cells()}))
+        known("option", [n for n, _ in choice.options], sorted({name for w in self.workload for name in w.options}))
 
-    def shortened(self) -> Scenario:
-        """Returns the scenario with only the sizes and options of a quick run."""
-        workloads = tuple(workload.shortened() for workload in self.workloads if workload.quick)
-        bars = tuple(bar for bar in self.bars if any(bar.workload == workload.name for workload in workloads))
-        return dataclasses.replace(self, workloads=workloads, bars=bars)
 
-    def with_options(self, options: Options) -> Scenario:
-        """Returns the scenario with other values of options, in each workload that has them.
+def _is_called(workload: Workload, names: Sequence[str]) -> bool:
+    return not names or any(workload.is_called(name) for name in names)
 
-        Raises:
-            UsageError: no workload has an option of that name.
-        """
-        _known("option", options, sorted({name for workload in self.workloads for name in workload.options}))
-        workloads = tuple(
-            dataclasses.replace(
-                workload,
-                options=workload.options | {name: value for name, value in options.items() if name in workload.options},
-            )
-            for workload in self.workloads
-        )
-        return dataclasses.replace(self, workloads=workloads)
+
+def _is_chosen(peer: str, choice: Choice) -> bool:
+    return (not choice.peers or is_one_of(peer, choice.peers)) and (
+        not choice.loops or PeerName.of(peer).loop in choice.loops
+    )
 
 
 def names() -> list[str]:
@@ -357,61 +364,63 @@ def load(name: str) -> Scenario:
     Raises:
         UsageError: there is none of that name, or the file does not say what a scenario must.
     """
-    _known("scenario", [name], names())
+    known("scenario", [name], names())
     path = SCENARIOS / f"{name}.toml"
     try:
-        return parse(name, tomllib.loads(path.read_text()))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
+        return parse(name, path.read_text())
+    except (msgspec.MsgspecError, ValueError, UsageError) as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
-def parse(name: str, data: dict[str, Any]) -> Scenario:
+def parse(name: str, text: str) -> Scenario:
     """Makes a scenario of the content of its file."""
-    sets = data.get("sets", {})
-    workloads = tuple(one for table in data["workload"] for one in _each(Workload(**_with_sets(_tuples(table), sets))))
-    bars = tuple(
-        Bar(**_tuples(bar))
-        for table in data.get("bar", [])
-        for on_loop in _on_each_loop(table)
-        for bar in _in_each_workload(on_loop, workloads)
+    raw = _with_all_peers(msgspec.toml.decode(text))
+    one = msgspec.convert(raw, Scenario)
+    workloads = tuple(
+        replace(each, bars=tuple(bar for whole in each.bars for bar in whole.on_each_loop()))
+        for workload in one.workload
+        for each in workload.for_each()
     )
-    charts = tuple(Chart(**_with_sets(_tuples(chart), sets)) for chart in data.get("chart", []))
-    for chart in charts:
-        _known("kind of chart", [chart.kind], ["bars", "lines", "percentiles"])
-        _known("workload", chart.workloads, [name for one in workloads for name in (one.name, one.group) if name])
-        shown = [one for one in workloads if any(one.is_called(name) for name in chart.workloads)]
-        _known(
-            "x of a chart", [chart.x], ["size", "workload", "loop", *{name for one in shown for name in one.options}]
-        )
-        _known("figure", [chart.figure], ["value", "throughput", *FIGURES])
-        _some_known(chart.peers or (), data["peers"])
     for workload in workloads:
-        _known("measure", [workload.measures], list(KINDS))
-        _some_known((*(workload.peers or ()), *(workload.quick_peers or ())), data["peers"])
-    for bar in bars:
-        if [bar.at_least, bar.at_most, bar.above].count(None) != 2:
-            raise ValueError(f"bar {bar.text!r} needs one of at_least, at_most and above")
-        _known("figure", [] if bar.figure is None else [bar.figure], list(FIGURES))
-        if bar.figure is not None and bar.versus is not None:
-            raise ValueError(f"bar {bar.text!r} names a figure, but a rival is compared by what the workload compares")
-        _known("workload", [bar.workload], [workload.name for workload in workloads])
-        _known("peer", [bar.peer, *bar.rivals], data["peers"])
-    counterparts = data.get("counterparts", {})
-    _known("peer", [name for ours, rivals in counterparts.items() for name in (ours, *rivals)], data["peers"])
-    return Scenario(
-        name=name,
-        title=data["title"],
-        peers=tuple(data["peers"]),
-        subject=data["subject"],
-        limits=tuple(data["limits"]),
-        measure=Measure(**data["measure"]),
-        quick=Measure(**(data["measure"] | data["quick"])),
-        workloads=workloads,
-        bars=bars,
-        cores=data.get("cores", "one"),
-        charts=charts,
-        counterparts=counterparts,
-    )
+        known("measure", [workload.measures], KINDS)
+        for asked in workload.cells().values():
+            _some_known(asked, one.peers)
+        for bar in workload.bars:
+            known("peer", [bar.peer, *bar.versus], one.peers)
+    known("peer", [peer for ours, rivals in one.counterparts.items() for peer in (ours, *rivals)], one.peers)
+    return replace(one, name=name, workload=workloads)
+
+
+def _with_all_peers(raw: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a file says, with every list of peers written out."""
+    sets: dict[str, list[str]] = {}
+
+    def all_of(peers: Iterable[str]) -> list[str]:
+        found = []
+        for peer in peers:
+            if peer.startswith("@"):
+                known("set of peers", [peer[1:]], sets)
+                found += sets[peer[1:]]
+            else:
+                found += _braces(peer)
+        return list(dict.fromkeys(found))
+
+    for name, peers in raw.get("sets", {}).items():
+        sets[name] = all_of(peers)
+    for table in (raw, *(part for one in raw["workload"] for part in (one, *one.get("more", [])))):
+        if "peers" in table:
+            table["peers"] = all_of(table["peers"])
+    for key in raw.get("counterparts", {}):
+        raw["counterparts"][key] = all_of(raw["counterparts"][key])
+    return raw
+
+
+def _braces(text: str) -> list[str]:
+    """Returns a name once for each of what is in its braces: `a{b,c}`."""
+    found = re.search(r"\{([^{}]*,[^{}]*)\}", text)
+    if found is None:
+        return [text]
+    return [one for part in found[1].split(",") for one in _braces(text.replace(found[0], part, 1))]
 
 
 def size_text(size: int) -> str:
@@ -422,72 +431,23 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def _with_sets(table: dict[str, Any], sets: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Returns a table with the names of sets in its lists of peers replaced by the peers in them."""
-    lists = {key: table[key] for key in ("peers", "quick_peers") if table.get(key) is not None}
-    return table | {
-        key: tuple(peer for name in names for peer in sets.get(name, (name,))) for key, names in lists.items()
-    }
-
-
-def _each(workload: Workload) -> list[Workload]:
-    """Returns a workload once for each value of its `each`, {NAME} replaced in its title."""
-    if not workload.each:
-        return [workload]
-    ((option, values),) = workload.each.items()
-    return [
-        dataclasses.replace(
-            workload,
-            name=f"{workload.name}-{value}",
-            group=workload.name,
-            title=workload.title.format(**{option: f"{value:,}" if isinstance(value, int) else value}),
-            options=workload.options | {option: value},
-            quick=workload.quick and (workload.quick_values is None or value in workload.quick_values),
-            each={},
-        )
-        for value in values
-    ]
-
-
-def _on_each_loop(bar: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns a bar once for each of its `loops`, {loop} replaced in the names of its peers."""
-    if "loops" not in bar:
-        return [bar]
-    rest = {key: value for key, value in bar.items() if key != "loops"}
-    versus = rest.get("versus")
-    bars = []
-    for loop in bar["loops"]:
-        one = rest | {"peer": rest["peer"].format(loop=loop)}
-        if isinstance(versus, str):
-            one["versus"] = versus.format(loop=loop)
-        elif versus is not None:
-            one["versus"] = [name.format(loop=loop) for name in versus]
-        bars.append(one)
-    return bars
-
-
-def _in_each_workload(bar: dict[str, Any], workloads: Sequence[Workload]) -> list[dict[str, Any]]:
-    """Returns a bar once for each of the workloads of its group, if it names one."""
-    return [bar | {"workload": one.name} for one in workloads if one.is_called(bar["workload"])] or [bar]
-
-
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: _tuples(value) if isinstance(value, dict) else _tuple(value) for key, value in table.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _some_known(asked: Iterable[str], known: Sequence[str]) -> None:
+def _some_known(asked: Iterable[str], peers: Sequence[str]) -> None:
     """Complains about names, whole or in part, that mean none of the known peers."""
     for one in asked:
-        if not any(PeerName.of(peer).is_asked_for(one) for peer in known):
-            _known("peer", [one], known)
+        if not any(PeerName.of(peer).is_asked_for(one) for peer in peers):
+            known("peer", [one], peers)
 
 
-def _known(kind: str, asked: Iterable[object], known: Sequence[object]) -> None:
+def known(kind: str, asked: Iterable[object], choices: Iterable[object]) -> None:
+    """Complains about what is not one of the choices.
+
+    Raises:
+        UsageError: it is not.
+    """
+    choices = list(choices)
     for one in asked:
-        if one not in known:
-            choice = f"choose from {', '.join(map(str, known))}" if known else "there is none"
-            raise UsageError(f"unknown {kind} {one}: {choice}")
+        if one not in choices:
+            raise UsageError(
+                f"unknown {kind} {one}: "
+                + (f"choose from {', '.join(map(str, choices))}" if choices else "there is none")
+            )

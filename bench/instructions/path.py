@@ -7,12 +7,14 @@ whose instructions are not counted.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import wirespeed
 from wirespeed import ClientConnection, Listener, ServerConnection
+from wirespeed.engine import Disconnected, Engine, Message
 from wirespeed.sync import connect as connect_blocking
 
 MESSAGE = bytes(range(256))
@@ -114,8 +116,37 @@ async def serve_child(handler: Callable[[ServerConnection], Any], path: str, cou
     async with wirespeed.serve(handler, "127.0.0.1", 0, compression=None, ping_interval=None) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         child = await asyncio.create_subprocess_exec(sys.executable, __file__, path, str(count), url)
-        if await child.wait():
-            raise SystemExit(f"the client ended with status {child.returncode}")
+        ended(await child.wait())
+
+
+def engine_echo(count: int, url: str) -> None:
+    """The engine without Python: one worker."""
+    engine = Engine("127.0.0.1", workers=1)
+    engine.echo("/")
+    with engine, engine_client(engine, count) as client:
+        ended(client.wait())
+
+
+def engine_batches(count: int, url: str) -> None:
+    """The engine's events in batches, each message sent back by Python."""
+    with Engine("127.0.0.1", workers=1) as engine, engine_client(engine, count) as client:
+        for batch in engine.batches():
+            for event in batch:
+                if type(event) is Message:
+                    event.session.send(event.data)
+            if type(batch[-1]) is Disconnected:
+                break
+        ended(client.wait())
+
+
+def engine_client(engine: Engine, count: int) -> subprocess.Popen[bytes]:
+    host, port = engine.addresses[0]
+    return subprocess.Popen([sys.executable, __file__, "sync-round-trip", str(count), f"ws://{host}:{port}"])
+
+
+def ended(status: int | None) -> None:
+    if status:
+        raise SystemExit(f"the client ended with status {status}")
 
 
 PATHS: dict[str, Callable[[int, str], Any]] = {
@@ -129,6 +160,8 @@ PATHS: dict[str, Callable[[int, str], Any]] = {
     "server-echo": server_echo,
     "server-open": server_open,
     "sync-open": sync_open,
+    "engine-echo": engine_echo,
+    "engine-batches": engine_batches,
 }
 
 

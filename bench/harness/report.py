@@ -1,0 +1,394 @@
+"""The newest records as `docs/benchmarks.md`, as the words and pictures of README.md, and whole as tables.
+
+What stands where is in `bench/report.toml`: questions that users have, two pictures, the workloads that others measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.errors import BenchError, UsageError
+from harness.figures import figure_text, value_text
+from harness.places import BENCH, RECORDS, REPORT
+from harness.record import Record, read
+from harness.results import BarResult, Summary, judge, summarize
+from harness.scenario import Cell, Job, Scenario, is_one_of, load, size_text
+from harness.tables import cell_table, text_of
+from harness.wins import FASTER, LEVEL, SLOWER, Comparison, comparisons, is_ours
+
+__all__ = ["add_arguments", "run"]
+
+# A generated part of a page stands between these.
+BEGIN, END = "<!-- from the records: make bench-report -->", "<!-- to here -->"
+LOSSES = 12
+README_LOSSES = 4
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A table of the page: peers as rows, cells as columns.
+
+    Attributes:
+        title: the question.
+        scenario, workloads: where the answer is; a workload or a group.
+        sizes, tls, peers: what of that; empty or None: all.
+        figure: which figure, a name of `figures.FIGURES`; None: what the workload compares.
+        text: what is compared, in words.
+    """
+
+    title: str
+    scenario: str
+    workloads: list[str]
+    sizes: list[int] = []
+    tls: bool | None = None
+    peers: list[str] = []
+    figure: str | None = None
+    text: str = ""
+
+    def cells(self, chosen: Chosen) -> list[Cell]:
+        """Returns the cells that were measured, in the order of the question."""
+        return [
+            cell
+            for name in self.workloads
+            for cell in chosen.cells
+            if chosen.scenario.called(cell.workload).is_called(name)
+            and (not self.sizes or cell.size in self.sizes)
+            and self.tls in (None, cell.tls)
+        ]
+
+
+class Picture(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A picture of the README: bars of one cell, in the order of `peers`, with the words for each; at most eight."""
+
+    name: str
+    title: str
+    text: str
+    scenario: str
+    workload: str
+    size: int = 0
+    tls: bool = False
+    peers: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if len(self.peers) > 8:
+            raise ValueError(f"the picture {self.name} has more than eight peers")
+
+
+class Seed(msgspec.Struct, forbid_unknown_fields=True):
+    """A workload of another project's documents, and where its figure stands: SCENARIO/WORKLOAD."""
+
+    document: str
+    workload: str
+    here: list[str]
+
+
+class Plan(msgspec.Struct, forbid_unknown_fields=True):
+    """`bench/report.toml`."""
+
+    question: list[Question]
+    picture: list[Picture]
+    seed: list[Seed]
+
+
+def plan() -> Plan:
+    """Reads `bench/report.toml`.
+
+    Raises:
+        UsageError: it does not say what it must.
+    """
+    path = BENCH / "report.toml"
+    try:
+        return msgspec.toml.decode(path.read_text(), type=Plan)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `report` takes."""
+    record = "a record; default: the newest whole one of each scenario, of the machine that was measured last"
+    parser.add_argument("record", nargs="*", type=Path, metavar="RECORD", help=record)
+    parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
+    parser.add_argument(
+        "--clone", type=Path, metavar="FOLDER", help="write docs/benchmarks.md, README.md and pictures there"
+    )
+    parser.add_argument("--out", type=Path, default=REPORT, metavar="FOLDER", help="where tables.txt goes")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the report, prints its files, returns the exit status."""
+    records = [Chosen(path) for path in options.record or newest(options.records)]
+    files = {options.out / "tables.txt": "\n".join(_tables(records))}
+    if options.clone is not None:
+        report = Report(plan(), records)
+        readme = options.clone / "README.md"
+        files[options.clone / "docs" / "benchmarks.md"] = report.page()
+        files[readme] = _between(readme.read_text(encoding="utf-8"), report.readme())
+        for name, text in report.pictures():
+            files[options.clone / "docs" / "pictures" / f"{name}.svg"] = text
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(path)
+    except OSError as error:
+        raise BenchError(f"cannot write {error.filename}: {error.strerror}") from error
+    return 0
+
+
+def newest(folder: Path) -> list[Path]:
+    """Returns the newest whole record of each scenario, of the machine that was measured last.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found: dict[Path, dict[str, tuple[str, Path]]] = {}
+    for path in folder.glob("*/*.csv"):
+        facts = read(path).facts
+        if "choice" not in facts:
+            kept = found.setdefault(path.parent, {})
+            scenario = facts["scenario"]
+            kept[scenario] = max(kept.get(scenario, ("", path)), (facts["time"], path))
+    if not found:
+        raise UsageError(f"{folder} has no whole records: run a benchmark first, or name a record")
+    last = max(found.values(), key=lambda kept: max(kept.values()))
+    return [path for _, path in sorted(last.values(), key=lambda one: one[1].name)]
+
+
+class Chosen:
+    """A record, its scenario and its cells."""
+
+    def __init__(self, path: Path) -> None:
+        self.record: Record = read(path)
+        self.scenario: Scenario = load(self.record.facts["scenario"])
+        known_workloads = {workload.name for workload in self.scenario.workload}
+        self.cells = {cell: own for cell, own in self.record.cells().items() if cell.workload in known_workloads}
+        self.comparisons = list(comparisons(self.scenario, self.cells))
+
+    def bars(self) -> Iterator[BarResult]:
+        """Yields the bars of the scenario, as far as their cells were measured."""
+        for cell, samples in self.cells.items():
+            yield from judge(self.scenario.called(cell.workload), cell, samples)
+
+
+class Report:
+    """What the records say."""
+
+    def __init__(self, plan: Plan, records: Sequence[Chosen]) -> None:
+        self.plan = plan
+        self.records = records
+        self.all = [one for chosen in records for one in chosen.comparisons]
+
+    def page(self) -> str:
+        """Returns docs/benchmarks.md."""
+        lines = [
+            "# Benchmarks",
+            "",
+            self._sentence(),
+            "",
+            *self._circumstances(),
+            "",
+            "## Where wirespeed is behind",
+            "",
+        ]
+        lines += [
+            "Of all comparisons those in which all rounds agree that the rival is ahead, by more than 2 %; the worst"
+            f" {LOSSES} of {sum(one.verdict == SLOWER for one in self.all)}.",
+            "",
+            *_markdown(["workload", "rival", "wirespeed is"], [_loss(one) for one in self._losses()[:LOSSES]]),
+            "",
+            "## Rival by rival",
+            "",
+            *_markdown(["against", FASTER, LEVEL, SLOWER, "at worst", "in the middle", "at best"], self._score()),
+            "",
+        ]
+        for question in self.plan.question:
+            lines += self._question(question)
+        lines += ["## Bars", "", *self._bars(), "", "## Workloads of other projects", ""]
+        lines += ["Each is measured here, with its rivals beside it.", ""]
+        rows = [[one.document, one.workload, ", ".join(f"`{name}`" for name in one.here)] for one in self.plan.seed]
+        return "\n".join([*lines, *_markdown(["document", "workload", "here"], rows, left=3)]) + "\n"
+
+    def readme(self) -> str:
+        """Returns the generated part of README.md."""
+        pictures = [f"![{one.title}](docs/pictures/{one.name}.svg)" for one in self.plan.picture]
+        losses = "; ".join(
+            f"{_where(one)}: {one.advantage:.2g} of {one.rival}" for one in self._losses()[:README_LOSSES]
+        )
+        behind = f" Where it is furthest behind: {losses}." if losses else ""
+        return "\n\n".join([self._sentence() + behind, *pictures, " ".join(self._circumstances())])
+
+    def pictures(self) -> Iterator[tuple[str, str]]:
+        """Yields the name of each picture, and its SVG.
+
+        Raises:
+            BenchError: Matplotlib is not here.
+        """
+        try:
+            from harness.pictures import Line, svg
+        except ModuleNotFoundError as error:
+            raise BenchError(f'pictures need {error.name}: pip install "wirespeed[bench]"') from None
+        for one in self.plan.picture:
+            chosen = self._chosen(one.scenario)
+            cell = Cell(one.workload, one.size, one.tls)
+            found = {summary.peer: summary for summary in summarize(chosen.cells.get(cell, []))} if chosen else {}
+            lines = []
+            for peer, label in one.peers.items():
+                if peer in found and (value := found[peer].value) is not None:
+                    text = value_text(value.median, found[peer].measures)
+                    limit = chosen is not None and is_one_of(peer, chosen.scenario.limits)
+                    lines.append(Line(label, value.median, text, is_ours(peer), limit))
+            if lines:
+                yield one.name, svg(one.title, one.text, lines)
+
+    def _chosen(self, scenario: str) -> Chosen | None:
+        return next((chosen for chosen in self.records if chosen.scenario.name == scenario), None)
+
+    def _sentence(self) -> str:
+        """Says on one line how many times the best known library, level with whom, behind whom."""
+        own = [one.advantage for one in self.all if one.rival.partition("@")[0].startswith("websockets")]
+        times = (
+            f"{statistics.median(own):.1f} times as fast as websockets (from {min(own):.2g} to {max(own):.2g})"
+            if own
+            else ""
+        )
+        counts = {verdict: sum(one.verdict == verdict for one in self.all) for verdict in (FASTER, LEVEL, SLOWER)}
+        level, behind = self._rivals(0.9, 1.15), self._rivals(0.0, 0.9)
+        return (
+            f"In the middle of all workloads wirespeed is {times or 'not compared with websockets'}"
+            + (f", level with {level}" if level else "")
+            + (f", and behind {behind}" if behind else "")
+            + f". Of {len(self.all):,} comparisons with rivals it is better in {counts[FASTER]:,}, level in"
+            f" {counts[LEVEL]:,}, worse in {counts[SLOWER]:,}."
+        )
+
+    def _rivals(self, low: float, high: float) -> str:
+        """Names those beside whom it is so many times better in the middle of their cells."""
+        middles = {rival: statistics.median(one.advantage for one in own) for rival, own in _by_rival(self.all).items()}
+        return ", ".join(sorted(rival for rival, middle in middles.items() if low <= middle < high))
+
+    def _circumstances(self, root: str = "") -> list[str]:
+        facts = [chosen.record.facts for chosen in self.records]
+        days = sorted({one["time"].partition("T")[0] for one in facts})
+        when = " to ".join(dict.fromkeys((days[0], days[-1])))
+        commits = ", ".join(sorted({one["revision"] for one in facts}))
+        machine = ", ".join(
+            (facts[0]["cpu"], f"{facts[0]['cores']} cores", facts[0]["system"], facts[0]["peers' python"])
+        )
+        return [
+            f"Measured on {machine}, {when}, at commit {commits}.",
+            f"A ratio is the median of the ratios within each round; [how it is measured]({root}bench/METHODOLOGY.md),"
+            f" [where that leans]({root}bench/BIAS.md).",
+        ]
+
+    def _losses(self) -> list[Comparison]:
+        return sorted((one for one in self.all if one.verdict == SLOWER), key=lambda one: one.advantage)
+
+    def _score(self) -> list[list[str]]:
+        rows = []
+        for rival, own in sorted(_by_rival(self.all).items()):
+            advantages = [one.advantage for one in own]
+            counts = [str(sum(one.verdict == verdict for one in own)) for verdict in (FASTER, LEVEL, SLOWER)]
+            middle = statistics.median(advantages)
+            rows.append([rival, *counts, *(f"{value:.3g}" for value in (min(advantages), middle, max(advantages)))])
+        return rows
+
+    def _question(self, question: Question) -> list[str]:
+        lines = [f"## {question.title}", "", *([question.text, ""] if question.text else [])]
+        chosen = self._chosen(question.scenario)
+        if chosen is None:
+            return [*lines, "Not measured.", ""]
+        cells = {cell: {one.peer: one for one in summarize(chosen.cells[cell])} for cell in question.cells(chosen)}
+        ahead = {(one.cell, one.rival): one for one in chosen.comparisons}
+        rows = []
+        for peer in chosen.scenario.peers:
+            if not any(peer in summaries for summaries in cells.values()):
+                continue
+            if question.peers and not is_one_of(peer, question.peers):
+                continue
+            row = [
+                _entry(summaries[peer], question.figure, ahead.get((cell, peer))) if peer in summaries else ""
+                for cell, summaries in cells.items()
+            ]
+            rows.append([peer, *row])
+        several = len({cell.workload for cell in cells}) > 1
+        heads = [str(cell) if several or not cell.size else str(cell).partition(", ")[2] for cell in cells]
+        return [*lines, *_markdown(["", *(head.removesuffix(", plain") for head in heads)], rows), ""]
+
+    def _bars(self) -> list[str]:
+        results = [(chosen, bar) for chosen in self.records for bar in chosen.bars()]
+        counts = {
+            verdict: sum(bar.verdict == verdict for _, bar in results) for verdict in ("PASS", "MISS", "NOT MEASURED")
+        }
+        rows = [
+            [f"{chosen.scenario.name}/{bar.cell}", bar.bar.peer, bar.wanted, bar.text(bar.figure.median)]
+            for chosen, bar in results
+            if bar.verdict == "MISS" and bar.figure is not None
+        ]
+        text = f"{counts['PASS']} of {len(results)} reached, {counts['NOT MEASURED']} not measured. Missed:"
+        return [text, "", *_markdown(["cell", "peer", "to reach", "measured"], rows, left=3)]
+
+
+def _entry(summary: Summary, figure: str | None, against: Comparison | None) -> str:
+    """Returns what stands in a table: the figure, and how many times better wirespeed is, bold where it is behind."""
+    found = summary.value if figure is None else summary.figures.get(figure)
+    if found is None:
+        return "failed"
+    if figure is not None:
+        return figure_text(found.median, figure)
+    text = value_text(found.median, summary.measures)
+    if against is None:
+        return text
+    times = f"{against.advantage:.2f}"
+    return f"{text} (**{times}**)" if against.verdict == SLOWER else f"{text} ({times})"
+
+
+def _by_rival(every: Iterable[Comparison]) -> dict[str, list[Comparison]]:
+    rivals: dict[str, list[Comparison]] = {}
+    for one in every:
+        rivals.setdefault(one.rival.partition("@")[0], []).append(one)
+    return rivals
+
+
+def _where(one: Comparison) -> str:
+    cell = one.cell
+    size = f" of {size_text(cell.size)}" if cell.size else ""
+    return f"`{one.scenario.name}/{cell.workload}`{size}{' over TLS' if cell.tls else ''}"
+
+
+def _loss(one: Comparison) -> list[str]:
+    spans = sorted(1 / value if one.lower and value else value for value in (one.ratio.low, one.ratio.high))
+    return [_where(one), one.rival, f"{one.advantage:.3f} ({spans[0]:.3f} - {spans[1]:.3f})"]
+
+
+def _tables(records: Sequence[Chosen]) -> Iterator[str]:
+    """Yields the tables of all cells, for a terminal."""
+    for chosen in records:
+        facts = "".join(f"  {key}: {text}\n" for key, text in chosen.record.facts.items())
+        yield f"{chosen.scenario.title}\n{facts}"
+        for cell, samples in chosen.cells.items():
+            job = Job(cell, chosen.scenario.called(cell.workload), ())
+            yield text_of(cell_table(chosen.scenario, job, samples)) + "\n"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Returns a table whose first columns are text and whose others are numbers."""
+    escaped = [[text.replace("|", "\\|") for text in row] for row in rows]
+    marks = [":---" if number < left else "---:" for number in range(len(head))]
+    return [f"| {' | '.join(row)} |" for row in (head, marks, *escaped)]
+
+
+def _between(text: str, new: str) -> str:
+    """Returns a page with its generated part renewed.
+
+    Raises:
+        BenchError: it has none.
+    """
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    if not pattern.search(text):
+        raise BenchError(f"README.md has no place for figures: {BEGIN} ... {END}")
+    return pattern.sub(lambda _: f"{BEGIN}\n\n{new}\n\n{END}", text)
