@@ -167,7 +167,12 @@ impl Routes {
             return Err(format!("{path:?} does not begin with a slash"));
         }
         let names = names(path).map_err(|why| format!("{path:?}: {why}"))?;
-        let refused = |error: matchit::InsertError| format!("{path:?}: {error}");
+        let refused = |error: matchit::InsertError| match error {
+            matchit::InsertError::Conflict { with } => {
+                format!("{path:?}: {with:?} was added before, which stands in its way")
+            }
+            error => format!("{path:?}: {error}"),
+        };
         let mut matcher = Router::new();
         matcher.insert(path, ()).map_err(refused)?;
         route.pattern = PathPattern { text: path.into(), matcher };

@@ -191,6 +191,10 @@ fn what_is_no_path_is_refused() {
     assert!(routes.add("a", route()).unwrap_err().contains("slash"));
     assert!(routes.add("/a/{other}", route()).is_err(), "another one stands in its way");
     assert!(routes.add("/b/{", route()).is_err());
+    // An error tells of paths as they may be printed.
+    routes.add("/f/{*\u{f}eme}", route()).unwrap();
+    let error = routes.add("/f/{*\u{f}est}", route()).unwrap_err();
+    assert!(error.contains(r#""/f/{*\u{f}eme}" was added before"#), "{error}");
     assert!(routes.add("/c/{x}/d/{x}", route()).unwrap_err().contains("\"x\" stands twice"));
     assert!(routes.add("/c/{x}/d/{*x}", route()).unwrap_err().contains("\"x\" stands twice"));
     assert!(routes.add("/c/{{topic}}", route()).unwrap_err().contains("%7B"));
