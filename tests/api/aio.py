@@ -179,9 +179,9 @@ async def _run(ws: Connection, program: list[Step], conversations: list[Conversa
         conversation.over = True
         ws.abort()
         await ws.wait_closed()
-        for operation in later:
+        while later:
             with contextlib.suppress(wirespeed.ConnectionClosed):
-                await operation
+                await later.pop(0)
 
 
 async def _try(ws: Connection, conversation: Conversation, step: Step) -> None:

@@ -165,9 +165,10 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
     if [as_bytes(message) for message in listener.kept] != conversation.received:
         raise Misbehaved("a view has changed")
     held.clear()
-    for operation in later:
+    # An operation has its connection, that what it has raised, and that this function, and what that has sent.
+    while later:
         with contextlib.suppress(wirespeed.ConnectionClosed):
-            await operation
+            await later.pop(0)
 
 
 @contextlib.asynccontextmanager
