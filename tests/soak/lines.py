@@ -7,10 +7,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["TOLERANCES", "Tolerance", "Verdict", "judge"]
-
-# Before it everything is made for the first time: buffers, caches, pools, heaps.
-WARM_UP = 0.25
+__all__ = ["TOLERANCES", "Tolerance", "Verdict", "judge", "warm_up"]
 
 # Of all pairs of figures, how many more must rise than fall: a tenth would be noise, all is a leak and nothing else.
 STEADY = 0.3
@@ -49,6 +46,14 @@ class Verdict:
     rises: bool
 
 
+def warm_up(seconds: float) -> float:
+    """Of so many seconds those that are not judged, a quarter; but a minute and a half as far as half of them has it.
+
+    Everything is made for the first time then: buffers, caches, pools, a heap for each thread.
+    """
+    return max(seconds / 4, min(90.0, seconds / 2))
+
+
 def judge(kind: str, times: Sequence[float], figures: Sequence[float]) -> Verdict:
     """Judge a line.
 
@@ -63,7 +68,7 @@ def judge(kind: str, times: Sequence[float], figures: Sequence[float]) -> Verdic
     """
     if not figures:
         return Verdict(0.0, 0.0, 0.0, False)
-    begin = times[0] + WARM_UP * (times[-1] - times[0])
+    begin = times[0] + warm_up(times[-1] - times[0])
     points = [(time, figure) for time, figure in zip(times, figures, strict=True) if time >= begin]
     median = statistics.median(figure for _, figure in points)
     pairs = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in itertools.combinations(points, 2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .campaign import Soak
-from .lines import TOLERANCES, WARM_UP
+from .lines import TOLERANCES, warm_up
 
 __all__ = ["draw"]
 
@@ -33,7 +33,7 @@ def draw(soak: Soak, path: Path) -> None:
             style = "-" if not verdicts[name, kind].rises else "--"
             axis.plot([time / 60 for time in line.times], line.figures, style, color=colors[name], linewidth=1)
             end = max(end, line.times[-1] / 60)
-        axis.axvspan(0, WARM_UP * end, color="0.93")
+        axis.axvspan(0, warm_up(60 * end) / 60, color="0.93")
         axis.set_ylabel(UNITS.get(kind, kind))
         axis.set_ylim(bottom=0)
         axis.spines[["top", "right"]].set_visible(False)
