@@ -58,7 +58,7 @@ PARTS = [
     Part(
         "conformance",
         "what the Autobahn suite takes amiss, of 38 ends",
-        [PYTHON, "conformance/run.py", "--cases", "quick", "--jobs", "2"],
+        [PYTHON, "conformance/run.py", "--cases", "quick", "--jobs", "4"],
         600,
         r"\[(\d+/\d+), ",
         "make conformance",
