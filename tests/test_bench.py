@@ -679,6 +679,7 @@ def test_a_measurement_stands_once() -> None:
             one = job.workload
             cores_of = one.cores or scenario.cores
             how = (
+                scenario.server,
                 one.runs,
                 one.measures,
                 cores_of,

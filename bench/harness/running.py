@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--pin", choices=["one", "two", "any"], help=where)
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
     another = "another server, which says where it listens: its command, or a peer that has one (beast-server)"
-    how.add_argument("--server", default=SERVER, metavar="COMMAND", help=another)
+    how.add_argument("--server", metavar="COMMAND", help=another)
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
     how.add_argument("--seed", type=int, metavar="N", help="of the order of the peers in each round; default: any")
     how.add_argument("--resume", action="store_true", help="go on where the run before was interrupted")
@@ -150,6 +150,7 @@ class _Run:
             "scenario": scenario.name,
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **facts,
+            "server": options.server or scenario.server or SERVER,
             "pinning": "; ".join(f"{mode}: {cores}" for mode, cores in sorted(self.cores.items())),
             "measure": f"{rounds} rounds of {seconds:g} s after {warmup:g} s",
         }
@@ -275,7 +276,7 @@ class _Run:
         return self.options.pin or ("any" if self.options.quick else job.workload.cores or self.scenario.cores)
 
     def _server(self, cores: Cores) -> Server:
-        command = self.options.server
+        command = self.facts["server"]
         if command == SERVER and not (ROOT / BINARY).exists():
             raise BenchError(
                 "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
@@ -308,9 +309,10 @@ def _facts(options: argparse.Namespace) -> dict[str, str]:
     parts = [f"--{name} {value}" for name in CHOICES for value in getattr(options, name)]
     parts += [] if options.tls is None else ["--tls" if options.tls else "--plain"]
     parts += [f"--set {name}={value}" for name, value in options.set]
+    parts += [f"--server {options.server}"] if options.server else []
     revision = output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"])
     facts = {"revision": revision or "no commit", **machine.describe(), "peers' python": python}
-    return {**facts, "server": options.server, **({"choice": " ".join(parts)} if parts else {})}
+    return facts | ({"choice": " ".join(parts)} if parts else {})
 
 
 def _option(text: str) -> tuple[str, Option]:

@@ -262,6 +262,7 @@ class Scenario(_Strict, frozen=True):
         subject: with which the others are compared; with {loop}, with that on their own loop.
         counterparts: of a peer of ours, the rivals that are compared with it and not with the subject.
         limits: those that are no rivals, but what a system allows.
+        server: whom clients are measured with: a peer that has a server; None: ours.
         cores: the cores of client and server: "one" for both, "two", "each" of several servers one, "any".
         rounds, seconds, warmup, batch: windows per peer and cell, their length, the time before, messages per call
             where a call takes many.
@@ -276,6 +277,7 @@ class Scenario(_Strict, frozen=True):
     workload: tuple[Workload, ...]
     counterparts: dict[str, tuple[str, ...]] = {}
     limits: tuple[str, ...] = ()
+    server: str | None = None
     cores: str = "one"
     rounds: int = 7
     seconds: float = 0.3
