@@ -179,7 +179,9 @@ class _Run:
         failed = bool(self.peers.failed)
         for job, samples in self._measured():
             screen.print(cell_table(scenario, job, samples))
-            bars += judge(job.workload, job.cell, samples)
+            # Of peers that nobody has asked for there is nothing to say.
+            some = self.options.peer or self.options.loop
+            bars += [bar for bar in judge(job.workload, job.cell, samples) if bar.figure is not None or not some]
             failed |= any(sample.failure is not None for sample in samples)
         screen.print(bars_table(bars))
         if self.options.quick:

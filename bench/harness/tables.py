@@ -130,11 +130,7 @@ def bars_table(results: Sequence[BarResult]) -> RenderableType:
     rows: list[list[str | Text]] = [["bar", "cell", "measured", "min - max", ""]]
     for result in results:
         figure, verdict = result.figure, Text(result.verdict, style=styles[result.verdict])
-        told = (
-            ("-", "")
-            if figure is None
-            else (result.text(figure.median), f"{result.text(figure.low)} - {result.text(figure.high)}")
-        )
-        rows.append([f"{result.bar.peer}: {result.wanted}", str(result.cell), *told, verdict])
+        span = "" if figure is None else f"{result.text(figure.low)} - {result.text(figure.high)}"
+        rows.append([f"{result.bar.peer}: {result.wanted}", str(result.cell), result.told, span, verdict])
     title = Text("Bars (ratios are medians of the ratios within each round)", style="bold")
     return Group(title, table(rows, left=2), "")
