@@ -224,7 +224,7 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-run = $(BENCH)/bin/wirespeed bench run
 
 .PHONY: bench
-bench: $(BENCH)/built target/release/wirespeed-bench ## Measure everything, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
+bench: $(BENCH)/built target/release/wirespeed-bench ## Measure what this commit has no records of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick

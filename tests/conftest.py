@@ -16,6 +16,7 @@ Both markers do nothing when wirespeed is under test. The peers are fixtures of 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -24,8 +25,12 @@ from pathlib import Path
 
 import pytest
 
-# Helpers are imported as ``interop.*``, whichever import mode pytest runs in.
+# Helpers are imported as ``interop.*``, whichever import mode pytest runs in, and parts of the benchmarks as they are.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
+    # What they test needs both.
+    collect_ignore_glob = ["test_bench*.py"]
 
 pytest_plugins = ["interop.addresses", "interop.again", "interop.fixtures"]
 

@@ -1,4 +1,4 @@
-"""The benchmarks of the engine: the parts of their peers that no other scenario has, and what the scenarios ask for."""
+"""The benchmarks of the engine: the parts of their peers that no other scenario has."""
 
 from __future__ import annotations
 
@@ -14,24 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from harness.peers import PeerFile
+from harness.places import BENCH
+from harness.process import environment
+from serving import nodes
+from serving.load import GENERATOR, Load, require_descriptors
+from serving.process import ChildError, certificate
 
 from interop.brokers import find
-
-if sys.hexversion < 0x030B0000:  # not by version_info: type checkers, which go by 3.10, are to read on
-    pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
-msgspec = pytest.importorskip("msgspec")
-
-ROOT = Path(__file__).resolve().parents[1]
-BENCH = ROOT / "bench"
-sys.path.insert(0, str(BENCH))
-
-from harness import scenario as scenarios  # noqa: E402
-from harness.peers import PeerFile  # noqa: E402
-from harness.process import environment  # noqa: E402
-from serving import nodes  # noqa: E402
-from serving.load import GENERATOR, Load, require_descriptors  # noqa: E402
-from serving.process import ChildError, certificate  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not GENERATOR.exists() or importlib.util.find_spec("wirespeed") is None,
@@ -179,25 +171,3 @@ def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     require_descriptors(10, 2)
     with pytest.raises(ChildError, match="the system allows 100"):
         require_descriptors(100, 2)
-
-
-def test_every_row_has_its_bar() -> None:
-    engine = {one.name: one for one in scenarios.load("engine").workload}
-    rivals = {name: {rival for bar in one.bars for rival in bar.versus} for name, one in engine.items()}
-    assert rivals["handshake"] == {"wse-server:jwt", "socketify-server"}
-    assert rivals["echo"] == {"socketify-server", "beast-server"}
-    for subscribers in (10, 100, 1000, 10_000):
-        assert {"socketify-server", "wse-server:drain"} <= rivals[f"fan-out-{subscribers}"]
-    for name in ("inbound-100", "inbound-1000", "flood-100", "flood-1000", "large-in", "large-out", "large-echo"):
-        assert "wse-server:drain" in rivals[name]
-    figures = {(name, bar.figure) for name, one in engine.items() for bar in one.bars}
-    assert {("publish-0.5", "p99"), ("publish-0.8", "p999"), ("storm-pings", "p99")} <= figures
-
-
-def test_two_engines_have_their_bars() -> None:
-    brokers = {one.name: one.bars for one in scenarios.load("brokers").workload}
-    for link in ("wirespeed-engine:nats", "wirespeed-engine:redis"):
-        for subscribers in (100, 1000):
-            assert [bar.at_least for bar in brokers[f"flood-{subscribers}"] if bar.peer == link] == [0.9]
-            figures = {bar.figure: bar.at_most for bar in brokers[f"publish-{subscribers}"] if bar.peer == link}
-            assert figures == {"a_p99": 10_000, "b_p99": 10_000}

@@ -66,8 +66,6 @@ KINDS: dict[str, Kind] = {
     "rate": Kind(None, lower=False, unit="rate"),
     # Bytes for each of what is counted.
     "memory": Kind(None, lower=True, unit="bytes"),
-    # How many of what is counted there can be.
-    "number": Kind(None, lower=False, unit="rate"),
     "latency": Kind("p50", lower=True, unit="us"),
     "tail": Kind("p99", lower=True, unit="us"),
     # Operations a second at the one of two servers that has fewer.

@@ -110,9 +110,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         figure = KINDS[self.measures].figure
         if figure is not None:
             return self.figures[figure]
-        if self.measures == "memory":
-            return (self.memory or 0) / self.count
-        return self.count if self.measures == "number" else self.rate
+        return (self.memory or 0) / self.count if self.measures == "memory" else self.rate
 
 
 @dataclass

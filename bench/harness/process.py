@@ -13,7 +13,7 @@ from typing import IO
 
 from harness.errors import BenchError
 
-__all__ = ["child", "environment", "pinned", "raise_descriptor_limit"]
+__all__ = ["child", "environment", "output_of", "pinned", "raise_descriptor_limit"]
 
 STOP_SECONDS = 3.0
 
@@ -47,6 +47,14 @@ def environment(bench: Path) -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     paths = [str(bench), *filter(None, [variables.get("PYTHONPATH")])]
     return variables | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def output_of(command: Sequence[str]) -> str | None:
+    """Returns what a short command prints; None if it is not there, or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 @contextlib.contextmanager

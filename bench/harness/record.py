@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from harness.figures import KINDS
 from harness.peers import Peers, Sample
 from harness.scenario import Cell
 
-__all__ = ["CIRCUMSTANCES", "Journal", "Record", "read", "rows_text"]
+__all__ = ["CIRCUMSTANCES", "Journal", "Record", "is_kept", "read", "rows_text"]
 
 # What must be the same for two records to be comparable at all.
 CIRCUMSTANCES = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure")
@@ -105,35 +106,26 @@ def _sample(row: Mapping[str, str]) -> Sample:
     return sample
 
 
+def is_kept(folder: Path, facts: Mapping[str, str]) -> bool:
+    """Tells whether a folder has a record of the same scenario, code and circumstances."""
+    paths = folder.glob(f"*-{facts['scenario']}*.csv")
+    return any(not _changes(read(path).facts, facts) for path in paths)
+
+
 class Journal:
     """The record of one scenario while it runs. Cells are kept whole, as ratios are taken within them.
 
     Attributes:
-        name: that of the record.
         samples: what was measured before, by cell.
         discarded: what has changed since then, so that all is measured again.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    def __init__(self, path: Path, facts: Mapping[str, str], peers: Peers, *, resume: bool) -> None:
+        """Goes on with what is there, if that is wanted and can be; else begins."""
         self.samples: dict[Cell, list[Sample]] = {}
         self.discarded = ""
-        self._path = folder / f"{name}.csv"
-        self._over = folder / f"{name}.over"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the scenario was finished by the run that is continued."""
-        return self._over.exists()
-
-    def forget(self) -> None:
-        """Removes what is kept."""
-        self._path.unlink(missing_ok=True)
-        self._over.unlink(missing_ok=True)
-
-    def open(self, facts: Mapping[str, str], peers: Peers) -> None:
-        """Goes on with what is there, if it can be continued; else begins."""
-        if self._path.exists():
+        self._path = path
+        if resume and path.exists():
             self._continue(facts, peers)
         if not self.samples:
             self._write("w", start_text(facts, peers))
@@ -143,16 +135,14 @@ class Journal:
             before = read(self._path)
         except UsageError:
             return  # nothing was measured, or the system stopped in the middle of writing
-        changed = [key for key in SAME if before.facts.get(key) != facts.get(key)]
         versions = {one.peer: one.version for one in before.samples}
-        changed += [
+        peer_changes = [
             f"version of {one.name}"
             for one in peers.ready.values()
             if versions.get(one.name, one.version) != one.version
         ]
-        if changed:
-            self.discarded = ", ".join(changed)
-        else:
+        self.discarded = ", ".join(_changes(before.facts, facts) + peer_changes)
+        if not self.discarded:
             self.samples = before.cells()
 
     def add(self, samples: Sequence[Sample]) -> None:
@@ -167,19 +157,18 @@ class Journal:
         except OSError as error:
             raise BenchError(f"cannot keep the record: {error}") from error
 
-    def finish(self, folder: Path | None) -> Path | None:
+    def finish(self, folder: Path) -> Path:
         """Moves the record to where records are, DATE-NAME.csv, never where an older one is; returns its path."""
-        path = None
-        if folder is not None:
-            name, again = f"{datetime.date.today().isoformat()}-{self.name}", 1
-            path = folder / f"{name}.csv"
-            while path.exists():
-                again += 1
-                path = folder / f"{name}-{again}.csv"
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.move(self._path, path)
-            except OSError as error:
-                raise BenchError(f"cannot keep the record: {error}") from error
-        self._over.touch()
+        name = f"{datetime.date.today().isoformat()}-{self._path.stem}"
+        names = itertools.chain([name], (f"{name}-{again}" for again in itertools.count(2)))
+        path = next(path for one in names if not (path := folder / f"{one}.csv").exists())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.move(self._path, path)
+        except OSError as error:
+            raise BenchError(f"cannot keep the record: {error}") from error
         return path
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [key for key in SAME if before.get(key) != now.get(key)]

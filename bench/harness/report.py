@@ -18,7 +18,7 @@ from harness.figures import figure_text, value_text
 from harness.places import BENCH, RECORDS, REPORT
 from harness.record import Record, read
 from harness.results import BarResult, Summary, judge, summarize
-from harness.scenario import Cell, Job, Scenario, is_one_of, load, size_text
+from harness.scenario import Cell, Job, PeerName, Scenario, is_one_of, load, size_text
 from harness.tables import cell_table, text_of
 from harness.wins import FASTER, LEVEL, SLOWER, Comparison, comparisons, is_ours
 
@@ -26,7 +26,8 @@ __all__ = ["add_arguments", "run"]
 
 # A generated part of a page stands between these.
 BEGIN, END = "<!-- from the records: make bench-report -->", "<!-- to here -->"
-LOSSES = 12
+LOSSES = 10
+MISSED = 10
 README_LOSSES = 4
 
 
@@ -147,7 +148,8 @@ def newest(folder: Path) -> list[Path]:
         UsageError: there is none.
     """
     found: dict[Path, dict[str, tuple[str, Path]]] = {}
-    for path in folder.glob("*/*.csv"):
+    # By their dates: what is unfinished has none.
+    for path in folder.glob("*/[0-9]*.csv"):
         facts = read(path).facts
         if "choice" not in facts:
             kept = found.setdefault(path.parent, {})
@@ -190,7 +192,7 @@ class Report:
             "",
             self._sentence(),
             "",
-            *self._circumstances(),
+            *self._circumstances("../"),
             "",
             "## Where wirespeed is behind",
             "",
@@ -217,7 +219,7 @@ class Report:
         """Returns the generated part of README.md."""
         pictures = [f"![{one.title}](docs/pictures/{one.name}.svg)" for one in self.plan.picture]
         losses = "; ".join(
-            f"{_where(one)}: {one.advantage:.2g} of {one.rival}" for one in self._losses()[:README_LOSSES]
+            f"{_where(one)}: {_times(one.advantage)} of {one.rival}" for one in self._losses()[:README_LOSSES]
         )
         behind = f" Where it is furthest behind: {losses}." if losses else ""
         return "\n\n".join([self._sentence() + behind, *pictures, " ".join(self._circumstances())])
@@ -250,16 +252,15 @@ class Report:
 
     def _sentence(self) -> str:
         """Says on one line how many times the best known library, level with whom, behind whom."""
-        own = [one.advantage for one in self.all if one.rival.partition("@")[0].startswith("websockets")]
-        times = (
-            f"{statistics.median(own):.1f} times as fast as websockets (from {min(own):.2g} to {max(own):.2g})"
-            if own
-            else ""
-        )
+        own = [one.advantage for one in self.all if one.rival.startswith("websockets")]
+        times = "not compared with websockets"
+        if own:
+            low, middle, high = (_times(of(own)) for of in (min, statistics.median, max))
+            times = f"{middle} times as fast as websockets (from {low} to {high})"
         counts = {verdict: sum(one.verdict == verdict for one in self.all) for verdict in (FASTER, LEVEL, SLOWER)}
         level, behind = self._rivals(0.9, 1.15), self._rivals(0.0, 0.9)
         return (
-            f"In the middle of all workloads wirespeed is {times or 'not compared with websockets'}"
+            f"In the middle of all workloads wirespeed is {times}"
             + (f", level with {level}" if level else "")
             + (f", and behind {behind}" if behind else "")
             + f". Of {len(self.all):,} comparisons with rivals it is better in {counts[FASTER]:,}, level in"
@@ -294,7 +295,7 @@ class Report:
             advantages = [one.advantage for one in own]
             counts = [str(sum(one.verdict == verdict for one in own)) for verdict in (FASTER, LEVEL, SLOWER)]
             middle = statistics.median(advantages)
-            rows.append([rival, *counts, *(f"{value:.3g}" for value in (min(advantages), middle, max(advantages)))])
+            rows.append([rival, *counts, *map(_times, (min(advantages), middle, max(advantages)))])
         return rows
 
     def _question(self, question: Question) -> list[str]:
@@ -324,12 +325,15 @@ class Report:
         counts = {
             verdict: sum(bar.verdict == verdict for _, bar in results) for verdict in ("PASS", "MISS", "NOT MEASURED")
         }
+        missed = sorted(
+            ((chosen, bar) for chosen, bar in results if bar.verdict == "MISS"), key=lambda one: one[1].reached
+        )
         rows = [
-            [f"{chosen.scenario.name}/{bar.cell}", bar.bar.peer, bar.wanted, bar.text(bar.figure.median)]
-            for chosen, bar in results
-            if bar.verdict == "MISS" and bar.figure is not None
+            [f"`{chosen.scenario.name}/{bar.cell}`", bar.bar.peer, bar.wanted, bar.told]
+            for chosen, bar in missed[:MISSED]
         ]
-        text = f"{counts['PASS']} of {len(results)} reached, {counts['NOT MEASURED']} not measured. Missed:"
+        text = f"{counts['PASS']} of {len(results)} are reached, {counts['NOT MEASURED']} were not measured."
+        text += f" The worst {len(rows)} of the {len(missed)} that are missed:"
         return [text, "", *_markdown(["cell", "peer", "to reach", "measured"], rows, left=3)]
 
 
@@ -347,10 +351,14 @@ def _entry(summary: Summary, figure: str | None, against: Comparison | None) -> 
     return f"{text} (**{times}**)" if against.verdict == SLOWER else f"{text} ({times})"
 
 
+def _times(factor: float) -> str:
+    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.2g}" if factor < 1 else f"{factor:.1f}"
+
+
 def _by_rival(every: Iterable[Comparison]) -> dict[str, list[Comparison]]:
     rivals: dict[str, list[Comparison]] = {}
     for one in every:
-        rivals.setdefault(one.rival.partition("@")[0], []).append(one)
+        rivals.setdefault(PeerName.of(one.rival).folder, []).append(one)
     return rivals
 
 

@@ -70,6 +70,19 @@ class BarResult(NamedTuple):
         return "PASS" if self.bar.passes(self.figure.median) else "MISS"
 
     @property
+    def reached(self) -> float:
+        """What part of the threshold was reached; infinite if it was not measured."""
+        if self.figure is None:
+            return float("inf")
+        bar, figure = self.bar, self.figure.median
+        return bar.at_most / figure if bar.at_most is not None else figure / (bar.at_least or 1.0)
+
+    @property
+    def told(self) -> str:
+        """What was measured, in words."""
+        return "-" if self.figure is None else self.text(self.figure.median)
+
+    @property
     def wanted(self) -> str:
         """What has to be reached, in words."""
         bar = self.bar

@@ -9,7 +9,6 @@ import datetime
 import os
 import random
 import shlex
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,8 +20,8 @@ from harness.cores import Cores, allowed_cores, cores_of
 from harness.errors import BenchError, UsageError
 from harness.peers import Peers, Sample, Window
 from harness.places import BENCH, BINARY, BUILD, RECORDS, ROOT, SERVER, UNFINISHED
-from harness.process import environment, raise_descriptor_limit
-from harness.record import Journal
+from harness.process import environment, output_of, raise_descriptor_limit
+from harness.record import Journal, is_kept
 from harness.results import SPREAD, BarResult, judge, spread
 from harness.scenario import Choice, Job, Option, Scenario, load, names
 from harness.screen import Screen
@@ -33,6 +32,8 @@ __all__ = ["add_arguments", "run"]
 
 # Of a window in a quick run, which measures nothing.
 QUICK_SECONDS = 0.02
+CHOICES = ("peer", "workload", "size", "loop")
+PYTHON_VERSION = "import platform; print(platform.python_implementation(), platform.python_version())"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--pin", choices=["one", "two", "any"], help=where)
     how.add_argument("--core", type=int, help="the client's core; by default the last one")
     another = "another server, which says where it listens: its command, or a peer that has one (beast-server)"
-    how.add_argument("--server", default=SERVER, metavar="COMMAND", help=another)
+    how.add_argument("--server", metavar="COMMAND", help=another)
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
     how.add_argument("--seed", type=int, metavar="N", help="of the order of the peers in each round; default: any")
     how.add_argument("--resume", action="store_true", help="go on where the run before was interrupted")
@@ -81,35 +82,26 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--resume goes on with a record: it cannot be there without one (--quick, --no-record)")
     if keeps and options.records == RECORDS and not facts["revision"].isalnum():
         raise UsageError("a record names its commit, and files were changed since the last one: commit, or --no-record")
-    screen, failed, stopped = Screen(), False, False
+    screen, failed = Screen(), False
     all_peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
-    with contextlib.ExitStack() as stack:
-        # Without a record there is nothing to go on with, and a run that was interrupted keeps what it has.
+    records = options.records / machine.label()
+    with tempfile.TemporaryDirectory() as temporary:
         folder = UNFINISHED if options.records == RECORDS else options.records / "unfinished"
-        if not keeps:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        journals = {scenario.name: Journal(folder, scenario.name) for scenario, _ in plans}
-        if not options.resume:
-            for journal in journals.values():
-                journal.forget()
         for scenario, jobs in plans:
-            if journals[scenario.name].is_over:
+            one = _Run(options, scenario, jobs, facts, all_peers, screen)
+            if options.resume and is_kept(records, one.facts):
                 screen.print(f"{scenario.name}: measured before\n")
                 continue
-            one = _Run(options, scenario, jobs, facts, all_peers, journals[scenario.name], screen)
             try:
-                failed |= one.run(options.records / machine.label() if keeps else None)
+                # Without a record there is nothing to go on with, and a run that was interrupted keeps what it has.
+                failed |= one.run(folder if keeps else Path(temporary), records if keeps else None)
             except UsageError:
                 raise
             except BenchError as error:
                 # One scenario that cannot run does not keep the others from it.
                 screen.complain(f"{scenario.name}: {error}")
-                stopped = True
-        if not stopped:
-            # Else the next run with --resume has only the others to do.
-            for journal in journals.values():
-                journal.forget()
-    return int(failed or stopped)
+                failed = True
+    return int(failed)
 
 
 def _plans(options: argparse.Namespace) -> list[tuple[Scenario, list[Job]]]:
@@ -118,8 +110,8 @@ def _plans(options: argparse.Namespace) -> list[tuple[Scenario, list[Job]]]:
     Raises:
         UsageError: something is unknown, or nothing is left.
     """
-    peers, workloads, sizes, loops = (tuple(getattr(options, name)) for name in ("peer", "workload", "size", "loop"))
-    choice = Choice(peers, workloads, sizes, options.tls, loops, tuple(options.set))
+    chosen = [tuple(getattr(options, name)) for name in CHOICES]
+    choice = Choice(*chosen, tls=options.tls, options=tuple(options.set))
     plans, complaint = [], None
     for name in dict.fromkeys(options.scenario or names()):
         scenario = load(name)
@@ -145,56 +137,57 @@ class _Run:
         jobs: Sequence[Job],
         facts: dict[str, str],
         all_peers: Peers,
-        journal: Journal,
         screen: Screen,
     ) -> None:
         self.options = options
         self.scenario = scenario
         self.jobs = jobs
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self.facts = {"scenario": scenario.name, "time": now, **facts}
         self.all_peers = all_peers
-        self.journal = journal
         self.screen = screen
+        self.cores = {mode: cores_of(mode, options.core) for mode in {self._mode(job) for job in jobs}}
+        rounds, seconds, warmup = (self._length(name) for name in ("rounds", "seconds", "warmup"))
+        self.facts = {
+            "scenario": scenario.name,
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **facts,
+            "server": options.server or scenario.server or SERVER,
+            "pinning": "; ".join(f"{mode}: {cores}" for mode, cores in sorted(self.cores.items())),
+            "measure": f"{rounds} rounds of {seconds:g} s after {warmup:g} s",
+        }
         self.order = random.Random(options.seed)
         # A quick run measures nothing, so several windows run at the same time.
         self.parallel = (os.cpu_count() or 1) if options.quick else 1
         self.servers: dict[str, Server] = {}
         self.lock = threading.Lock()
 
-    def run(self, records: Path | None) -> bool:
+    def run(self, unfinished: Path, records: Path | None) -> bool:
         """Measures, prints, keeps the record; tells whether something failed."""
-        scenario, screen, journal = self.scenario, self.screen, self.journal
+        scenario, screen = self.scenario, self.screen
         asked = [peer for peer in scenario.peers if any(peer in job.peers for job in self.jobs)]
         with screen.busy(f"{scenario.name}: builds and asks the peers"):
             self.all_peers.prepare(asked)
         self.peers = self.all_peers.only(asked)
         self.jobs = [job for job in map(self._possible, self.jobs) if job.peers]
-        self.cores = {mode: cores_of(mode, self.options.core) for mode in {self._mode(job) for job in self.jobs}}
-        measure = "{} rounds of {:g} s after {:g} s".format(
-            *(self._length(name) for name in ("rounds", "seconds", "warmup"))
-        )
-        self.facts |= {
-            "pinning": "; ".join(f"{mode}: {cores}" for mode, cores in sorted(self.cores.items())),
-            "measure": measure,
-        }
         self._introduce()
         raise_descriptor_limit()
-        journal.open(self.facts, self.peers)
-        if journal.discarded:
-            screen.print(f"  starts over: since the run that was interrupted there is another {journal.discarded}")
+        self.journal = Journal(
+            unfinished / f"{scenario.name}.csv", self.facts, self.peers, resume=bool(self.options.resume)
+        )
+        if gone := self.journal.discarded:
+            screen.print(f"  starts over: since the run that was interrupted there is another {gone}")
         bars: list[BarResult] = []
         failed = bool(self.peers.failed)
         for job, samples in self._measured():
             screen.print(cell_table(scenario, job, samples))
-            bars += judge(job.workload, job.cell, samples)
+            # Of peers that nobody has asked for there is nothing to say.
+            some = self.options.peer or self.options.loop
+            bars += [bar for bar in judge(job.workload, job.cell, samples) if bar.figure is not None or not some]
             failed |= any(sample.failure is not None for sample in samples)
         screen.print(bars_table(bars))
         if self.options.quick:
             screen.print("A quick run: it shows that everything works; its figures are no measurements.\n")
-        path = journal.finish(records)
-        if path is not None:
-            screen.print(f"Record: {path}\n")
+        if records is not None:
+            screen.print(f"Record: {self.journal.finish(records)}\n")
         return failed or (self.options.enforce and any(bar.verdict == "MISS" for bar in bars))
 
     def _possible(self, job: Job) -> Job:
@@ -285,7 +278,7 @@ class _Run:
         return self.options.pin or ("any" if self.options.quick else job.workload.cores or self.scenario.cores)
 
     def _server(self, cores: Cores) -> Server:
-        command = self.options.server
+        command = self.facts["server"]
         if command == SERVER and not (ROOT / BINARY).exists():
             raise BenchError(
                 "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
@@ -312,33 +305,16 @@ class _Run:
 
 def _facts(options: argparse.Namespace) -> dict[str, str]:
     """Returns the circumstances that are the same for all scenarios."""
-    lists = ("peer", "loop", "workload", "size")
-    parts = [f"--{name} {value}" for name in lists for value in getattr(options, name)]
+    python = output_of([options.python, "-c", PYTHON_VERSION])
+    if python is None:
+        raise UsageError(f"--python {options.python} does not run")
+    parts = [f"--{name} {value}" for name in CHOICES for value in getattr(options, name)]
     parts += [] if options.tls is None else ["--tls" if options.tls else "--plain"]
     parts += [f"--set {name}={value}" for name, value in options.set]
-    return {
-        "revision": _output(["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"])
-        or "no commit",
-        **machine.describe(),
-        "peers' python": _python_version(options.python),
-        "server": options.server,
-        **({"choice": " ".join(parts)} if parts else {}),
-    }
-
-
-def _python_version(python: str) -> str:
-    code = "import platform; print(platform.python_implementation(), platform.python_version())"
-    version = _output([python, "-c", code])
-    if version is None:
-        raise UsageError(f"--python {python} does not run")
-    return version
-
-
-def _output(command: Sequence[str]) -> str | None:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    parts += [f"--server {options.server}"] if options.server else []
+    revision = output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"])
+    facts = {"revision": revision or "no commit", **machine.describe(), "peers' python": python}
+    return facts | ({"choice": " ".join(parts)} if parts else {})
 
 
 def _option(text: str) -> tuple[str, Option]:

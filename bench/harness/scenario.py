@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from harness.errors import UsageError
 from harness.figures import FIGURES, KINDS
-from harness.places import SCENARIOS
+from harness.places import BENCH, SCENARIOS
 
 __all__ = [
     "Bar",
@@ -81,7 +81,7 @@ class Bar(_Strict, frozen=True):
     """What a peer must reach in the cells of its workload: a figure, or its multiple of a rival's.
 
     Attributes:
-        peer: who must; {loop} stands for each of `loops`.
+        peer: who must; {a,b} stands for each of them, {loop} for each of `loops`.
         versus: the rivals, of whom the best one counts in each round.
         figure: which figure, a name of `figures.FIGURES`; None: what the workload compares. Not with `versus`.
         at_least, at_most: the threshold, which counts as reached.
@@ -114,17 +114,29 @@ class Bar(_Strict, frozen=True):
         """Tells whether a measured figure reaches the bar."""
         return figure <= self.at_most if self.at_most is not None else figure >= (self.at_least or 0.0)
 
-    def on_each_loop(self) -> list[Bar]:
-        """Returns the bar once for each of its loops."""
+    def for_each(self) -> list[Bar]:
+        """Returns the bar once for each of its peers and loops."""
         return [
             replace(
                 self,
-                peer=self.peer.format(loop=loop),
+                peer=peer.format(loop=loop),
                 versus=tuple(rival.format(loop=loop) for rival in self.versus),
                 loops=(),
             )
-            for loop in self.loops
-        ] or [self]
+            for peer in _braces(self.peer)
+            for loop in self.loops or ("",)
+        ]
+
+
+class Model(_Strict, frozen=True):
+    """What peers can be told to do: what is counted, the path at the server, what is compared."""
+
+    units: str
+    path: str = "/"
+    measures: str = "rate"
+
+
+MODELS = msgspec.toml.decode((BENCH / "models.toml").read_text(), type=dict[str, Model])
 
 
 class Part(_Strict, frozen=True):
@@ -141,16 +153,12 @@ class Workload(_Strict, frozen=True):
     Attributes:
         name: its name.
         title: what a person reads above its tables.
-        unit: what is counted, in the singular.
         sizes: bytes of a message; 0 if it has none.
         tls: without TLS, with, or both.
         peers: those that take part, parts of their names left out meaning all; empty: all of the scenario that can.
         more: further cells.
-        expects: what must have happened for a window to count, in words.
-        path: the path at the server, {size} and each of the options replaced.
-        model: what the peers do, by the name that they know; None: that of the workload.
-        measures: what is compared, one of `figures.KINDS`.
-        throughput: whether bytes a second tell something.
+        model: what the peers do, one of `MODELS`; None: that of the same name.
+        measures: what is compared, one of `figures.KINDS`; None: as the model says.
         options: what else the peers are told, as options of their command line; true: a flag.
         each: name and values of an option; the workload stands once for each of them, named `NAME-VALUE`.
         quick: what is different of the options in a quick run; None: it is not part of one.
@@ -162,16 +170,12 @@ class Workload(_Strict, frozen=True):
 
     name: str
     title: str
-    unit: str
     sizes: tuple[int, ...] = (0,)
     tls: tuple[bool, ...] = (False,)
     peers: tuple[str, ...] = ()
     more: tuple[Part, ...] = ()
-    expects: str = ""
-    path: str = "/"
     model: str | None = None
-    measures: str = "rate"
-    throughput: bool = False
+    measures: str = ""
     options: dict[str, Option] = {}
     each: dict[str, tuple[Option, ...]] = {}
     quick: dict[str, Option] | None = {}
@@ -189,10 +193,8 @@ class Workload(_Strict, frozen=True):
 
     @property
     def units(self) -> str:
-        """The plural of what is counted: echoes, deliveries, round trips."""
-        if re.search("[^aeiou]y$", self.unit):
-            return self.unit[:-1] + "ies"
-        return self.unit + ("es" if self.unit.endswith(("o", "s", "x", "ch", "sh")) else "s")
+        """What is counted, in the plural."""
+        return MODELS[self.runs].units
 
     def cells(self) -> dict[Cell, tuple[str, ...]]:
         """Returns the cells, and who is asked to take part in each; empty: everybody."""
@@ -209,7 +211,7 @@ class Workload(_Strict, frozen=True):
 
     def target(self, size: int) -> str:
         """Returns the path at the server."""
-        return self.path.format(size=size, **self.options)
+        return MODELS[self.runs].path.format(size=size, **self.options)
 
     def for_each(self) -> list[Workload]:
         """Returns the workload once for each value of its `each`, {NAME} replaced in its title."""
@@ -235,8 +237,8 @@ class Choice(NamedTuple):
     peers: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
-    tls: bool | None = None
     loops: tuple[str, ...] = ()
+    tls: bool | None = None
     options: tuple[tuple[str, Option], ...] = ()
 
 
@@ -260,6 +262,7 @@ class Scenario(_Strict, frozen=True):
         subject: with which the others are compared; with {loop}, with that on their own loop.
         counterparts: of a peer of ours, the rivals that are compared with it and not with the subject.
         limits: those that are no rivals, but what a system allows.
+        server: whom clients are measured with: a peer that has a server; None: ours.
         cores: the cores of client and server: "one" for both, "two", "each" of several servers one, "any".
         rounds, seconds, warmup, batch: windows per peer and cell, their length, the time before, messages per call
             where a call takes many.
@@ -274,6 +277,7 @@ class Scenario(_Strict, frozen=True):
     workload: tuple[Workload, ...]
     counterparts: dict[str, tuple[str, ...]] = {}
     limits: tuple[str, ...] = ()
+    server: str | None = None
     cores: str = "one"
     rounds: int = 7
     seconds: float = 0.3
@@ -376,8 +380,13 @@ def parse(name: str, text: str) -> Scenario:
     """Makes a scenario of the content of its file."""
     raw = _with_all_peers(msgspec.toml.decode(text))
     one = msgspec.convert(raw, Scenario)
+    known("model", [workload.model or workload.name for workload in one.workload], MODELS)
     workloads = tuple(
-        replace(each, bars=tuple(bar for whole in each.bars for bar in whole.on_each_loop()))
+        replace(
+            each,
+            measures=each.measures or MODELS[each.runs].measures,
+            bars=tuple(bar for whole in each.bars for bar in whole.for_each()),
+        )
         for workload in one.workload
         for each in workload.for_each()
     )

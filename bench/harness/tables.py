@@ -64,7 +64,7 @@ def cell_table(scenario: Scenario, job: Job, samples: Sequence[Sample]) -> Rende
         FIGURES[kind.figure][0] if kind.figure else {"memory": "each"}.get(workload.measures, f"{workload.units}/s"),
         "min - max",
         *([] if workload.measures == "rate" else [f"{workload.units}/s"]),
-        *(["MB/s"] if workload.throughput else []),
+        *(["MB/s"] if cell.size else []),
         *(FIGURES[name][0] for name in shown),
         *("client us", "user + system", "server us"),
         *([f"of {limit}"] if limit else []),
@@ -105,7 +105,7 @@ def _row(summary: Summary, shown: Sequence[str], job: Job) -> list[str]:
         value_text(value.median, measures),
         f"{value_text(value.low, measures)} - {value_text(value.high, measures)}",
         *([] if measures == "rate" else [f"{rate.median:,.0f}"]),
-        *([f"{rate.median * job.cell.size / 1e6:,.1f}"] if job.workload.throughput else []),
+        *([f"{rate.median * job.cell.size / 1e6:,.1f}"] if job.cell.size else []),
         *(figure_text(summary.figures[name].median, name) if name in summary.figures else "-" for name in shown),
         duration_text(user.median + system.median),
         f"{duration_text(user.median)} + {duration_text(system.median)}",
@@ -130,11 +130,7 @@ def bars_table(results: Sequence[BarResult]) -> RenderableType:
     rows: list[list[str | Text]] = [["bar", "cell", "measured", "min - max", ""]]
     for result in results:
         figure, verdict = result.figure, Text(result.verdict, style=styles[result.verdict])
-        told = (
-            ("-", "")
-            if figure is None
-            else (result.text(figure.median), f"{result.text(figure.low)} - {result.text(figure.high)}")
-        )
-        rows.append([f"{result.bar.peer}: {result.wanted}", str(result.cell), *told, verdict])
+        span = "" if figure is None else f"{result.text(figure.low)} - {result.text(figure.high)}"
+        rows.append([f"{result.bar.peer}: {result.wanted}", str(result.cell), result.told, span, verdict])
     title = Text("Bars (ratios are medians of the ratios within each round)", style="bold")
     return Group(title, table(rows, left=2), "")

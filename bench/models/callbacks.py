@@ -20,7 +20,7 @@ from typing import Any
 
 from models.content import ContentError, Stream, two_messages
 from models.latency import WINDOW_SHARE, Latencies
-from models.program import STEP_SECONDS, Window, gate
+from models.program import STEP_SECONDS, Window
 from models.stamps import Stamps
 
 __all__ = ["WORKLOADS", "Course", "measure"]
@@ -73,7 +73,6 @@ class Course:
             if now - self._step < STEP_SECONDS / 2:
                 self.count *= 2
             elif now >= self._end:
-                gate(self._options)
                 self.begin()
                 self._window = Window(self._options)
             self._step = time.perf_counter()
@@ -107,7 +106,7 @@ class Course:
 
     def figures(self) -> dict[str, object]:
         """Returns further figures of the window."""
-        return self._latencies.figures(self._options) if self._timing else {}
+        return self._latencies.figures() if self._timing else {}
 
     def over(self, payload: object) -> int:
         """Ends a step of a stream; returns the messages of the next one, less than 0 if nobody counts any more."""

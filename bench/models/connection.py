@@ -12,7 +12,7 @@ from typing import Any
 from models.content import ContentError
 from models.program import Library
 
-__all__ = ["Client", "Connect", "Connection", "Watched", "check_deflate", "tls_context"]
+__all__ = ["Client", "Connect", "Connection", "check_deflate", "tls_context"]
 
 
 @dataclass
@@ -70,21 +70,6 @@ awaitable of one."""
 
 
 @dataclass(frozen=True)
-class Watched:
-    """An open connection whose library sends pings of its own.
-
-    Attributes:
-        kept: what must be kept for the connection to stay open.
-        noticed: returns, or raises, what the library tells its caller at the end; for asyncio an awaitable of that.
-        tells: whether this, returned or raised, says that the peer is dead.
-    """
-
-    kept: object
-    noticed: Callable[[], Any]
-    tells: Callable[[object], bool]
-
-
-@dataclass(frozen=True)
 class Client:
     """One way to use a library; what is missing here, its peer does not answer.
 
@@ -95,8 +80,6 @@ class Client:
         deflate: connects with permessage-deflate, and for text: `send` takes a str, `recv` returns what `encode` makes
             of it.
         closed: the exceptions, MODULE:NAME, that `recv` and `send` each raise on a closed connection.
-        watch: connects with the library's own keepalive; takes URL, CA, the seconds from the opening, or the last
-            message, to the ping, and those until its answer is given up, also for a closing handshake that follows.
         serve: starts a server that echoes, without compression, keepalive and limits, on this event loop or in threads
             of its own; returns its URL and what must be kept; for asyncio an awaitable of that.
         at_once: connects so that `send` hands each message to the system, for a library that gathers them otherwise.
@@ -112,7 +95,6 @@ class Client:
     listen: Callable[..., Any] | None = None
     deflate: Connect | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
-    watch: Callable[[str, str | None, float, float], Any] | None = None
     serve: Callable[[], Any] | None = None
     at_once: Connect | None = None
     more: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How connections begin and end: opened and closed in turn, closed by the server, dead. One of `twins.TWO_WAYS`."""
+"""How connections begin and end: opened and closed in turn, closed by the server. One of `twins.TWO_WAYS`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.connection import Client
 from models.content import ContentError, two_messages
 from models.latency import Latencies
 from models.program import Window
-from models.running import Loop, Step, run, together, turn, within
+from models.running import Loop, Step, run, turn, within
 from models.twins import AWAITS
 
 __all__ = ["CLOSED", "WORKLOADS"]
@@ -23,10 +23,6 @@ CLOSED = {"closed-recv": "recv", "closed-send": "send"}
 MESSAGE_BYTES = 16
 # Until a library has read the server's close frame, and says so.
 SETTLE_SECONDS = 5.0
-# Several times what the slowest needs to notice a dead peer: tornado, 5.4 s. Less than what the harness waits for.
-LIMIT_SECONDS = 15.0
-# Clocks and timers of event loops are not the same, and may be coarse.
-TOLERANCE = 0.95
 
 
 async def _open(client: Client, options: argparse.Namespace) -> dict[str, object]:
@@ -112,39 +108,5 @@ async def _closed(client: Client, options: argparse.Namespace) -> dict[str, obje
     return await run(Loop(prepare), options)
 
 
-async def _dead(client: Client, options: argparse.Namespace) -> dict[str, object]:
-    """Measures how soon a library tells its caller that the peer is dead: one that has opened and never answers.
-
-    Time runs from when the connection is ready. The library pings after `interval` and gives up `timeout` later:
-    whoever tells sooner has noticed something else.
-    """
-    silence = ContentError(f"a dead peer was not noticed within {LIMIT_SECONDS:.0f} s")
-    least = TOLERANCE * 1e9 * (options.interval + options.timeout)
-
-    async def one() -> int:
-        assert client.watch is not None
-        watched = await client.watch(options.url, options.ca, options.interval, options.timeout)
-        before = time.perf_counter_ns()
-        try:
-            told = await within(LIMIT_SECONDS, watched.noticed, silence)
-        except ContentError:
-            raise
-        except Exception as error:
-            told = error
-        taken = time.perf_counter_ns() - before
-        if not watched.tells(told):
-            raise ContentError(f"a dead peer was told as {told!r:.200}")
-        if taken < least:
-            raise ContentError(f"the connection ended after {taken / 1e9:.3f} s, before the peer could be known dead")
-        return taken
-
-    times: list[int] = []
-    window = Window(options)
-    while not times or time.perf_counter() < window.end:
-        times += await together(options.connections, one)
-    window.stop()
-    return window.result(len(times), **Latencies(times).figures())
-
-
 # They do not run in steps, or not in steps alone.
-WORKLOADS = {"open": _open, **dict.fromkeys(CLOSED, _closed), "dead": _dead}
+WORKLOADS = {"open": _open, **dict.fromkeys(CLOSED, _closed)}

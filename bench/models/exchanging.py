@@ -97,7 +97,7 @@ async def exchange(
                     raise wrong
                 latencies.add(clock() - begun)
             if latencies.full or time.perf_counter() >= end:
-                return latencies.figures(options)
+                return latencies.figures()
 
     return Loop(prepare, settle=settle, figures=figures)
 

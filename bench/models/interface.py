@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.connection import Client, Connection, Watched, check_deflate, tls_context
+from models.connection import Client, Connection, check_deflate, tls_context
 from models.twins import AWAITS
 
 __all__ = ["Interface"]
@@ -52,12 +52,6 @@ class Interface:
         check_deflate(response.headers.get("Sec-WebSocket-Extensions"))
         return connection
 
-    async def watch(self, url: str, ca: str | None, interval: float, timeout: float) -> Watched:
-        """Connects with its keepalive, and a short `close_timeout`: it is 10 s by default, and `recv` waits."""
-        error = importlib.import_module(self.exceptions).ConnectionClosedError
-        ws = await self.open(url, ca, ping_interval=interval, ping_timeout=timeout, close_timeout=timeout)
-        return Watched(ws, ws.recv, lambda told: isinstance(told, error))
-
     async def serve(self) -> tuple[str, object]:
         """Serves without compression, keepalive and limits."""
 
@@ -76,5 +70,5 @@ class Interface:
     def client_of(self, receives: str = "await", **more: Any) -> Client:
         """Returns all that such a library can do."""
         closed = dict.fromkeys(("recv", "send"), f"{self.exceptions}:ConnectionClosed")
-        able = {"deflate": self.deflate, "closed": closed, "watch": self.watch, "serve": self.serve}
+        able = {"deflate": self.deflate, "closed": closed, "serve": self.serve}
         return Client(self.connect, receives, **{**able, **more})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from array import array
 from collections.abc import Iterable
 from typing import Any
@@ -39,13 +38,12 @@ class Latencies:
         """Forgets all samples: those of the warm-up."""
         del self._samples[:]
 
-    def figures(self, options: argparse.Namespace | None = None) -> dict[str, Any]:
-        """Returns mean, percentiles and the greatest; all samples too, if the options are those of a `child`."""
+    def figures(self) -> dict[str, Any]:
+        """Returns mean, percentiles and the greatest."""
         if not self._samples:
             raise ContentError("no operation was timed: the window is too short")
         ordered = sorted(self._samples)
         # A percentile is the least sample that so many per mille of all do not exceed.
         ranks = {name: max(0, (len(ordered) * share + 999) // 1000 - 1) for name, share in PERCENTILES.items()}
         figures: dict[str, Any] = {name: ordered[rank] / 1e3 for name, rank in ranks.items()}
-        figures |= {"mean": sum(ordered) / len(ordered) / 1e3, "max": ordered[-1] / 1e3}
-        return figures | ({"samples": ordered} if options is not None and options.child else {})
+        return figures | {"mean": sum(ordered) / len(ordered) / 1e3, "max": ordered[-1] / 1e3}

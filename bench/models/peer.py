@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from models import callbacks, crowd, ending, exchanging, fairness, memory, processes, running, sending, streaming
+from models import callbacks, crowd, ending, exchanging, fairness, memory, running, sending, streaming
 from models.connection import Client
 from models.content import two_messages
 from models.program import LOOPS, Library, end, fail, parser, run_on, run_program, version
@@ -17,7 +17,7 @@ from models.twins import blocking
 __all__ = ["main"]
 
 # What needs no connection of this process, or one in other threads.
-APART = (processes.WORKLOAD, *fairness.WORKLOADS)
+APART = fairness.WORKLOADS
 CROWDS = ("idle", "many")
 BLOCKING = (
     *("round-trip", "one-way", "one-way-window", "stream-in", "mixed"),
@@ -47,8 +47,6 @@ def main(library: Library, styles: Mapping[str, Client] | Client) -> NoReturn:
     libraries += [loop] if loop is not None and loop.module not in {one.module for one in libraries} else []
 
     def measure(options: argparse.Namespace) -> dict[str, object]:
-        if options.workload == processes.WORKLOAD:
-            return processes.measure(options)
         if options.workload in (*fairness.WORKLOADS, *fairness.SERVING):
             return fairness.measure(client, options, awaits=awaits)
         if not awaits:
@@ -80,7 +78,6 @@ def _workloads(client: Client, *, awaits: bool) -> tuple[str, ...]:
         *("open", *APART, *client.more),
         *(deflate if client.deflate is not None else ()),
         *(f"closed-{call}" for call in client.closed),
-        *(("dead",) if client.watch is not None else ()),
         *(fairness.SERVING if client.serve is not None else ()),
     )
     return tuple(workload for workload in known if workload not in client.without)

@@ -7,10 +7,8 @@ import asyncio
 import importlib
 import importlib.metadata
 import json
-import math
 import os
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -20,14 +18,12 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 __all__ = [
-    *("LOOPS", "STEP_SECONDS", "Library", "Window", "echo_url", "end", "fail", "gate", "parser", "process_cpu"),
+    *("LOOPS", "STEP_SECONDS", "Library", "Window", "echo_url", "end", "fail", "parser", "process_cpu"),
     *("run_on", "run_program", "version"),
 ]
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
 STEP_SECONDS = 0.005
-# What one of several processes may take beyond its window: to check, and to tell.
-CHILD_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -103,13 +99,10 @@ def parser(workloads: Sequence[str]) -> argparse.ArgumentParser:
     add("--bytes", type=int, default=64 << 20, help="bytes of a whole transfer")
     add("--content", choices=["repetitive", "random"], default="repetitive", help="what text is made of")
     add("--document", choices=["tick", "book"], default="tick", help="what codecs encode")
-    add("--interval", type=float, default=0.2, help="seconds until a keepalive ping")
-    add("--timeout", type=float, default=0.2, help="seconds until its answer is given up")
     add("--deflate", action="store_true", help="offer permessage-deflate")
     add("--rate", type=float, help="operations a second that are offered")
     add("--ca", help="PEM file of the CA to trust")
     add("--core", type=int, help="the core to run on")
-    add("--child", action="store_true", help="be one of several: begin when told to, tell all samples")
     add("--server-pid", type=int, help="the process whose CPU time counts as the server's")
     return parser
 
@@ -149,19 +142,6 @@ def end(answer: dict[str, object]) -> NoReturn:
     """
     print(json.dumps(answer), flush=True)
     os._exit("failed" in answer)
-
-
-def gate(options: argparse.Namespace) -> None:
-    """Where several processes measure at once: says that this one is warm, waits for the moment that all begin at."""
-    if not options.child:
-        return
-    # If nobody looks after this process any more, it ends nevertheless.
-    signal.alarm(math.ceil(2 * options.seconds) + CHILD_SECONDS)
-    print("ready", flush=True)
-    line = sys.stdin.readline()
-    if not line:
-        raise RuntimeError("the process that should say when to begin has ended")
-    time.sleep(max(0.0, float(line) - time.monotonic()))
 
 
 def echo_url(url: str) -> str:

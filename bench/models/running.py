@@ -7,7 +7,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +14,10 @@ from models import program
 from models.connection import Connection
 from models.content import payload_of
 from models.latency import WINDOW_SHARE
-from models.program import STEP_SECONDS, Window, gate
+from models.program import STEP_SECONDS, Window
 from models.twins import AWAITS
 
-__all__ = ["Loop", "Step", "ask", "run", "together", "turn", "within"]
+__all__ = ["Loop", "Step", "ask", "run", "turn", "within"]
 
 Step = Callable[[], Awaitable[int]]
 
@@ -55,7 +54,6 @@ class Loop:
 async def run(loop: Loop, options: argparse.Namespace) -> dict[str, object]:
     """Warms up, then runs a workload on its open connection for one window."""
     step = await _warm_up(loop, options.warmup)
-    gate(options)
     loop.begin()
     count, window = 0, Window(options)
     while time.perf_counter() < window.end:
@@ -120,10 +118,3 @@ async def within(seconds: float, call: Callable[[], Awaitable[Any]], error: Exce
         return await call()
     finally:
         timer.cancel()
-
-
-async def together(calls: int, one: Callable[[], Awaitable[int]]) -> list[int]:
-    """Makes so many calls at once, in tasks, or threads, and returns their results."""
-    if AWAITS:
-        return await asyncio.gather(*(one() for _ in range(calls)))
-    return list(ThreadPoolExecutor(calls).map(lambda _: one(), range(calls)))  # type: ignore[arg-type, return-value]

@@ -38,10 +38,10 @@ FORMATS = ("binary", "text", "json", "json-bytes", "msgpack")
 
 
 # By the names that scenarios use. The load of the second is the client of picows, many connections with a message under
-# way; `most` stops by itself where there are too few descriptors; in `hold`, the server has to send pings.
+# way; in `hold`, the server has to send pings.
 WORKLOADS = (
     *("echo", "echo-picows", "burst", "sink", "fan-out", "publish"),
-    *("open", "touch", "storm", "pings", "hold", "most", "idle"),
+    *("open", "touch", "storm", "pings", "hold", "idle"),
 )
 ROLES = {"sink": "sink", "fan-out": "fan-out", "publish": "fan-out"}
 """What a server has to do with the messages of a workload, other than to echo them; also its path."""

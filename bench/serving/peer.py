@@ -108,7 +108,7 @@ def _measured(options: argparse.Namespace) -> dict[str, object]:
     """Returns the answer of a window, all processes stopped."""
     cores = _cores(options)
     number = NODES if options.is_pair else 1
-    require_descriptors(0 if options.workload == "most" else options.connections * number, options.descriptors)
+    require_descriptors(options.connections * number, options.descriptors)
     with contextlib.ExitStack() as stack:
         command, between = _command(options), None
         if options.ca is not None:

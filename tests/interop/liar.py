@@ -7,8 +7,7 @@ is agreed to. It ends when its standard input does, so it cannot outlive the tes
 The paths are those of ``wirespeed-bench echo``. ``lie=NAME`` in the query asks for a lie: about the message ``at=N``
 alone, counted from 0; about all of them from ``since=N`` on; or about the first that comes ``after=S`` seconds after
 the first one. At /sink and /hash that is about what they receive, elsewhere about what is sent. The lies of ``TOLD``
-are in what the server says of all messages, those of ``ENDS`` those of a server that should have closed the connection,
-or be dead.
+are in what the server says of all messages, those of ``ENDS`` those of a server that should have closed the connection.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ LIES: dict[str, Callable[[Any], list[Any]]] = {
     "reorder": lambda message: [],
 }
 TOLD = {"count", "digest"}
-ENDS = {"stay", "talk", "answer", "close", "drop", "speak"}
+ENDS = {"stay", "talk"}
 
 
 class Spoiler:
@@ -201,21 +200,6 @@ async def close(ws: ServerConnection, query: dict[str, str]) -> None:
     await ws.close(int(query["code"]))
 
 
-async def deaf(ws: ServerConnection, query: dict[str, str]) -> None:
-    lie = query.get("lie")
-    if lie == "speak":
-        await ws.send("not dead")
-    elif lie == "close":
-        await ws.close()
-    elif lie == "drop":
-        # Not before the answer to the opening handshake is out.
-        await asyncio.sleep(0.05)
-        ws.transport.abort()
-    elif lie != "answer":
-        ws.transport.pause_reading()
-    await ws.wait_closed()
-
-
 PATHS: dict[str, Callable[[ServerConnection, dict[str, str]], Awaitable[None]]] = {
     "/": echo,
     "/stamp": stamp,
@@ -224,7 +208,6 @@ PATHS: dict[str, Callable[[ServerConnection, dict[str, str]], Awaitable[None]]] 
     "/duplex": duplex,
     "/file": file,
     "/close": close,
-    "/deaf": deaf,
 }
 
 

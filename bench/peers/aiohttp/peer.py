@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from models.connection import Client, Connection, Watched, check_deflate, tls_context
+from models.connection import Client, Connection, check_deflate, tls_context
 from models.peer import main
 from models.program import Library
 
@@ -45,18 +45,6 @@ async def deflate(url: str, ca: str | None, size: int) -> Connection:
     return Connection(ws, ws.send_str, ws.receive, **how, encode=lambda text: WSMessage(WSMsgType.TEXT, text, ""))
 
 
-async def watch(url: str, ca: str | None, interval: float, timeout: float) -> Watched:
-    """Connects with the library's heartbeat: a pong must come within half of it, so this makes up the same sum."""
-    from aiohttp import ServerTimeoutError, WSMsgType
-
-    ws = await open_with(url, ca, heartbeat=(interval + timeout) * 2 / 3)
-
-    def tells(told: Any) -> bool:
-        return getattr(told, "type", None) is WSMsgType.ERROR and isinstance(told.data, ServerTimeoutError)
-
-    return Watched(ws, ws.receive, tells)
-
-
 async def serve() -> tuple[str, object]:
     """Serves with the library's defaults, and without a limit on size."""
     from aiohttp import WSMsgType, web
@@ -80,7 +68,7 @@ async def serve() -> tuple[str, object]:
 if __name__ == "__main__":
     # `receive` tells of a close by a message, not by an exception.
     closed = {"send": "aiohttp:ClientConnectionResetError"}
-    client = Client(connect, deflate=deflate, closed=closed, watch=watch, serve=serve)
+    client = Client(connect, deflate=deflate, closed=closed, serve=serve)
     # All that `pip install aiohttp[speedups]` brings.
     library = Library("aiohttp", "aiohttp", ("aiodns", "brotli", "backports.zstd"))
     main(library, {"await": client, "iterate": Client(connect, "iterate")})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from models.connection import Client, Connection, Watched, tls_context
+from models.connection import Client, Connection, tls_context
 from models.peer import main
 from models.program import Library
 
@@ -44,14 +44,6 @@ async def connect(url: str, ca: str | None, size: int) -> Connection:
     return Connection(ws, ws.send_bytes, ws.receive, **how, encode=lambda message: BytesMessage(data=message))
 
 
-async def watch(url: str, ca: str | None, interval: float, timeout: float) -> Watched:
-    """Connects with the library's keepalive."""
-    from httpx_ws import WebSocketNetworkError
-
-    ws = await open_with(url, ca, interval, timeout)
-    return Watched(ws, ws.receive, lambda told: isinstance(told, WebSocketNetworkError))
-
-
 if __name__ == "__main__":
     # `receive` tells of a close once, and then waits for ever; `send_bytes` raises an exception of wsproto.
-    main(Library("httpx_ws", "httpx-ws", ("httpx", "wsproto")), {"await": Client(connect, watch=watch)})
+    main(Library("httpx_ws", "httpx-ws", ("httpx", "wsproto")), {"await": Client(connect)})

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from models.callbacks import Course
-from models.connection import Client, Connection, Watched, tls_context
+from models.connection import Client, Connection, tls_context
 from models.peer import main
 from models.program import Library
 
@@ -139,21 +139,6 @@ async def connect(url: str, ca: str | None, size: int) -> Connection:
     return Connection(kept, send, listener.recv, send_text=send_text, drain=listener.drain, close=close)
 
 
-async def watch(url: str, ca: str | None, interval: float, timeout: float) -> Watched:
-    """Connects with the library's pings when idle; what tells the end is a callback."""
-    from picows import WSListener, WSTransport
-
-    ended = asyncio.get_running_loop().create_future()
-
-    class Ending(WSListener):
-        def on_ws_disconnected(self, transport: WSTransport) -> None:
-            ended.set_result(transport)
-
-    pings = {"enable_auto_ping": True, "auto_ping_idle_timeout": interval, "auto_ping_reply_timeout": timeout}
-    transport = await open_with(Ending(), url, ca, **pings)
-    return Watched(transport, lambda: ended, lambda told: told is transport)
-
-
 async def serve() -> tuple[str, object]:
     """Serves as the library's examples do."""
     from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
@@ -168,5 +153,5 @@ async def serve() -> tuple[str, object]:
 
 
 if __name__ == "__main__":
-    client = Client(connect, listen=listen, watch=watch, serve=serve)
+    client = Client(connect, listen=listen, serve=serve)
     main(Library("picows", "picows", ("aiofastnet",)), {"callbacks": client})

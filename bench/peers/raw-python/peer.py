@@ -93,5 +93,5 @@ def connect(url: str, ca: str | None, size: int) -> Connection:
 
 
 if __name__ == "__main__":
-    workloads = ("round-trip", "send", "send-each", "one-way", "one-way-window", "processes")
+    workloads = ("round-trip", "send", "send-each", "one-way", "one-way-window")
     main(Library("ssl", None), Client(connect, only=workloads))

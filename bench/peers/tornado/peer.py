@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from models.callbacks import Course
-from models.connection import Client, Connection, Watched, check_deflate, tls_context
+from models.connection import Client, Connection, check_deflate, tls_context
 from models.peer import main
 from models.program import Library
 
@@ -49,12 +49,6 @@ async def deflate(url: str, ca: str | None, size: int) -> Connection:
     ws = await open_with(url, ca, compression_options={})
     check_deflate(ws.headers.get("Sec-WebSocket-Extensions"))
     return connection(ws, ws.write_message)
-
-
-async def watch(url: str, ca: str | None, interval: float, timeout: float) -> Watched:
-    """Connects with the library's pings; it then tries a closing handshake for 5 s, which cannot be shortened."""
-    ws = await open_with(url, ca, ping_interval=interval, ping_timeout=timeout)
-    return Watched(ws, ws.read_message, lambda told: told is None and ws.close_code is None)
 
 
 async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
@@ -106,7 +100,7 @@ if __name__ == "__main__":
     # `read_message` tells of a close by None, not by an exception.
     closed = {"send": "tornado.websocket:WebSocketClosedError"}
     styles = {
-        "await": Client(connect, deflate=deflate, closed=closed, watch=watch),
+        "await": Client(connect, deflate=deflate, closed=closed),
         "callbacks": Client(connect, listen=listen),
     }
     main(Library("tornado", "tornado"), styles)

@@ -238,9 +238,6 @@ fn a_pause_of_the_server_is_in_every_latency_that_it_touches() {
 fn connections_that_are_refused() {
     // From the eleventh on.
     let small = || serve_with((|number, _| (number >= 10).then_some(503), WELCOME.1), echo);
-    let found = load("--workload most --connections 1000", &small()).expect("an answer");
-    assert_eq!(found["count"], 10);
-    assert!(found["stopped"].as_str().is_some_and(|reason| reason.contains("503")), "{found}");
     // One of the ten is opened beforehand.
     let error = load("--workload storm --connections 30", &small()).expect_err("21 are refused");
     assert!(error.starts_with("21 of 30 connections could not be opened: ") && error.contains("503"), "{error}");

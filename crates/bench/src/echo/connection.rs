@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::event::Event;
 use wirespeed_driver::drive::Progress;
 use wirespeed_driver::opening::{Carrier, Moved, Server};
-use wirespeed_driver::peer::{Failure, PeerEvent};
+use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Response, ServerConfig, ServerHandshake};
@@ -63,11 +63,6 @@ impl Connection {
         match &mut self.phase {
             Phase::Opening(_) => Progress::Open,
             Phase::Over => Progress::Over,
-            // Both directions have ended.
-            Phase::Open(drive, Role::Deaf) if edge.is_some_and(|edge| edge.is_write_closed() || edge.is_error()) => {
-                drive.end(Failure::Aborted)
-            }
-            Phase::Open(drive, Role::Deaf) => drive.flush_and_advance(Instant::now).1,
             Phase::Open(drive, role) => {
                 serve(drive, role, &mut self.paused, readable, edge.is_some_and(Event::is_read_closed))
             }

@@ -38,7 +38,6 @@ use worker::Listener;
 ///                     Sends M bytes in binary messages of N, as those of /blast, the last one shorter if need be, then
 ///                     the text {"messages": N, "bytes": M, "sha256": HEX}. The same again, from number 0, for each text
 ///                     message `again` [default: size=65536&bytes=1048576]
-///   /deaf             Neither reads nor writes once the connection is open
 ///   /close?code=N     Closes with code N at once
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, args_override_self = true)]

@@ -66,8 +66,6 @@ pub(crate) struct Answer {
     pub(crate) offered: Option<f64>,
     /// Pings of the server that were answered.
     pub(crate) pings: Option<u64>,
-    /// Why there are no more connections.
-    pub(crate) stopped: Option<String>,
     /// Whether compression, which was offered, was agreed on.
     pub(crate) deflate: Option<bool>,
 }
@@ -112,7 +110,6 @@ impl Answer {
         let servers: Vec<_> = self.servers.iter().map(Part::figures).collect();
         add("servers", (!servers.is_empty()).then(|| json!(servers)));
         add("pings", self.pings.map(Value::from));
-        add("stopped", self.stopped.clone().map(Value::from));
         add("deflate", self.deflate.map(Value::from));
         Value::Object(line)
     }

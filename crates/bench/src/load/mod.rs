@@ -32,11 +32,7 @@ const LIMITED: f64 = 0.9;
 
 pub(crate) fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let options = options.complete()?;
-    if options.workload == Workload::Most {
-        descriptors::raise();
-    } else {
-        descriptors::allow(options.clients())?;
-    }
+    descriptors::allow(options.clients())?;
     let workload: fn(&mut Crew) -> Result<Answer, String> = match options.workload {
         Workload::Echo if options.rate.is_some() => paced::echo,
         Workload::Echo => closed::echo,
@@ -49,7 +45,6 @@ pub(crate) fn run(options: Options) -> Result<(), Box<dyn Error>> {
         Workload::Storm => openings::storm,
         Workload::Pings => paced::pings,
         Workload::Hold => held::hold,
-        Workload::Most => openings::most,
         Workload::Idle => held::idle,
     };
     let answer = if options.threads > 1 { team::run(&options, workload)? } else { workload(&mut Crew::new(options)?)? };

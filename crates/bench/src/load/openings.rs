@@ -9,10 +9,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::answer::Answer;
 use super::client::{self, Found};
 use super::crew::{Crew, unasked};
-use super::rounds::OPENING;
 use super::text;
 use super::window::{Window, measure};
-use crate::descriptors;
 
 /// The end of an answer.
 const END: &[u8] = b"\r\n\r\n";
@@ -64,36 +62,6 @@ pub(crate) fn storm(crew: &mut Crew) -> Result<Answer, String> {
             return Ok(Answer { deflate, ..window.finish_after(crew, opening) });
         }
     }
-}
-
-/// They are opened until the server or the system has enough of them; those that then echo a message are counted.
-pub(crate) fn most(crew: &mut Crew) -> Result<Answer, String> {
-    let wanted = crew.options.connections;
-    let allowed = wanted.min(descriptors::raise());
-    crew.open_first()?;
-    let mut window = Window::begin(crew);
-    let mut stopped = match crew.open(allowed, OPENING, |_, _| {})? {
-        Some(reason) => format!("with {} connections open: {reason}", crew.open_count()),
-        None if allowed < wanted => {
-            format!("the limit of file descriptors of the load generator allows {allowed} connections")
-        }
-        None => "there are as many as --connections allows".into(),
-    };
-    let (took, waited) = (window.begin.elapsed(), crew.waited);
-    for client in &mut crew.clients {
-        drop(client.take_if(|client| !client.is_open)); // those that were not ready when it stopped are none
-    }
-    let deflate = crew.deflate();
-    let stayed = crew.ask_all(|_, _| {})?;
-    if let Some(reason) = crew.lost.take() {
-        stopped = format!("{stopped}; {reason}");
-    }
-    if stayed == 0 {
-        return Err(format!("no connection stayed: {stopped}"));
-    }
-    window.count(Instant::now(), stayed as u64);
-    crew.waited = waited;
-    Ok(Answer { deflate, stopped: Some(stopped), ..window.finish_after(crew, took) })
 }
 
 /// One after the other, by a client that does nothing but connect, send a request that was made beforehand, and wait for

@@ -44,9 +44,6 @@ pub(crate) enum Workload {
     /// Connections are held: pings are answered, one connection after the other sends a message, and at the end everybody
     /// does
     Hold,
-    /// Connections are opened until the server or the system refuses, --connections at most; those that then echo a
-    /// message count
-    Most,
     /// Connections are opened, have a message echoed, and are held until standard input ends
     Idle,
 }
@@ -65,7 +62,6 @@ pub(crate) enum Workload {
 ///   offered             What was to be counted in a second, with a rate: for publish, deliveries
 ///   servers             Of several servers the count of each, and its latencies
 ///   pings               How many of the server's pings were answered, for hold and idle
-///   stopped             Why there are no more connections, for most
 ///   deflate             Whether all connections agreed on compression, if it was offered
 #[derive(Clone, clap::Args)]
 #[command(verbatim_doc_comment, args_override_self = true)]

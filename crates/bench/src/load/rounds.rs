@@ -7,7 +7,7 @@ use super::client::{Client, Found, REFUSED};
 use super::crew::{Crew, STALLED, unasked};
 
 /// Connections that are opened at the same time, by workloads that are not about opening them.
-pub(crate) const OPENING: usize = 64;
+const OPENING: usize = 64;
 
 /// How long a server that has just been started may refuse connections.
 const STARTING: Duration = Duration::from_secs(3);

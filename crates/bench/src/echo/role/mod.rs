@@ -43,8 +43,6 @@ pub(crate) enum Role {
     File(Box<File>),
     /// The connection is closed at once.
     Close(CloseCode),
-    /// Nothing is read or written.
-    Deaf,
 }
 
 impl Role {
@@ -74,7 +72,6 @@ impl Role {
                 Self::File(Box::new(File::new(size, number("bytes", 1 << 20, 0..=u64::MAX)?)))
             }
             "/stamp" => Self::Stamp(Vec::new()),
-            "/deaf" => Self::Deaf,
             "/close" => match CloseCode(number("code", 1000, 0..=u64::from(u16::MAX))? as u16) {
                 code if code.is_sendable() => Self::Close(code),
                 code => return Err(format!("code={}: not a close code that may be sent\n", code.0)),
@@ -130,7 +127,7 @@ impl Role {
                 file.receive(kind, bytes);
                 Ok(())
             }
-            Self::Stream(_, None) | Self::Close(_) | Self::Deaf => Ok(()),
+            Self::Stream(_, None) | Self::Close(_) => Ok(()),
         }
     }
 }
