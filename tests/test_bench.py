@@ -53,7 +53,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["clients", "--workload", "nope"], "unknown workload nope: choose from"),
         (["clients", "--size", "7"], "unknown size 7: choose from"),
         (["brokers", "--loop", "uvloop"], "unknown loop uvloop: there is none"),
-        (["clients", "--loop", "nope"], "unknown loop nope: choose from asyncio, rloop, run, uvloop"),
+        (["clients", "--loop", "nope"], "unknown loop nope: choose from asyncio, polling, rloop, run, uvloop"),
         (["clients", "--peer", "picows:await"], "unknown peer picows:await: choose from"),
         (
             ["clients", "--peer", "picows", "--loop", "rloop"],

@@ -70,7 +70,7 @@ if importlib.util.find_spec("websockets") is not None:
     HERE |= {"websockets", "websockets-sync", "websockets-server"}
 if shutil.which("cc"):
     HERE |= {"raw-c"}
-LOOPS = {None, "asyncio", "run"} | ({"uvloop"} if importlib.util.find_spec("uvloop") is not None else set())
+LOOPS = {None, "asyncio", "run", "polling"} | ({"uvloop"} if importlib.util.find_spec("uvloop") is not None else set())
 # Libraries of styles of `codecs` that are not installed for the tests.
 MISSING = {style for style in ("orjson", "msgpack") if importlib.util.find_spec(style) is None}
 

@@ -24,6 +24,7 @@ __all__ = [
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
 STEP_SECONDS = 0.005
+POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,17 @@ LOOPS: dict[str, Library | None] = {
     "uvloop": Library("uvloop", "uvloop"),
     "rloop": Library("rloop", "rloop"),
     "run": Library("wirespeed", "wirespeed"),
+    "polling": Library("wirespeed", "wirespeed"),
 }
-"""The event loops by the names of scenarios, and what they need: the standard library's, two others, wirespeed.run."""
+"""The event loops by the names of scenarios, and what they need: the standard library's, two others, wirespeed.run, and
+that polling for POLL_SECONDS before it sleeps.
+"""
 
 
 def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:
     """Runs a coroutine on a loop of that name."""
-    if loop == "run":
-        importlib.import_module("wirespeed").run(main)
+    if loop in ("run", "polling"):
+        importlib.import_module("wirespeed").run(main, busy_poll=POLL_SECONDS if loop == "polling" else 0.0)
         return
     factory = asyncio.SelectorEventLoop if loop == "asyncio" else importlib.import_module(loop).new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
