@@ -309,19 +309,19 @@ def test_peer_that_cannot_be_built_says_what_to_install(stage: Stage, monkeypatc
     peers = stage.peers(["one"])
     assert peers.skipped == {"one": "no C++ compiler (c++, g++, clang++) found: apt-get install g++"}
     with pytest.raises(BenchError, match="the server one cannot run: no C"):
-        peers.server("one")
+        peers.server("one", "", "")
 
 
 def test_server_of_a_peer(stage: Stage) -> None:
     stage.add("none", "")
     stage.add("one", "")
     toml = stage.folder / "peers" / "one" / "peer.toml"
-    toml.write_text(toml.read_text() + 'server = ["{python}", "{peer}/server.py"]\n')
+    toml.write_text(toml.read_text() + 'server = ["{python}", "{peer}/server.py", "{certificate}", "{authority}"]\n')
     peers = stage.peers([])
-    assert peers.server("one") == [sys.executable, str(toml.with_name("server.py"))]
-    assert peers.server("python server.py") is None
+    assert peers.server("one", "c.pem", "a.pem") == [sys.executable, str(toml.with_name("server.py")), "c.pem", "a.pem"]
+    assert (peers.has_folder("one"), peers.has_folder("python server.py")) == (True, False)
     with pytest.raises(UsageError, match="peer none is no server"):
-        peers.server("none")
+        peers.server("none", "", "")
 
 
 def test_parts_of_a_name_reach_the_peer(stage: Stage) -> None:

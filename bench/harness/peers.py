@@ -40,7 +40,7 @@ class PeerFile(msgspec.Struct, forbid_unknown_fields=True):
         command: what runs it.
         build: what compiles it, with {cc} or {cxx}, and {packages} for where Python's are.
         needs: headers that this includes, each with the command that installs it.
-        server: what runs its server, for clients to be measured with.
+        server: what runs its server, for clients to be measured with, with {certificate} and {authority} for PEM files.
     """
 
     summary: str
@@ -213,20 +213,22 @@ class Peers:
         except BenchError as error:
             return replace(sample, failure=str(error))
 
-    def server(self, name: str) -> list[str] | None:
-        """Returns the command of the server that comes with a peer, built; None if there is no peer of that name.
+    def has_folder(self, name: str) -> bool:
+        """Tells whether there is a peer of that name."""
+        return (self.folder / name / "peer.toml").exists()
+
+    def server(self, name: str, certificate: str, authority: str) -> list[str]:
+        """Returns the command of the server that comes with a peer, built, with these PEM files.
 
         Raises:
             UsageError: the peer has none.
             BenchError: it cannot be built here.
         """
-        if not (self.folder / name / "peer.toml").exists():
-            return None
         file = self._read(name)
         if not file.server:
             raise UsageError(f"peer {name} is no server that clients can be measured with")
         try:
-            places = self._places(name, file)
+            places = self._places(name, file) | {"certificate": certificate, "authority": authority}
         except Missing as error:
             raise BenchError(f"the server {name} cannot run: {error}") from None
         return [part.format_map(places) for part in file.server]

@@ -27,6 +27,7 @@ from harness.scenario import Choice, Job, Option, Scenario, load, names
 from harness.screen import Screen
 from harness.server import Server
 from harness.tables import bars_table, cell_table
+from serving.process import ChildError, certificate
 
 __all__ = ["add_arguments", "run"]
 
@@ -203,7 +204,7 @@ class _Run:
         windows = sum(self._rounds(job) * len(job.peers) for job in left)
         with contextlib.ExitStack() as stack:
             for mode in {self._mode(job) for job in left}:
-                self.servers[mode] = self._server(self.cores[mode])
+                self.servers[mode] = self._server(self.cores[mode], stack)
                 self.servers[mode].start()
                 stack.callback(self.servers[mode].stop)
             self.progress = stack.enter_context(self.screen.progress(self.scenario.name, windows))
@@ -277,16 +278,18 @@ class _Run:
     def _mode(self, job: Job) -> str:
         return self.options.pin or ("any" if self.options.quick else job.workload.cores or self.scenario.cores)
 
-    def _server(self, cores: Cores) -> Server:
+    def _server(self, cores: Cores, stack: contextlib.ExitStack) -> Server:
         command = self.facts["server"]
         if command == SERVER and not (ROOT / BINARY).exists():
             raise BenchError(
                 "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
             )
-        of_peer = self.peers.server(command)
         tls = any(job.cell.tls for job in self.jobs)
-        if of_peer is not None:
-            command = shlex.join(of_peer)
+        if self.peers.has_folder(command):
+            try:
+                command = shlex.join(self.peers.server(command, *stack.enter_context(certificate())))
+            except ChildError as error:
+                raise BenchError(str(error)) from error
         return Server(command, tls=tls, cores=cores.servers, cwd=ROOT, env=self.peers.env)
 
     def _introduce(self) -> None:

@@ -3,12 +3,12 @@
  */
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <boost/version.hpp>
 #include <cstdio>
 #include <optional>
 
-#include "certificate.hpp"
 #include "session.hpp"
 
 static net::io_context context{1};
@@ -16,8 +16,7 @@ static net::io_context context{1};
 /* Accepts for ever. `tls`: its settings; none for a plain port. */
 class Listener {
 public:
-    Listener(unsigned short port, ssl::context* tls)
-        : tls{tls}, acceptor{context, {net::ip::address_v4::loopback(), port}} {
+    explicit Listener(ssl::context* tls) : tls{tls}, acceptor{context, {net::ip::address_v4::loopback(), 0}} {
         acceptor.listen(4096);
         accept();
     }
@@ -37,15 +36,17 @@ private:
     }
 };
 
-static void serve(unsigned short port, std::optional<unsigned short> tls_port, bool until_eof) {
-    Listener plain{port, nullptr};
-    std::optional<Certificate> certificate;
+/* `certificate`: a PEM file with its key, for TLS on another port; `ca`: who signed it, for those who connect. */
+static void serve(const std::string& certificate, const std::string& ca, bool until_eof) {
+    Listener plain{nullptr};
+    ssl::context tls{ssl::context::tls_server};
     std::optional<Listener> secure;
     std::printf("listening ws://127.0.0.1:%u\n", plain.port());
-    if (tls_port) {
-        certificate.emplace();
-        secure.emplace(*tls_port, &certificate->context);
-        std::printf("listening wss://127.0.0.1:%u ca=%s\n", secure->port(), certificate->path.c_str());
+    if (!certificate.empty()) {
+        tls.use_certificate_chain_file(certificate);
+        tls.use_private_key_file(certificate, ssl::context::pem);
+        secure.emplace(&tls);
+        std::printf("listening wss://127.0.0.1:%u ca=%s\n", secure->port(), ca.c_str());
     }
     std::fflush(stdout);
     net::signal_set signals{context, SIGINT, SIGTERM};
@@ -60,8 +61,7 @@ static void serve(unsigned short port, std::optional<unsigned short> tls_port, b
 }
 
 int main(int count, char** arguments) {
-    unsigned short port = 0;
-    std::optional<unsigned short> tls_port;
+    std::string certificate, ca;
     bool until_eof = false;
     for (int i = 1; i < count; i++) {
         std::string name = arguments[i];
@@ -74,11 +74,10 @@ int main(int count, char** arguments) {
         else if (name == "--deflate") settings.deflate = true;
         else if (name == "--ping-interval" && i + 1 < count)
             settings.ping_interval = std::chrono::milliseconds{static_cast<long>(1000 * std::atof(arguments[++i]))};
-        else if (name == "--port" && i + 1 < count) port = static_cast<unsigned short>(std::atoi(arguments[++i]));
-        else if (name == "--tls-port" && i + 1 < count)
-            tls_port = static_cast<unsigned short>(std::atoi(arguments[++i]));
+        else if (name == "--certificate" && i + 1 < count) certificate = arguments[++i];
+        else if (name == "--ca" && i + 1 < count) ca = arguments[++i];
         else {
-            std::fprintf(stderr, "usage: beast-server [--port N] [--tls-port N] [--deflate] [--ping-interval SECONDS] "
+            std::fprintf(stderr, "usage: beast-server [--certificate PEM [--ca PEM]] [--deflate] [--ping-interval SECONDS] "
                                  "[--until-eof] [--version]\n");
             return 2;
         }
@@ -88,7 +87,7 @@ int main(int count, char** arguments) {
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
     try {
-        serve(port, tls_port, until_eof);
+        serve(certificate, ca, until_eof);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "beast-server: %s\n", error.what());
         return 1;
