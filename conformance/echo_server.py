@@ -58,13 +58,19 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 async def serve_uvicorn(loop: str, certificate: Certificate | None) -> None:
     import uvicorn
 
+    from wirespeed.asgi import WebSocketProtocol
+
+    class Unlimited(WebSocketProtocol):
+        # Messages of the suite have up to 65,536.
+        max_fragments = None
+
     files = {} if certificate is None else {"ssl_certfile": certificate.cert, "ssl_keyfile": certificate.key}
     # The largest message of the suite has 16 MiB.
     config = uvicorn.Config(
         application,
         host="127.0.0.1",
         port=0,
-        ws="wirespeed.asgi:WebSocketProtocol",
+        ws=Unlimited,
         loop=loop,
         lifespan="off",
         log_config=None,

@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 import wirespeed
 from interop.certificates import Certificates
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from wirespeed.asgi import WebSocketProtocol
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 
@@ -96,6 +97,26 @@ def test_largest_message() -> None:
             assert ws.close_code == 1009
 
     with UvicornServer(echo, lifespan="off", ws_max_size=1000) as server:
+        run(main(server.uri))
+
+
+class Patient(WebSocketProtocol):
+    max_fragments = 5000
+
+
+@pytest.mark.parametrize(("implementation", "most"), [(OURS, 4096), (Patient, 5000)])
+def test_limit_of_fragments(implementation: Any, most: int) -> None:
+    async def main(uri: str) -> None:
+        async with client.connect(uri) as ws:
+            # It ends each with an empty one.
+            await ws.send([b"x"] * (most - 1))
+            assert await ws.recv() == b"x" * (most - 1)
+            await ws.send([b"x"] * most)
+            with pytest.raises(ConnectionClosed):
+                await ws.recv()
+            assert ws.close_code == 1009
+
+    with UvicornServer(echo, ws=implementation, lifespan="off") as server:
         run(main(server.uri))
 
 

@@ -48,7 +48,13 @@ class WebSocketProtocol(asyncio.Protocol):
             ``ws_per_message_deflate`` and ``root_path`` count.
         server_state: What the connections of a server share.
         app_state: What the lifespan of the application has put into its state.
+
+    Attributes:
+        max_fragments: Of a message, ``None`` for no limit; more close the connection with code 1009 (RFC 6455 7.4.1).
+            uvicorn has no setting for it: a subclass has another one.
     """
+
+    max_fragments: int | None = 4096
 
     __slots__ = (
         "_app_state",
@@ -217,7 +223,7 @@ class WebSocketProtocol(asyncio.Protocol):
     # The request.
 
     def _receive_request(self, data: bytes) -> None:
-        settings = settings_of(self._config)
+        settings = settings_of(self._config, self.max_fragments)
         opening = ServerOpening(settings.native)
         data, fields = head.essence(head.with_version(data, self._http_version))
         try:

@@ -32,6 +32,7 @@ class Settings:
 
     Args:
         config: A ``uvicorn.Config``.
+        max_fragments: The limit on a message's fragments, which uvicorn has no setting for.
 
     Attributes:
         native: For the opening handshake.
@@ -40,12 +41,13 @@ class Settings:
 
     __slots__ = ("arguments", "native")
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, max_fragments: int | None) -> None:
         options = AsyncServerOptions(
             compression="deflate" if config.ws_per_message_deflate else None,
             ping_interval=_positive(config.ws_ping_interval),
             ping_timeout=_positive(config.ws_ping_timeout),
             max_size=config.ws_max_size,
+            max_fragments=max_fragments,
             # A count says little about memory: by bytes alone.
             max_queue=None,
             max_queue_bytes=_QUEUE_BYTES,
@@ -54,15 +56,16 @@ class Settings:
         self.arguments = native_arguments(options)
 
 
-def settings_of(config: Any) -> Settings:
-    """Return the settings that a configuration means, made once.
+def settings_of(config: Any, max_fragments: int | None) -> Settings:
+    """Return the settings that a configuration means, made once: it has one class of WebSockets.
 
     Args:
         config: A ``uvicorn.Config``.
+        max_fragments: That of its class.
     """
     found: Settings | None = getattr(config, "_wirespeed_settings", None)
     if found is None:
-        found = config._wirespeed_settings = Settings(config)
+        found = config._wirespeed_settings = Settings(config, max_fragments)
     return found
 
 
