@@ -1,4 +1,4 @@
-"""What the records become: the page, words and pictures of the README, two of them side by side."""
+"""What the records become: the page, words and pictures of the README."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from xml.etree import ElementTree
 
 import pytest
 from harness import command, report, scenario
-from harness.compare import compare_table
 from harness.errors import BenchError, UsageError
 from harness.peers import Peers, Sample
 from harness.places import ROOT
-from harness.record import COLUMNS, Journal, Record, read
+from harness.record import COLUMNS, Journal, read
 from harness.results import Figure
 from harness.scenario import Cell
-from harness.tables import text_of
 from harness.wins import Comparison
 
 FACTS = {
@@ -188,57 +186,6 @@ def test_pictures_need_matplotlib(records: Path, monkeypatch: pytest.MonkeyPatch
     made = report.Report(report.plan(), [report.Chosen(path) for path in report.newest(records)])
     with pytest.raises(BenchError, match="pictures need"):
         list(made.pictures())
-
-
-# --- two records side by side ---
-
-
-def compared(old: list[Sample], new: list[Sample], *arguments: str, **facts: str) -> list[list[str]]:
-    """Returns what a comparison prints, a list of columns for each line."""
-    text = text_of(compare_table(Record({}, old), Record(facts, new), *arguments))
-    return [[part.strip() for part in line.split("  ") if part.strip()] for line in text.splitlines()]
-
-
-def test_change() -> None:
-    """Ranges that do not touch are a difference, others are noise."""
-    old = {name: [101, 102, 103] for name in ("ours", "theirs", "worse")} | {"gone": [1]}
-    new = {"ours": [201, 202, 203], "theirs": [103, 104, 105], "worse": [51, 52, 53], "came": [1]}
-    head, *lines = compared(samples(STREAM, old), samples(STREAM, new))
-    assert head[-1] == "new / old"
-    assert [line[1:] for line in lines] == [
-        ["ours", "102", "202", "1.980", "better"],
-        ["theirs", "102", "104", "1.020"],
-        ["worse", "102", "52.000", "0.510", "worse"],
-    ]
-    before, after = (samples(STREAM, {"ours": [10]}, measures="memory", memory=size) for size in (50_000, 25_000))
-    assert compared(before, after)[1][1:] == ["ours", "5,000", "2,500", "0.500", "better"]
-
-
-def test_against_a_peer() -> None:
-    """A machine that is twice as fast has changed nothing."""
-    old, new = ({"ours": [100 * n, 120 * n], "ref": [50 * n, 60 * n]} for n in (1, 2))
-    lines = compared(samples(STREAM, old), samples(STREAM, new), "", "ref")
-    assert [line[1:] for line in lines[1:]] == [["ours", "2.000", "2.000", "1.000"]]
-
-
-def test_failure_and_nothing_in_common() -> None:
-    old = samples(STREAM, {"ours": [100], "fine": [100]})
-    new = [*samples(STREAM, {"ours": [1]}, failure="a reply differs"), *samples(STREAM, {"fine": [100]})]
-    _, fine, ours = compared(old, new)
-    assert ours[1:] == ["ours", "100", "-", "-", "no figure"]
-    assert fine[1:] == ["fine", "100", "100", "1.000"]
-    assert len(compared(old, new, "fin")) == 2
-    for other, against in ((samples(ROUND_TRIP, {"ours": [1]}), None), (samples(STREAM, {"ours": [1]}), "ours")):
-        with pytest.raises(UsageError, match="the two records have no peer in the same cell"):
-            compare_table(Record({}, old[:1]), Record({}, other), "", against)
-
-
-def test_circumstances_that_differ(records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = report.newest(records)[0]
-    new = keep(tmp_path, "clients", read(old).samples, cpu="Another", time="2026-02-01T00:00:00+00:00")
-    assert command.main(["compare", str(old), str(new)], "bench") == 0
-    assert capsys.readouterr().out.startswith("cpu: A Processor -> Another\n\n")
-    assert command.main(["compare", str(old), str(tmp_path / "none")], "bench") == 2
 
 
 @pytest.mark.parametrize(

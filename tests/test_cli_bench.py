@@ -54,7 +54,6 @@ def test_list_and_help() -> None:
         (["run", "clients", "--set", "x=1"], "bench: unknown option x"),
         (["run", "--quick", "--resume"], "bench: --resume goes on with a record"),
         (["list", "nope"], "bench: unknown scenario nope: choose from"),
-        (["compare", "a", "b"], "bench: cannot read a: No such file"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from harness import compare, instructions, report, running
+from harness import instructions, report, running
 from harness.errors import BenchError, UsageError
 from harness.scenario import load, names
 from harness.tables import console
@@ -31,7 +31,6 @@ def main(arguments: Sequence[str], program: str) -> int:
     for name, module, text in (
         ("run", running, "measure"),
         ("report", report, "records as tables and pictures of docs and README"),
-        ("compare", compare, "two records side by side"),
         ("instructions", instructions, "instructions a message, against those that are kept"),
     ):
         one = commands.add_parser(name, help=text, description=module.__doc__, allow_abbrev=False)

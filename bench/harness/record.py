@@ -18,12 +18,10 @@ from harness.figures import KINDS
 from harness.peers import Peers, Sample
 from harness.scenario import Cell
 
-__all__ = ["CIRCUMSTANCES", "Journal", "Record", "is_kept", "read", "rows_text"]
+__all__ = ["Journal", "Record", "is_kept", "read", "rows_text"]
 
-# What must be the same for two records to be comparable at all.
-CIRCUMSTANCES = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure")
-# And for a record to be continued: the code, and what was chosen.
-SAME = (*CIRCUMSTANCES, "revision", "choice")
+# What must be the same for a record to be continued.
+SAME = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure", "revision", "choice")
 COLUMNS = Sample.__struct_fields__
 
 
