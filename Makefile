@@ -53,7 +53,7 @@ $(NEWEST)/built: $(NEWEST)/ready $(NATIVE_SOURCES) $(VENV)/ready
 	touch $@
 
 target/release/wirespeed-bench: $(NATIVE_SOURCES)
-	$(CARGO) build --release --quiet -p wirespeed-bench
+	$(CARGO) build --release --quiet -p wirespeed-bench -p wirespeed-sans-io
 	touch $@
 
 .PHONY: build

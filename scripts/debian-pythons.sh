@@ -80,7 +80,7 @@ if [ ! -e "$root$venv/ready" ]; then
 fi
 # Quick to build. The module lies beside those of other interpreters, and is no wheel, so that tests find the sources.
 inside sh -c "cd /wirespeed && VIRTUAL_ENV=$venv $venv/bin/maturin develop --profile quick \
-    && cargo build --quiet --profile quick -p wirespeed-bench"
+    && cargo build --quiet --profile quick -p wirespeed-bench -p wirespeed-sans-io"
 # Where tests and benchmarks look for the echo server.
 ln -sfn quick "$root/var/cache/wirespeed/release"
 inside sh -c 'cd /wirespeed && exec "$@"' sh \

@@ -44,6 +44,7 @@ OURS = {
     "engine": {"driver"},
     "brokers": {"engine"},
     "bench": {"driver", "protocol"},
+    "sans-io": {"driver"},
     "python": {"brokers", "driver", "engine", "protocol"},
 }
 

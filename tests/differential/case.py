@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["Case", "Deflate", "Step", "received"]
 
 Step = tuple[Any, ...]
-"""What happens, as ``wirespeed-bench sans-io --help`` has it; bytes are bytes."""
+"""What happens, as ``wirespeed-sans-io --help`` has it; bytes are bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Case:
         return cls(steps=tuple(steps), deflate=Deflate(**deflate) if deflate else None, **value)
 
     def as_request(self) -> dict[str, Any]:
-        """What ``wirespeed-bench sans-io`` takes."""
+        """What ``wirespeed-sans-io`` takes."""
         return {
             "do": "connection",
             "side": self.side,

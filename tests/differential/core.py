@@ -1,4 +1,4 @@
-"""Our own protocol, from Rust: ``wirespeed-bench sans-io`` in a process of its own, and its answers as outcomes."""
+"""Our own protocol, from Rust: ``wirespeed-sans-io`` in a process of its own, and its answers as outcomes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 from interop.children import Child
-from interop.native import find_binary
+from interop.native import find_sans_io
 
 from .case import Case
 from .outcome import Event, Happening, Outcome, Sent
@@ -19,19 +19,19 @@ PATIENCE = 60.0
 
 
 class CoreMissing(Exception):
-    """The binary was not built, or before this was written."""
+    """The binary was not built, or does not run."""
 
 
 class Core:
     """The process. It is stopped when it is left."""
 
     def __init__(self) -> None:
-        binary = find_binary()
+        binary = find_sans_io()
         if binary is None:
-            raise CoreMissing("build it: make target/release/wirespeed-bench")
-        self.command = [str(binary), "sans-io"]
+            raise CoreMissing("build it: cargo build --release -p wirespeed-sans-io")
+        self.command = [str(binary)]
         if subprocess.run([*self.command, "--help"], capture_output=True, timeout=PATIENCE, check=False).returncode:
-            raise CoreMissing(f"{binary} is older than this: make target/release/wirespeed-bench")
+            raise CoreMissing(f"{binary} does not run: cargo build --release -p wirespeed-sans-io")
         self.child = Child(self.command)
 
     def restart(self) -> None:

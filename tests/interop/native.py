@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .children import Child
 
-__all__ = ["NativeEcho", "find_binary"]
+__all__ = ["NativeEcho", "find_binary", "find_sans_io"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +28,13 @@ def find_binary() -> Path | None:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [path for path in (target / kind / "wirespeed-bench" for kind in ("release", "debug")) if path.exists()]
     return max(built, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def find_sans_io() -> Path | None:
+    """``wirespeed-sans-io``, which lies beside it."""
+    binary = find_binary()
+    beside = binary and binary.with_name("wirespeed-sans-io")
+    return beside if beside and beside.exists() else None
 
 
 class NativeEcho:

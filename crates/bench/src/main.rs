@@ -4,7 +4,6 @@ mod certificate;
 mod descriptors;
 mod echo;
 mod load;
-mod sans_io;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -24,7 +23,6 @@ struct Arguments {
 enum Command {
     Echo(echo::Options),
     Load(Box<load::Options>),
-    SansIo(sans_io::Options),
     /// Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, who signed it
     Certificate {
         /// Where they are written
@@ -55,7 +53,6 @@ impl Command {
         match self {
             Self::Echo(options) => echo::run(&options),
             Self::Load(options) => load::run(*options),
-            Self::SansIo(_) => sans_io::run(),
             Self::Certificate { folder } => certificate::write(&folder),
         }
     }

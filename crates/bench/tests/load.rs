@@ -166,7 +166,7 @@ fn what_is_wrong_with_a_command_line_is_one_line() {
         assert!(error.lines().count() == 1 && error.contains(words), "{arguments}: {error}");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     }
-    for arguments in ["--help", "--version", "load --help", "echo --help", "sans-io --help"] {
+    for arguments in ["--help", "--version", "load --help", "echo --help"] {
         let output = command().args(arguments.split_whitespace()).output().expect("it runs");
         assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty(), "{arguments}");
     }

@@ -10,8 +10,7 @@ use wirespeed_driver::protocol::{
     CloseCode, CloseFrame, Config, Connection, Delivery, Limits, MessageKind, SendError, Side,
 };
 
-use super::{bytes, get, params};
-use crate::hex;
+use super::{bytes, get, hex, params};
 
 /// What a peer takes at once.
 const PIECE: usize = 64 << 10;

@@ -8,8 +8,7 @@ use wirespeed_driver::protocol::handshake::{
     ServerHandshake,
 };
 
-use super::{bytes, describe, get, offer};
-use crate::hex;
+use super::{bytes, describe, get, hex, offer};
 
 /// What became of a head, and how many bytes were taken for it.
 type Received<T> = (usize, Result<T, HandshakeError>);

@@ -1,12 +1,14 @@
-//! The core without I/O, for comparisons with other people's: each line of standard input is a case, in JSON, and is
-//! answered by a line of standard output with what became of it. No socket, no time.
+//! `wirespeed-sans-io`: the core without I/O, for comparisons with other people's. Each line of standard input is a case,
+//! in JSON, and is answered by a line of standard output with what became of it. No socket, no time.
 
 mod connection;
 mod head;
 
 use std::error::Error;
+use std::fmt::Write as _;
 use std::io::{self, BufRead as _, Write as _};
 
+use clap::Parser as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wirespeed_driver::protocol::deflate::{Params, negotiate};
@@ -33,11 +35,12 @@ use wirespeed_driver::protocol::deflate::{Params, negotiate};
 ///       OFFER: server_reset, client_reset, server_bits, client_bits. Answers: {"verdict": "incomplete"},
 ///       {"verdict": "refused", "status": N, "error": TEXT}, {"verdict": "rejected", "status": N, "body": BYTES} or
 ///       {"verdict": "accepted", "consumed": N, "subprotocol": TEXT|null, "deflate": PARAMS|null, "response": BYTES}
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct Options {}
+#[derive(clap::Parser)]
+#[command(version, verbatim_doc_comment)]
+struct Options {}
 
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    let Options {} = Options::parse();
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let case: Value = serde_json::from_str(&line?)?;
@@ -64,6 +67,14 @@ fn bytes(value: &Value) -> Result<Vec<u8>, String> {
     let digits = text.as_bytes().chunks(2);
     let parse = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
     digits.map(parse).collect::<Option<_>>().ok_or_else(|| format!("no bytes: {value}"))
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String takes all
+        text
+    })
 }
 
 /// Parameters as they were agreed on, which may be null.

@@ -1,17 +1,18 @@
 //! The core without sockets: a line in, a line out.
 
-mod support;
-
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use support::command;
+/// The program under test.
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_wirespeed-sans-io"))
+}
 
 /// Asks one process all of it, in turn.
 fn ask(cases: &[Value]) -> Vec<Value> {
-    let mut child = command().arg("sans-io").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut child = command().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let answers = cases.iter().map(|case| {
@@ -69,4 +70,12 @@ fn heads_are_judged() {
     assert_eq!((&answers[0]["verdict"], &answers[0]["consumed"]), (&json!("accepted"), &json!(request.len())));
     assert_eq!(answers[1], json!({ "verdict": "incomplete" }));
     assert_eq!((&answers[2]["verdict"], &answers[2]["status"]), (&json!("refused"), &json!(400)));
+}
+
+#[test]
+fn what_it_takes_is_told() {
+    for arguments in ["--help", "--version"] {
+        let output = command().arg(arguments).output().expect("it runs");
+        assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty(), "{arguments}");
+    }
 }
