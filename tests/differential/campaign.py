@@ -76,7 +76,10 @@ def campaign(
         case = draw(seed)
         if side is not None and case.side != side:
             continue
-        result = compare(core, case)
+        try:
+            result = compare(core, case)
+        except Exception as error:
+            raise RuntimeError(f"seed {seed} cannot be compared: {case}") from error
         tally.add(result)
         if result.difference:
             tally.failures.append(report(smaller(core, result), seed))

@@ -506,9 +506,11 @@ class Decided(Oracle):
         if self.theirs is None or inflater is None or not self.compressed:
             return
         self.theirs.decode_cont_data = not header.fin
-        if inflater.ended or inflater.beyond or inflater.forgot:
-            return
-        self.theirs.decoder = inflater.strict.copy()
+        if not (inflater.ended or inflater.beyond or inflater.forgot):
+            self.theirs.decoder = inflater.strict.copy()
+        elif not hasattr(self.theirs, "decoder"):
+            # It has none between messages, and was not asked about the frame that would have made one.
+            self.theirs.decoder = zlib.decompressobj(wbits=-self.theirs.remote_max_window_bits)
 
 
 def _can_be_sent(code: int | None, reason: str) -> bool:

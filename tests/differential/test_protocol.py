@@ -61,6 +61,13 @@ def test_random_bytes_and_calls(core: Core, block: int) -> None:
     assert tally.alike > size // 3, tally
 
 
+# In which theirs was lost, and could not be asked: it had no state of compression of its own between two messages.
+@pytest.mark.parametrize("seed", ["1795534838"])
+def test_what_was_found(core: Core, seed: str) -> None:
+    tally = campaign(core, iter([seed]))
+    assert (tally.cases, tally.failures) == (1, [])
+
+
 def receive(*frames: bytes) -> Step:
     return ("receive", b"".join(frames))
 
