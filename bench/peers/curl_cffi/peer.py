@@ -36,7 +36,6 @@ async def connect(url: str, ca: str | None, size: int) -> Connection:
 
 
 if __name__ == "__main__":
-    # It has neither compression nor keepalive. Both ways at once, in messages of 64 KiB, it stops at times.
-    closed = dict.fromkeys(("recv", "send"), "curl_cffi:WebSocketClosed")
-    client = Client(connect, closed=closed, without=("duplex",))
+    # It has neither compression nor keepalive.
+    client = Client(connect, closed=dict.fromkeys(("recv", "send"), "curl_cffi:WebSocketClosed"))
     main(Library("curl_cffi", "curl_cffi"), {"await": client})
