@@ -87,7 +87,7 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
         in page
     )
     assert "| `clients/stream-in` of 64 B | picows-cython:callbacks@uvloop | 0.305 (0.300 - 0.310) |" in page
-    assert "A Processor, 2 cores, Linux 6, CPython 3.13.1, 2026-01-02, at commit 1a2b3c." in page
+    assert "A Processor, 2 cores, Linux 6, CPython 3.13.1; 2026-01-02, at commit 1a2b3c." in page
     assert "| websockets:await@uvloop | 100 (4.10) |" in page
     assert "(**" not in page.partition("## How fast do streams")[0]
     assert "| picows-cython:callbacks@uvloop | 1,000 (**0.30**) |" in page
@@ -113,15 +113,19 @@ def test_a_readme_without_a_place_is_left_alone(records: Path, tmp_path: Path) -
     assert (tmp_path / "README.md").read_text() == "nothing"
 
 
-def test_the_newest_whole_record_of_the_last_machine_counts(records: Path, tmp_path: Path) -> None:
+def test_the_newest_whole_record_of_each_scenario_counts(records: Path, tmp_path: Path) -> None:
     made = samples(ROUND_TRIP, {OURS: [1]})
     later = keep(tmp_path, "clients", made, time="2026-02-01T00:00:00+00:00")
     keep(tmp_path, "clients", made, time="2026-03-01T00:00:00+00:00", choice="--peer wirespeed")
     assert {path.name for path in report.newest(records)} == {later.name, next(records.rglob("*opening*")).name}
     other = records / "another"
     other.mkdir()
-    shutil.move(keep(tmp_path, "rest", made, time="2026-04-01T00:00:00+00:00"), other)
-    assert [path.parent.name for path in report.newest(records)] == ["another"]
+    shutil.move(keep(tmp_path, "opening", made, time="2026-04-01T00:00:00+00:00", cpu="Another"), other)
+    found = report.newest(records)
+    assert [path.parent.name for path in found] == ["machine", "another"]
+    text = report.Report(report.plan(), [report.Chosen(path) for path in found]).page()
+    more = "2 cores, Linux 6, CPython 3.13.1"
+    assert f"Measured on A Processor, {more} (clients); Another, {more} (opening); 2026-02-01 to 2026-04-01, at" in text
     with pytest.raises(UsageError, match="has no whole records"):
         report.newest(tmp_path / "nowhere")
 

@@ -111,7 +111,7 @@ def plan() -> Plan:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `report` takes."""
-    record = "a record; default: the newest whole one of each scenario, of the machine that was measured last"
+    record = "a record; default: the newest whole one of each scenario"
     parser.add_argument("record", nargs="*", type=Path, metavar="RECORD", help=record)
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
     parser.add_argument(
@@ -142,23 +142,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def newest(folder: Path) -> list[Path]:
-    """Returns the newest whole record of each scenario, of the machine that was measured last.
+    """Returns the newest whole record of each scenario.
 
     Raises:
         UsageError: there is none.
     """
-    found: dict[Path, dict[str, tuple[str, Path]]] = {}
+    kept: dict[str, tuple[str, Path]] = {}
     # By their dates: what is unfinished has none.
     for path in folder.glob("*/[0-9]*.csv"):
         facts = read(path).facts
         if "choice" not in facts:
-            kept = found.setdefault(path.parent, {})
             scenario = facts["scenario"]
             kept[scenario] = max(kept.get(scenario, ("", path)), (facts["time"], path))
-    if not found:
+    if not kept:
         raise UsageError(f"{folder} has no whole records: run a benchmark first, or name a record")
-    last = max(found.values(), key=lambda kept: max(kept.values()))
-    return [path for _, path in sorted(last.values(), key=lambda one: one[1].name)]
+    return [path for _, path in sorted(kept.values(), key=lambda one: one[1].name)]
 
 
 class Chosen:
@@ -277,11 +275,15 @@ class Report:
         days = sorted({one["time"].partition("T")[0] for one in facts})
         when = " to ".join(dict.fromkeys((days[0], days[-1])))
         commits = ", ".join(sorted({one["revision"] for one in facts}))
-        machine = ", ".join(
-            (facts[0]["cpu"], f"{facts[0]['cores']} cores", facts[0]["system"], facts[0]["peers' python"])
-        )
+        machines: dict[str, list[str]] = {}
+        for one in facts:
+            parts = (one["cpu"], f"{one['cores']} cores", one["system"], one["peers' python"])
+            machines.setdefault(", ".join(parts), []).append(one["scenario"])
+        # Nothing is compared across scenarios, so that each may have a machine of its own.
+        parted = [f"{machine} ({', '.join(names)})" for machine, names in machines.items()]
+        where = "; ".join(parted if len(parted) > 1 else machines)
         return [
-            f"Measured on {machine}, {when}, at commit {commits}.",
+            f"Measured on {where}; {when}, at commit {commits}.",
             f"A ratio is the median of the ratios within each round; [how it is measured]({root}bench/METHODOLOGY.md),"
             f" [where that leans]({root}bench/BIAS.md).",
         ]
