@@ -103,9 +103,8 @@ class Server:
         self.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it."""
-        assert self.process is not None
-        if self.process.poll() is None:
+        """End it, if it has begun."""
+        if self.process is not None and self.process.poll() is None:
             self.resume()
             self.process.terminate()
             try:

@@ -162,6 +162,7 @@ def test_serving(place: str, faults: Faults) -> None:
         for message in ws:
             ws.send(message)
 
+    before = set(threading.enumerate())
     with no_descriptors(), serve(echo, "127.0.0.1", 0) as server, contextlib.ExitStack() as stack:
         stack.callback(server.shutdown)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -175,6 +176,9 @@ def test_serving(place: str, faults: Faults) -> None:
         for ws in (other, stack.enter_context(foreign(uri, proxy=None, legacy=True))):
             ws.send("y")
             assert ws.recv(20) == "y"
+    # The thread that panicked tells of it at its very end: here, and not in another test.
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
 
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_server"])
