@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::any::Any;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side, State};
 use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::tls::{Error, Layer};
 use wirespeed_driver::{Keepalive, Peer, buffers};
 
 /// Everything that is to be had without waiting.
@@ -383,6 +385,59 @@ fn tls_says_that_nothing_more_will_be_sent() {
     client.receive_slice(&server.link.take_output());
     assert!(client.link.is_eof());
     assert!(matches!(client.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"last"), .. })));
+}
+
+/// Answers whatever arrives, as TLS does with alerts and key updates.
+struct Talkative;
+
+impl Layer for Talkative {
+    fn receive(&mut self, incoming: &mut [u8], _: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
+        outgoing.extend_from_slice(b"answer");
+        Ok(incoming.len())
+    }
+
+    fn send(&mut self, _: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+        outgoing.extend_from_slice(plain);
+        Ok(())
+    }
+
+    fn close(&mut self, _: &mut [u8], outgoing: &mut Vec<u8>) {
+        outgoing.extend_from_slice(b"end");
+    }
+
+    fn is_handshaking(&self) -> bool {
+        false
+    }
+
+    fn is_peer_closed(&self) -> bool {
+        false
+    }
+
+    fn alpn(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn version(&self) -> Option<String> {
+        None
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// RFC 8446 6.1: what ends our direction is the last. TCP may have ended behind it, and takes nothing more.
+#[test]
+fn nothing_follows_the_end_of_tls() {
+    let mut server = peer(Side::Server, Some(Box::new(Talkative)));
+    server.receive_slice(b"first");
+    assert_eq!(server.link.take_output(), b"answer");
+    server.receive_slice(b"second");
+    server.link.send_close_notify();
+    assert_eq!(server.link.take_output(), b"answerend");
+    server.receive_slice(b"third");
+    assert_eq!(server.link.take_output(), b"");
+    assert!(!server.link.is_eof());
 }
 
 #[test]

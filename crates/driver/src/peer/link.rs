@@ -21,7 +21,7 @@ use crate::contexts::{self, Context};
 use crate::entropy::{self, draw_key};
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
-use crate::tls::Layer;
+use crate::tls::{Error, Layer};
 use crate::write_queue::{Flushed, WriteQueue};
 
 /// What leaves as it is is written from where it lies if it is at least this much: below, the copy costs less
@@ -56,6 +56,26 @@ pub(super) struct Secure {
     pub(super) cipher_tail: Vec<u8>,
     /// Frames that are to be encrypted, with what follows them, when they leave.
     plain: Vec<u8>,
+    /// That nothing more will be sent was said: RFC 8446 6.1 lets nothing follow, no alert either.
+    ended: bool,
+}
+
+impl Secure {
+    /// Takes what came from the socket; what the layer answers is written, unless our direction is over.
+    pub(super) fn receive(
+        &mut self,
+        incoming: &mut [u8],
+        plain: &mut Vec<u8>,
+        output: &mut WriteQueue,
+    ) -> Result<usize, Error> {
+        let tail = output.tail();
+        let before = tail.len();
+        let result = self.layer.receive(incoming, plain, tail);
+        if self.ended {
+            tail.truncate(before);
+        }
+        result
+    }
 }
 
 /// Everything of a connection but the bytes that were read: what the receiving and the sending side share.
@@ -90,7 +110,7 @@ impl<B: PayloadBuffer> Link<B> {
     ) -> Self {
         Self {
             connection,
-            secure: layer.map(|layer| Box::new(Secure { layer, cipher_tail, plain: Vec::new() })),
+            secure: layer.map(|layer| Box::new(Secure { layer, cipher_tail, plain: Vec::new(), ended: false })),
             output: WriteQueue::default(),
             keepalive,
             mid_frame: false,
@@ -431,6 +451,7 @@ impl<B: PayloadBuffer> Link<B> {
         self.seal();
         if let Some(secure) = self.secure.as_mut().filter(|_| self.forks == entropy::forks()) {
             secure.layer.close(&mut secure.cipher_tail, self.output.tail());
+            secure.ended = true;
         }
     }
 

@@ -388,7 +388,7 @@ impl<B: PayloadBuffer> Peer<B> {
         }
         let Some(secure) = &mut self.link.secure else { return };
         let mut plain = buffers::take_read();
-        let result = secure.layer.receive(&mut buffer, &mut plain, self.link.output.tail());
+        let result = secure.receive(&mut buffer, &mut plain, &mut self.link.output);
         if self.link.output.is_empty() {
             self.link.output.clear();
         }
