@@ -83,9 +83,12 @@ impl Early {
         Ok(Some(&self.plain))
     }
 
-    /// Forgets the first `count` plain bytes.
+    /// Forgets the first `count` plain bytes, and their room: whoever sends a part of a head may say nothing more.
     pub(super) fn consume(&mut self, count: usize) {
         self.plain.drain(..count);
+        if self.plain.is_empty() {
+            self.plain = Vec::new();
+        }
     }
 
     /// What is to be written.
