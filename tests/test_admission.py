@@ -38,8 +38,7 @@ def names(admission: Any) -> list[object]:
     """All, in the order in which they would go; none is left."""
     order = []
     while (entry := admission.first_to_go()) is not None:
-        order.append(entry.candidate.name)
-        assert admission.remove(entry)
+        order.append(admission.remove(entry).name)
     return order
 
 
@@ -130,18 +129,27 @@ def test_who_was_not_read_is_not_late() -> None:
     """Each is asked once, and then has time again."""
     admission = Admission(1)
     clients = [Client(number) for number in range(3)]
+    entries = []
     for number, client in enumerate(clients):
         client.unread = number != 1
-        admission.add(client, at("192.0.2.1"), number)
+        entries.append(admission.add(client, at("192.0.2.1"), number))
     assert admission.delay(10) == 0
     assert [client.asked for client in clients] == [1, 1, 0]
-    entry = admission.overdue(10)
-    assert entry is not None
-    assert entry.candidate is clients[1]
+    assert admission.overdue(10) is entries[1]
     clients[1].unread = True
     assert admission.overdue(10) is None
     assert admission.delay(10) > 0
     assert [client.asked for client in clients] == [1, 3, 1]
+
+
+def test_who_goes_on_with_a_place() -> None:
+    admission = Admission(1)
+    entry = admission.add(Client("first"), at("192.0.2.1"), 0)
+    other = Client("other")
+    admission.replace(entry, other)
+    assert admission.remove(entry) is other
+    admission.replace(entry, Client("late"))
+    assert (admission.remove(entry), len(admission)) == (None, 0)
 
 
 def test_refused_client() -> None:
@@ -229,11 +237,13 @@ def test_random_against_the_obvious(hosts: int) -> None:
                 assert admission.remove(entries.pop(key))
                 oracle.remove(key)
             entry: Any = admission.first_to_go()
-            assert (entry and entry.candidate.name) == oracle.first_to_go()
+            first: Any = oracle.first_to_go()
+            assert entry is entries.get(first)
             if entry is not None and len(admission) > 64:
-                admission.remove(entry)
-                oracle.remove(entry.candidate.name)
-                del entries[entry.candidate.name]
+                gone: Any = admission.remove(entry)
+                assert gone.name == first
+                oracle.remove(first)
+                del entries[first]
             assert len(admission) == len(oracle.entries)
 
 
@@ -249,10 +259,9 @@ def test_flood_costs_the_same_for_each(hosts: int) -> None:
             if admission.is_crowded:
                 entry = admission.first_to_go()
                 assert entry is not None
-                if hosts < 1000:
-                    assert isinstance(entry.candidate, Client)
-                    assert entry.candidate.name != "honest"
-                admission.remove(entry)
+                gone = admission.remove(entry)
+                assert isinstance(gone, Client)
+                assert hosts >= 1000 or gone.name != "honest"
             entry = admission.add(Client(number), at(f"10.{number % hosts}"), number)
             admission.progress(entry, number)
         return time.process_time() - start

@@ -17,7 +17,7 @@ import pytest
 
 from interop.asyncio_tools import Setting, soon
 from interop.certificates import Certificates
-from interop.checks import no_leaks, within
+from interop.checks import alive, no_leaks, within, without_collecting
 from interop.flood import Flood, flood, raise_descriptors
 from interop.frames import TEXT, Close
 from interop.patience import patience
@@ -346,6 +346,25 @@ def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
             assert not server._tasks
 
     with no_leaks():
+        run(main)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_clients_that_have_gone_leave_nothing(setting: Setting, run: Run) -> None:
+    """Not even something to be collected: a flood is faster than that."""
+    from wirespeed._handshake.greeting import Greeting
+
+    async def main() -> None:
+        async with serve(setting, max_pending=2) as server:
+            with contextlib.ExitStack() as stack:
+                for count in range(60):
+                    raw = stack.enter_context(await connect_from(server, "127.0.0.1"))
+                    await raw.send(request()[: count % 3 * 20])
+                await soon(lambda: len(server._gate) <= 2)
+            await soon(lambda: len(server._gate) == 0)
+            await soon(lambda: not alive(Greeting))
+
+    with no_leaks(), within(20), without_collecting():
         run(main)
 
 

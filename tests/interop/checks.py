@@ -15,6 +15,7 @@ from .patience import patience
 from .subject import exceptions
 
 __all__ = [
+    "alive",
     "as_close",
     "describe",
     "exception_types",
@@ -22,6 +23,7 @@ __all__ = [
     "open_descriptors",
     "pong_arrives",
     "within",
+    "without_collecting",
 ]
 
 
@@ -95,3 +97,19 @@ def no_leaks() -> Iterator[None]:
     while leaked := {number: target for number, target in open_descriptors().items() if before.get(number) != target}:
         assert time.monotonic() < deadline, f"descriptors leaked: {leaked}"
         time.sleep(0.005)
+
+
+def alive(kind: type) -> int:
+    """How many objects of a type there are, also in cycles that nobody refers to."""
+    return sum(isinstance(one, kind) for one in gc.get_objects())
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """The block begins without garbage, and no cycle is collected in it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

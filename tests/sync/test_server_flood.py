@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from interop.certificates import Certificates
-from interop.checks import no_leaks, within
+from interop.checks import alive, no_leaks, within, without_collecting
 from interop.flood import flood, raise_descriptors
 from interop.frames import TEXT, Close
 from interop.patience import patience
@@ -299,6 +299,20 @@ def test_clients_that_have_gone_get_no_threads() -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_clients_that_have_gone_leave_nothing() -> None:
+    """Not even something to be collected: a flood is faster than that."""
+    from wirespeed._handshake.greeting import Greeting
+
+    with no_leaks(), within(20), without_collecting(), serving(echo, max_pending=2) as server:
+        with contextlib.ExitStack() as stack:
+            for count in range(60):
+                stack.enter_context(From(server, "127.0.0.1")).send(request()[: count % 3 * 20])
+            wait_until(lambda: len(server._gate) <= 2)
+        wait_until(lambda: len(server._gate) == 0)
+        wait_until(lambda: not alive(Greeting))
 
 
 def test_wakeup_is_taken_out() -> None:

@@ -63,17 +63,17 @@ class Lingering:
 class Entry:
     """A place, which a client has from the time it was accepted until its request is complete.
 
+    It does not know who has it, who may refer to it: no cycle, which would live on after a flood.
+
     Attributes:
-        candidate: Who has it. It may be replaced by who goes on.
         address: Where it came from, as ``accept`` returned it.
         origin: What the address counts for.
         key: A number of its own.
     """
 
-    __slots__ = ("address", "candidate", "key", "origin")
+    __slots__ = ("address", "key", "origin")
 
-    def __init__(self, candidate: Candidate, address: Any, key: int) -> None:
-        self.candidate = candidate
+    def __init__(self, address: Any, key: int) -> None:
         self.address = address
         self.origin = origin_of(address)
         self.key = key
@@ -91,7 +91,7 @@ class Admission:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pending = Pending(limit, PATIENCE, GRACE)
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, tuple[Entry, Candidate]] = {}
         self._keys = itertools.count()
 
     def __len__(self) -> int:
@@ -115,10 +115,20 @@ class Admission:
             address: What ``accept`` returned.
             now: Time at which it came.
         """
-        entry = Entry(candidate, address, next(self._keys))
+        entry = Entry(address, next(self._keys))
         self._pending.add(entry.key, entry.origin, now)
-        self._entries[entry.key] = entry
+        self._entries[entry.key] = entry, candidate
         return entry
+
+    def replace(self, entry: Entry, candidate: Candidate) -> None:
+        """Note who goes on with a place.
+
+        Args:
+            entry: The place; nothing happens if it was given back.
+            candidate: Who has it now.
+        """
+        if entry.key in self._entries:
+            self._entries[entry.key] = entry, candidate
 
     def progress(self, entry: Entry, now: float) -> None:
         """Note that something came. It does not matter how much; how long it may go on is the deadline's business.
@@ -129,17 +139,18 @@ class Admission:
         """
         self._pending.progress(entry.key, now)
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: Entry) -> Candidate | None:
         """Give a place back.
 
         Args:
             entry: The place.
 
         Returns:
-            Whether it was there: if not, somebody else has got it.
+            Who had it, ``None`` if it was given back before.
         """
-        self._entries.pop(entry.key, None)
-        return self._pending.remove(entry.key)
+        self._pending.remove(entry.key)
+        _, candidate = self._entries.pop(entry.key, (None, None))
+        return candidate
 
     def first_to_go(self) -> Entry | None:
         """Return who would have to give a place now, ``None`` if there is nobody."""
@@ -179,11 +190,10 @@ class Admission:
         return text, self._limit, host_of(entry.address), self._pending.companions(entry.key)
 
     def _of(self, key: int | None) -> Entry | None:
-        return None if key is None else self._entries.get(key)
+        return None if key is None or key not in self._entries else self._entries[key][0]
 
     def _has_unread(self, key: int) -> bool:
-        entry = self._entries.get(key)
-        return entry is not None and entry.candidate.has_unread()
+        return key in self._entries and self._entries[key][1].has_unread()
 
 
 def host_of(address: Any) -> str:

@@ -83,6 +83,15 @@ class GateBase:
             self._drop(entry)
         return self._trim_in(now)
 
+    def replace(self, entry: Entry, candidate: Candidate) -> None:
+        """Note who goes on with a place.
+
+        Args:
+            entry: The place; nothing happens if it was given back.
+            candidate: Who has it now.
+        """
+        self._admission.replace(entry, candidate)
+
     def progress(self, entry: Entry) -> None:
         """Note that something came from a client.
 
@@ -101,9 +110,8 @@ class GateBase:
             return None
         delay = self._admission.delay(self._clock())
         if not delay and (entry := self._admission.first_to_go()) is not None:
-            self._drop(entry)
             # Others are closed by those that serve them.
-            return 0.0 if isinstance(entry.candidate, Greeting) else self._relief
+            return 0.0 if isinstance(self._drop(entry), Greeting) else self._relief
         return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
@@ -143,10 +151,12 @@ class GateBase:
         self._tally.finish()
         self._due = None
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: Entry) -> Candidate | None:
         self.count(self, logging.WARNING, *self._admission.farewell(entry))
-        self._admission.remove(entry)
-        entry.candidate.drop()
+        candidate = self._admission.remove(entry)
+        if candidate is not None:
+            candidate.drop()
+        return candidate
 
     def _look(self) -> None:
         due = self._tally.due

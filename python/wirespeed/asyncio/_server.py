@@ -360,7 +360,7 @@ class Server(ServerBase):
         elif greeting.entry is None:
             greeting.entry = self._gate.enter(candidate, greeting.address)
         else:
-            greeting.entry.candidate = candidate
+            self._gate.replace(greeting.entry, candidate)
         candidate.task = self._start(self._serve(greeting))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -67,6 +67,7 @@ class Gate(GateBase):
     delay = _locked(GateBase.delay)
     enter = _locked(GateBase.enter)
     trim = _locked(GateBase.trim)
+    replace = _locked(GateBase.replace)
     progress = _locked(GateBase.progress)
     relieve = _locked(GateBase.relieve)
     count = _locked(GateBase.count)
@@ -96,7 +97,7 @@ class Gate(GateBase):
         if entry is None:
             return True
         with self._lock:
-            is_kept = self._admission.remove(entry)
+            is_kept = self._admission.remove(entry) is not None
             if is_kept:
                 self._freed()
             return is_kept

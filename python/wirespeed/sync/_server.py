@@ -262,7 +262,7 @@ class Server(ServerBase):
             elif greeting.entry is None:
                 greeting.entry = self._gate.enter(InThread(greeting.sock), greeting.address)
             else:
-                greeting.entry.candidate = InThread(greeting.sock)
+                self._gate.replace(greeting.entry, InThread(greeting.sock))
             self._threads.add(thread)
             self._starting.add(thread)
         try:
