@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from interop.asyncio_tools import SETTINGS
 from interop.servers import WebSocketsServer
 
-from . import aio, arguments, blocking, engine, listening
+from . import aio, arguments, blocking, engine, heads, listening
 from .oracle import Misbehaved
 from .values import BYTES, TEXTS
 
@@ -27,16 +27,18 @@ _SETTINGS = {
     for kind in ("asyncio client", "asyncio server", "listener")
 }
 
-NAMES = ["blocking client", "blocking server", *_SETTINGS, "engine", "arguments"]
+NAMES = ["blocking client", "blocking server", *_SETTINGS, "engine", "arguments", "requests", "refusals", "locations"]
 
 
 class World:
-    """What all tries share: a server of somebody else that echoes, and an engine."""
+    """What all tries share: a server of somebody else that echoes, an engine, and those who read and write heads."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self.uri = self._stack.enter_context(WebSocketsServer()).uri
         self.engine = self._stack.enter_context(engine.new_engine())
+        self.answering = self._stack.enter_context(contextlib.closing(heads.Answering()))
+        self.asking = self._stack.enter_context(contextlib.closing(heads.Asking()))
 
     def close(self) -> None:
         """End both."""
@@ -52,6 +54,12 @@ class World:
             return engine.PROGRAMS, lambda program: engine.run(self.engine, program)
         if name == "arguments":
             return arguments.PROGRAMS, lambda program: arguments.run(self.uri, program)
+        if name == "requests":
+            return heads.REQUESTS, self.answering.run
+        if name == "refusals":
+            return heads.REFUSALS, self.asking.run
+        if name == "locations":
+            return heads.LOCATIONS, heads.follow
         kind, setting = _SETTINGS[name]
         if kind == "listener":
             return listening.PROGRAMS, lambda program: listening.run(self.uri, program, setting)

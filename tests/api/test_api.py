@@ -9,7 +9,14 @@ import pytest
 pytestmark = pytest.mark.wirespeed_only("it is about what is ours")
 
 # Some seconds in all, where nothing else runs.
-TRIES = {"arguments": 600, "engine": 150, "blocking client": 200, "blocking server": 60}
+TRIES = {
+    "arguments": 600,
+    "engine": 150,
+    "blocking client": 200,
+    "blocking server": 60,
+    "requests": 300,
+    "locations": 1000,
+}
 
 
 @pytest.fixture(scope="module")

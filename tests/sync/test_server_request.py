@@ -196,8 +196,8 @@ def test_basic_authentication(client: Client) -> None:
         with pytest.raises(Exception, match="401"):
             client(uri(server).replace("//", "//hello:iloveyou@"))
         token = base64.b64encode(b"hello:wrong").decode()
-        for fields in ([], [f"Authorization: Basic {token}"], ["Authorization: Bearer x"]):
-            reply = answer(server, request("/", *fields))
+        for value in (None, f"Basic {token}", "Bearer x", "Basic \xe9"):
+            reply = answer(server, request("/", *([] if value is None else [f"Authorization: {value}"])))
             assert reply.status == 401
             assert str(reply["WWW-Authenticate"]).startswith('Basic realm="here"')
 
@@ -219,6 +219,10 @@ def test_routes() -> None:
             ws.send("x")
             assert ws.recv(timeout=5) == "x"
         assert answer(server, request("/nowhere")).status == 404
+        # Paths that a parser of URIs would take for hosts, and one that is none.
+        for target, status in (("//[", 404), ("//x/echo", 404), ("http://[/echo", 400), ("http://x/echo", 101)):
+            assert answer(server, request(target)).status == status, target
+        assert answer(server, request("/echo", "Host: a", "Host: b")).status == 400
         server.shutdown()
         thread.join(5)
         assert not thread.is_alive()

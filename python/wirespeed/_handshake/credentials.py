@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -77,7 +76,8 @@ def parse_authorization(headers: Headers) -> tuple[str, str] | str:
         return "Unsupported credentials\n"
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
+        # Not in Base64, not in UTF-8, or not in ASCII even before it is decoded.
         return "Unsupported credentials\n"
     # RFC 7617, section 2: a password may contain colons, a username may not.
     username, colon, password = decoded.partition(":")

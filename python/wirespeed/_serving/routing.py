@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._handshake.responses import plain_response
-from ..datastructures import Request, Response
+from ..datastructures import MultipleValuesError, Request, Response
 
 if TYPE_CHECKING:
     # werkzeug's own types are not needed to check this package.
@@ -113,23 +113,44 @@ class RouterBase:
             connection: The connection, which gets ``handler`` and ``handler_kwargs``.
             request: Its request.
         """
-        from urllib.parse import unquote, urlsplit
+        from urllib.parse import unquote
 
         from werkzeug.exceptions import HTTPException, NotFound
         from werkzeug.routing import RequestRedirect
 
-        name = self.get_server_name(connection, request)
         try:
+            name = self.get_server_name(connection, request)
             adapter = self.url_map.bind(server_name=name, url_scheme=self.url_scheme)
-            parsed = urlsplit(request.path)
-            handler, arguments = adapter.match(path_info=unquote(parsed.path), query_args=parsed.query, websocket=True)
+            path, query = _split_target(request.path)
+            handler, arguments = adapter.match(path_info=unquote(path), query_args=query, websocket=True)
         except RequestRedirect as exc:
             return self.redirect(connection, exc.new_url)
         except NotFound:
             return self.not_found(connection)
         except HTTPException as exc:
             return plain_response(exc.code or 400, exc.description or "")
+        except MultipleValuesError:
+            # RFC 9112, section 3.2.
+            return plain_response(400, "more than one Host header\n")
         except UnicodeError:
             return plain_response(400, "invalid Host header\n")
+        except ValueError:
+            return plain_response(400, "invalid request target\n")
         connection.handler, connection.handler_kwargs = handler, arguments
         return None
+
+
+def _split_target(target: str) -> tuple[str, str]:
+    """Return path and query of a request target: RFC 9112, section 3.2.
+
+    Raises:
+        ValueError: It is neither a path nor a URI.
+    """
+    if target.startswith("/"):
+        # What begins with two slashes is a path as well, and names no host.
+        path, _, query = target.partition("?")
+        return path, query
+    from urllib.parse import urlsplit
+
+    parsed = urlsplit(target)
+    return parsed.path, parsed.query

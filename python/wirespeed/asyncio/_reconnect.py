@@ -335,7 +335,7 @@ def _asked_for(response: Response) -> float:
 
         try:
             date = email.utils.parsedate_to_datetime(text)
-        except (ValueError, TypeError, IndexError):
+        except (ValueError, TypeError, IndexError, OverflowError):
             return 0.0
         # One in an old form has no zone.
         date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.timezone.utc)
