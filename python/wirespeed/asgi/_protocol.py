@@ -126,7 +126,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._send: Any = None
         # Set when the phase is no longer below _OPEN, or the client has gone; made for who waits.
         self._changed: asyncio.Event | None = None
-        self._early: list[bytes] = []
+        self._early = bytearray()
         self._draft: Response | None = None
         self._denial: tuple[int, Headers, list[bytes]] | None = None
         self._end: tuple[int, str] = (CloseCode.ABNORMAL_CLOSURE, "")
@@ -163,8 +163,8 @@ class WebSocketProtocol(asyncio.Protocol):
         elif self._phase == _NEW:
             self._receive_request(data)
         elif self._phase < _OPEN:
-            self._early.append(data)
-            if sum(map(len, self._early)) > _EARLY_BYTES:
+            self._early += data
+            if len(self._early) > _EARLY_BYTES:
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
@@ -513,9 +513,9 @@ class WebSocketProtocol(asyncio.Protocol):
         """Give the transport to the core, which has something to send."""
         port = self._port = connection._port
         port.connection_made(self._transport)
-        for data in self._early:
-            port.data_received(data)
-        self._early.clear()
+        if self._early:
+            port.data_received(bytes(self._early))
+            self._early.clear()
         over = connection._closed_future()
         if over is None:
             self._handle_lost()
