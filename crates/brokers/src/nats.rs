@@ -347,7 +347,7 @@ impl Nats<'_> {
             for (pattern, wanted) in &changes {
                 if *wanted {
                     self.account.borrow_mut().ask(pattern);
-                    self.add(Some(pattern)).await;
+                    while !self.add(Some(pattern)).await {}
                 } else {
                     self.account.borrow_mut().end(pattern);
                     let subscriber = self.subscriptions.borrow_mut().remove(pattern);
