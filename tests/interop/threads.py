@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from websockets.sync import client as websockets_client
@@ -17,7 +18,18 @@ from .frames import CLOSE, Close, Frame
 from .serving import Reply, request
 from .subject import IS_WIRESPEED
 
-__all__ = ["PATIENCE", "Raw", "dial", "echo", "idle", "no_threads_left", "serving", "uri", "wait_until"]
+__all__ = [
+    "PATIENCE",
+    "Raw",
+    "dial",
+    "echo",
+    "idle",
+    "native_threads",
+    "no_threads_left",
+    "serving",
+    "uri",
+    "wait_until",
+]
 
 # Longer than anything here takes.
 PATIENCE = 10.0
@@ -43,10 +55,22 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 @contextlib.contextmanager
 def no_threads_left() -> Iterator[None]:
-    """No thread runs after the block that did not run before it."""
-    before = set(threading.enumerate())
+    """No thread runs after the block that did not run before it, of Python or of the native core."""
+    before, native = set(threading.enumerate()), native_threads()
     yield
-    wait_until(lambda: set(threading.enumerate()) <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before and native_threads() <= native)
+
+
+def native_threads() -> set[int]:
+    """The threads of the native core, which Python does not know, where the system tells."""
+    known = {thread.native_id for thread in threading.enumerate()}
+    found = set()
+    for folder in Path("/proc/self/task").glob("*"):
+        # One may end meanwhile.
+        with contextlib.suppress(OSError):
+            if (folder / "comm").read_text().startswith("wirespeed") and int(folder.name) not in known:
+                found.add(int(folder.name))
+    return found
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from interop.checks import open_descriptors
+from interop.threads import native_threads
 
 from .record import Poke
 
@@ -65,6 +66,7 @@ def watching() -> Iterator[Watch]:
     """Watch the block; afterwards ``found`` of the result says what was wrong."""
     watch = Watch()
     before, threads = open_descriptors(), set(threading.enumerate())
+    native = native_threads()
     hooks = sys.unraisablehook, threading.excepthook
     sys.unraisablehook, threading.excepthook = watch.unraisable, watch.thread_hook
     loggers = [logging.getLogger(name) for name in _LOGGERS]
@@ -77,7 +79,7 @@ def watching() -> Iterator[Watch]:
             warnings.simplefilter("always")
             yield watch
             gc.collect()
-            _wait_for_the_end(watch, before, threads)
+            _wait_for_the_end(watch, before, threads, native)
         watch.found += [f"warned: {warning.category.__name__}: {warning.message}" for warning in warned]
     finally:
         for logger, propagate in kept:
@@ -86,15 +88,17 @@ def watching() -> Iterator[Watch]:
         sys.unraisablehook, threading.excepthook = hooks
 
 
-def _wait_for_the_end(watch: Watch, before: dict[int, str], threads: set[threading.Thread]) -> None:
+def _wait_for_the_end(watch: Watch, before: dict[int, str], threads: set[threading.Thread], native: set[int]) -> None:
     deadline = time.monotonic() + 2
     while True:
         leaked = {number: name for number, name in open_descriptors().items() if before.get(number) != name}
         running = set(threading.enumerate()) - threads
-        if not leaked and not running:
+        workers = native_threads() - native
+        if not leaked and not running and not workers:
             return
         if time.monotonic() > deadline:
             break
         time.sleep(0.002)
     watch.found += [f"descriptor {number} is left open: {name}" for number, name in leaked.items()]
     watch.found += [f"thread {thread.name} is left running" for thread in running]
+    watch.found += [f"native thread {number} is left running" for number in workers]
