@@ -2,27 +2,47 @@
 # fuzz/run.sh [SECONDS [TARGET...]]: runs every fuzz target, or those named, for that long each (default 20). With a
 # nightly compiler and cargo-fuzz: libFuzzer with AddressSanitizer. Without: the same oracles on blind mutations of the
 # corpora, every target.
-# New inputs stay under fuzz/target/corpus; one that fails is written to fuzz/artifacts and ends the run.
+# fuzz/run.sh keep [TARGET...]: puts what was found into fuzz/corpus/found, as few inputs as reach the same code.
+#
+# Inputs begin with those of fuzz/corpus. New ones stay under fuzz/target/corpus; one that fails is written to
+# fuzz/artifacts and ends the run.
 set -eu
 cd "$(dirname "$0")"
-seconds=${1:-20}
+first=${1:-20}
 [ $# -eq 0 ] || shift
 toolchain=${FUZZ_TOOLCHAIN:-nightly}
 
 if ! cargo "+$toolchain" fuzz --version >/dev/null 2>&1; then
     echo "fuzz: no cargo-fuzz on the $toolchain toolchain (cargo install cargo-fuzz): mutating the corpora without libFuzzer"
-    FUZZ_SECONDS=$seconds exec cargo test --release --quiet --test replay -- --nocapture
+    [ "$first" != keep ] || exit 1
+    FUZZ_SECONDS=$first exec cargo test --release --quiet --test replay -- --nocapture
 fi
 
 targets=${*:-$(cargo "+$toolchain" fuzz list --fuzz-dir .)}
 cargo "+$toolchain" fuzz build --fuzz-dir . --features libfuzzer
 for target in $targets; do
-    echo "fuzz: $target, $seconds s"
+    # Heads have limits at 16 KiB, lines of chunked bodies at 1 KiB; elsewhere what is long is made of few bytes.
+    case $target in
+        *_head | opening | proxy_header) len=20000 ;;
+        *) len=1024 ;;
+    esac
     mkdir -p "target/corpus/$target" "artifacts/$target"
+    [ ! -e "corpus/found/$target.tar.gz" ] || tar -xzf "corpus/found/$target.tar.gz" -C "target/corpus/$target"
     log="target/$target.log"
+    if [ "$first" = keep ]; then
+        rm -rf "target/kept/$target"
+        mkdir -p "target/kept/$target" corpus/found
+        cargo "+$toolchain" fuzz run --fuzz-dir . --features libfuzzer "$target" "target/kept/$target" \
+            "target/corpus/$target" -- -merge=1 -timeout=10 "-max_len=$len" >"$log" 2>&1
+        tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "target/kept/$target" . |
+            gzip -9n >"corpus/found/$target.tar.gz"
+        echo "fuzz: $target, $(find "target/kept/$target" -type f | wc -l) inputs are kept"
+        continue
+    fi
+    echo "fuzz: $target, $first s"
     if ! cargo "+$toolchain" fuzz run --fuzz-dir . --features libfuzzer "$target" \
         "target/corpus/$target" "corpus/$target" -- \
-        "-max_total_time=$seconds" -timeout=10 -max_len=1024 -print_final_stats=1 >"$log" 2>&1; then
+        "-max_total_time=$first" -timeout=10 "-max_len=$len" -malloc_limit_mb=64 -print_final_stats=1 >"$log" 2>&1; then
         tail -n 60 "$log"
         echo "fuzz: $target failed; the input is under fuzz/artifacts/$target"
         exit 1

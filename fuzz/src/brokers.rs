@@ -171,7 +171,10 @@ fn arrivals(mut input: Input<'_>) {
     let patterns = PATTERNS.map(|text| Pattern::new(text).unwrap());
     let (mut asked, mut confirmed) = (BTreeSet::new(), BTreeSet::new());
     let mut delivered: BTreeSet<Numbered> = BTreeSet::new();
-    let mut places: BTreeMap<(String, [u8; 16], u32), BTreeSet<u64>> = BTreeMap::new();
+    // Of all that ever came of a node the latest; and of what went on, on which topic, the last.
+    let mut latest: BTreeMap<[u8; 16], u64> = BTreeMap::new();
+    let mut last: BTreeMap<(&str, [u8; 16]), (u32, u64)> = BTreeMap::new();
+    let mut highest: BTreeMap<(&str, [u8; 16], u32), u64> = BTreeMap::new();
     for _ in 0..80 {
         if input.is_empty() {
             break;
@@ -193,6 +196,8 @@ fn arrivals(mut input: Input<'_>) {
                 account.end(&patterns[at]);
                 asked.remove(&at);
                 confirmed.remove(&at);
+                // What is published before it is asked for again is not missing.
+                last.retain(|(name, _), _| Topic::new(&name[4..]).is_ok_and(|topic| !patterns[at].matches(&topic)));
             }
             4 if step >> 4 == 0 => {
                 account.disconnect();
@@ -213,15 +218,22 @@ fn arrivals(mut input: Input<'_>) {
                 let came = account.arrive(name, via, &bytes);
                 let (lost, topic) =
                     (account.take_lost(), name.strip_prefix("app.").and_then(|name| Topic::new(name).ok()));
-                let Came::Deliver(to, opened) = came else {
-                    assert_eq!(lost, 0);
-                    continue;
-                };
-                assert_ne!(numbered.0, [OWN; 16], "our own");
-                assert_eq!(Some(opened), open(&bytes));
+                let (node, overall, epoch, on_topic) = numbered;
                 let wanted = topic
                     .as_ref()
                     .is_some_and(|topic| asked.iter().any(|at| patterns[*at].matches(topic)) && !is_reserved(topic));
+                let before = latest.entry(node).or_default();
+                let ever = highest.entry((name, node, epoch)).or_default();
+                let is_new = (overall > *before || scattered) && on_topic > *ever && node != [OWN; 16];
+                *before = overall.max(*before);
+                *ever = on_topic.max(*ever);
+                let Came::Deliver(to, opened) = came else {
+                    assert_eq!(lost, 0);
+                    assert!(!is_new || !wanted && name != "app._wirespeed.broadcast", "{numbered:?} of {name} is kept");
+                    continue;
+                };
+                assert_ne!(node, [OWN; 16], "our own");
+                assert_eq!(Some(opened), open(&bytes));
                 match &to {
                     None => assert_eq!(name, "app._wirespeed.broadcast"),
                     Some(to) => assert!(wanted && Some(to) == topic.as_ref(), "{to}"),
@@ -231,12 +243,11 @@ fn arrivals(mut input: Input<'_>) {
                     "again"
                 );
                 delivered.insert(numbered);
-                let seen = places.entry((name.to_owned(), numbered.0, numbered.2)).or_default();
-                if lost > 0 {
-                    let last = numbered.3 - lost - 1;
-                    assert!(seen.contains(&last), "{lost} before {} of {seen:?}", numbered.3);
-                }
-                seen.insert(numbered.3);
+                let missing = match last.insert((name, node), (epoch, on_topic)) {
+                    Some((same, number)) if same == epoch => on_topic - number - 1,
+                    _ => 0,
+                };
+                assert_eq!(lost, missing, "before {numbered:?} of {name}");
             }
         }
     }

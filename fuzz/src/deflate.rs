@@ -34,7 +34,11 @@ pub fn run(data: &[u8]) {
             }
             if choice & 1 == 0 { compressing(params, &messages) } else { decompressing(params, &messages) }
         }
-        _ => any_bytes(input),
+        2 => any_bytes(no_context_takeover, &[input.rest()]),
+        _ => {
+            let payloads: Vec<Vec<u8>> = (0..3).map(|_| input.payload()).collect();
+            any_bytes(no_context_takeover, &payloads.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
     }
 }
 
@@ -77,14 +81,15 @@ fn decompressing(params: Params, messages: &[Vec<u8>]) {
     }
 }
 
-/// Any bytes as one compressed message: what ours delivers, zlib delivers; what ours refuses, zlib refuses,
-/// too.
-fn any_bytes(input: Input<'_>) {
-    let payload = input.rest();
-    let limits = Limits { message_size: Some(1 << 20), ..LIMITS };
+/// Any bytes as compressed messages: what ours delivers, zlib delivers; what ours refuses, zlib refuses, too; what is too
+/// big for ours, is so for zlib.
+fn any_bytes(no_context_takeover: bool, payloads: &[&[u8]]) {
+    const MOST: usize = 1 << 20;
+    let limits = Limits { message_size: Some(MOST), ..LIMITS };
     let params = Params {
-        local_no_context_takeover: false,
-        remote_no_context_takeover: false,
+        local_no_context_takeover: no_context_takeover,
+        remote_no_context_takeover: no_context_takeover,
+        // What smaller windows forget, zlib may remember.
         local_window_bits: 15,
         remote_window_bits: 15,
         level: 6,
@@ -92,27 +97,39 @@ fn any_bytes(input: Input<'_>) {
         threshold: 0,
     };
     let make = || connection_with(Side::Client, limits, Some(params));
-    let bytes = to(Side::Client, Frame::binary(payload).rsv(4));
+    let bytes: Vec<u8> =
+        payloads.iter().flat_map(|payload| to(Side::Client, Frame::binary(payload).rsv(4))).collect();
     let events = feed(&mut make(), &bytes);
-    let mut rng = Rng::new(payload.len() as u64);
+    let mut rng = Rng::new(bytes.len() as u64);
     assert_eq!(feed_all(&mut make(), pieces(&bytes, &mut rng)), events);
 
     let mut zlib = Decompress::new(false);
-    let body = zlib_inflate(&mut zlib, payload);
-    let tail = body.as_ref().ok().map(|_| zlib_inflate(&mut zlib, &TAIL));
-    match &events[..] {
-        [Seen::Message(_, message)] => {
-            assert_eq!(body.as_ref(), Ok(message));
-            assert_eq!(tail, Some(Ok(Vec::new())));
+    let mut seen = events.iter();
+    for payload in payloads {
+        let body = zlib_inflate(&mut zlib, payload);
+        let tail = if body.is_ok() { zlib_inflate(&mut zlib, &TAIL) } else { Err(0) };
+        match seen.next() {
+            Some(Seen::Message(_, message)) => {
+                assert_eq!(body.as_ref(), Ok(message));
+                assert_eq!(tail, Ok(Vec::new()));
+                assert!(message.len() <= MOST);
+            }
+            Some(Seen::Fault(Fault::InvalidDeflate)) => {
+                assert!(body.is_err() || tail != Ok(Vec::new()));
+                break;
+            }
+            Some(Seen::Fault(Fault::MessageTooBig { .. })) => {
+                let inflated = [body, tail].map(|part| part.map_or_else(|len| len, |bytes| bytes.len()));
+                assert!(inflated.iter().sum::<usize>() > MOST, "{inflated:?}");
+                break;
+            }
+            other => panic!("{other:?}"),
         }
-        [Seen::Fault(Fault::InvalidDeflate)] => {
-            assert!(body.is_err() || tail != Some(Ok(Vec::new())));
+        if no_context_takeover {
+            zlib.reset(false);
         }
-        [Seen::Fault(Fault::MessageTooBig { .. })] => {
-            assert!(body.map_or(true, |body| body.len() > 1 << 20) || tail.is_some());
-        }
-        other => panic!("{other:?}"),
     }
+    assert!(seen.next().is_none());
 }
 
 fn zlib_deflate(zlib: &mut Compress, message: &[u8]) -> Vec<u8> {
@@ -127,15 +144,15 @@ fn zlib_deflate(zlib: &mut Compress, message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// All that comes out of `bytes`, over the end of deflate streams (RFC 7692 7.2.3.4).
-fn zlib_inflate(zlib: &mut Decompress, mut bytes: &[u8]) -> Result<Vec<u8>, ()> {
+/// All that comes out of `bytes`, over the end of deflate streams (RFC 7692 7.2.3.4); or how much did before an error.
+fn zlib_inflate(zlib: &mut Decompress, mut bytes: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(4096);
     loop {
         let (total_in, total_out) = (zlib.total_in(), zlib.total_out());
         if out.len() == out.capacity() {
             out.reserve(out.len());
         }
-        let status = zlib.decompress_vec(bytes, &mut out, FlushDecompress::Sync).map_err(drop)?;
+        let Ok(status) = zlib.decompress_vec(bytes, &mut out, FlushDecompress::Sync) else { return Err(out.len()) };
         let (taken, produced) = (zlib.total_in() - total_in, zlib.total_out() - total_out);
         bytes = &bytes[taken as usize..];
         match status {
@@ -146,7 +163,7 @@ fn zlib_inflate(zlib: &mut Decompress, mut bytes: &[u8]) -> Result<Vec<u8>, ()> 
                 }
             }
             _ if out.len() < out.capacity() || taken == 0 && produced == 0 => {
-                return if bytes.is_empty() { Ok(out) } else { Err(()) };
+                return if bytes.is_empty() { Ok(out) } else { Err(out.len()) };
             }
             _ => {}
         }

@@ -15,7 +15,7 @@
 //! | `proxy_header` | what was written by the book; a naive decoder |
 //! | `forwarded` | what the first trusted proxy has seen, whatever the client has sent |
 //! | `topics` | lists of all subscriptions, patterns and topics, gone through |
-//! | `routes` | a matcher that tries every way |
+//! | `routes` | a matcher that tries every way; a subprotocol that both ends know |
 //! | `pages` | nothing without its token; answers that are well formed |
 //! | `brokers` | what was put together, comes apart; a naive PSUBSCRIBE; each message once, to who wants it |
 

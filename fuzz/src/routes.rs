@@ -89,6 +89,24 @@ pub fn run(data: &[u8]) {
             Request { method: "GET".to_owned(), target, version: Version::Http11, headers: HeaderList::new() };
         check(&routes, &added, &request);
     }
+    subprotocols(input, &config);
+}
+
+/// Of those of the route the first that the client offers, as it is.
+fn subprotocols(mut input: Input<'_>, config: &Config) {
+    const NAMES: [&str; 6] = ["chat", "Chat", "a", "b", "chat.v2", "x"];
+    const OFFERS: [&str; 12] = ["chat", "Chat", "a", "b", "chat.v2", ",", ",", " ", "\t", "\"a\"", "chatx", ";"];
+    let mut route = Route::new(Role::Events, config);
+    route.subprotocols = (0..input.below(4)).map(|_| (*input.pick(&NAMES)).to_owned()).collect();
+    let mut headers = HeaderList::new();
+    let mut offered = Vec::new();
+    for _ in 0..input.below(4) {
+        let value = input.words(9, &OFFERS);
+        offered.extend(value.split(',').map(|name| name.trim_matches([' ', '\t']).to_owned()));
+        headers.push("Sec-WebSocket-Protocol", value).expect("it breaks no line");
+    }
+    let first = route.subprotocols.iter().find(|name| offered.contains(name)).map(String::as_str);
+    assert_eq!(fuzzing::subprotocol(&route, &headers), first, "{:?} of {offered:?}", route.subprotocols);
 }
 
 fn check(routes: &Routes, added: &[String], request: &Request) {

@@ -106,6 +106,8 @@ class Figures:
     lines: int
     errors: list[str]
     tally: dict[str, int]
+    seconds: float
+    passed: int
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -202,7 +204,7 @@ class Attacked:
         """
         pid = self.child.process.pid
         before = self.measure(row.port, seconds) if compare else {}
-        self._state()
+        first = self._state()
         at_first = usage(pid)
         with contextlib.ExitStack() as stack:
             peak = Peak(pid)
@@ -214,9 +216,12 @@ class Attacked:
                 attacker = stack.enter_context(start("attacker", row.slug, self.kind, str(self.ports[row.port])))
                 heard(attacker, LONG)
                 more = {}
+            begun = time.monotonic()
             with peak:
                 ask(attacker)
-                honest = self.measure(row.port, seconds, **more)
+                honest = self.measure(row.port, max(seconds, row.lasts), **more)
+            passed = self._state().get("passed", 0) - first.get("passed", 0) if row.passes else 0
+            lasted = time.monotonic() - begun
             ask(attacker)
             tally = heard(attacker, LONG)
         said = [honest] if self._is_client else []
@@ -227,6 +232,7 @@ class Attacked:
             connections=state["connections"], waiting=state.get("events_waiting", 0),
             panics=state.get("panics", 0), lines=sum(one["logged"] for one in said),
             errors=[error for one in said for error in one["errors"]], tally=tally,
+            seconds=lasted, passed=passed,
         )  # fmt: skip
 
     def _settle(self, at_first: Usage, said: list[dict[str, Any]]) -> tuple[dict[str, Any], Usage]:
@@ -278,5 +284,8 @@ def complaints(row: Row, figures: Figures) -> Iterator[str]:
     yield from (f"nothing was {name}: {tally}" for name in row.meets if not tally.get(name))
     if honest.get("longest_opening", 0) > patience(OPEN_TIMEOUT + 2):
         yield f"an opening took {honest['longest_opening']:.1f} s"
+    # A second at once is what a limit lets pass; another one is for how long it took to look.
+    if row.passes and not 0 < figures.passed <= row.passes * (figures.seconds + 2):
+        yield f"{figures.passed} messages got through in {figures.seconds:.1f} s, of {row.passes} a second"
     if row.attempts is not None and honest["attempts"] > row.attempts:
         yield f"{honest['attempts']} attempts, of {row.attempts}"

@@ -15,11 +15,12 @@ from typing import Any
 import wirespeed
 
 from .answering import Log, answer, serve_questions
+from .target import CLOSE_TIMEOUT, OPEN_TIMEOUT
 
 __all__ = ["BIG", "LIMITS", "main"]
 
 # Of the opening handshake: how many, and for how long.
-LIMITS: dict[str, Any] = {"open_timeout": 2.0, "close_timeout": 1.0}
+LIMITS: dict[str, Any] = {"open_timeout": OPEN_TIMEOUT, "close_timeout": CLOSE_TIMEOUT}
 PENDING = 50
 
 BIG = bytes(2**18)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import encrypting, hostile, knocking, opening, talking
-from .target import Attack
+from .target import CLOSE_TIMEOUT, OPEN_TIMEOUT, RATE, Attack
 
 __all__ = ["KINDS", "ROWS", "Row", "attack_of", "chosen", "harm_of", "row_of"]
 
@@ -41,6 +41,8 @@ class Row:
         descriptors: How many more of them there may be meanwhile.
         meets: Whether it must be met by refusals, or by connections that are closed.
         attempts: How often an attacked client may have tried, at most.
+        lasts: Seconds that it takes at least, where the bound is a time.
+        passes: Messages a second that may get through, of all its connections.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Row:
     descriptors: int = 150
     meets: tuple[str, ...] = ()
     attempts: int | None = None
+    lasts: float = 0.0
+    passes: int = 0
 
     @property
     def slug(self) -> str:
@@ -106,7 +110,7 @@ ROWS = [
         "endless heads",
         "200 requests that grow by a byte at a time",
         "`open_timeout`, and the size of a head",
-        OURS, opening.endless_heads, descriptors=CROWD,
+        OURS, opening.endless_heads, descriptors=CROWD, lasts=2 * OPEN_TIMEOUT, meets=("closed",),
     ),
     Row(
         "floods of header fields and queries",
@@ -173,7 +177,7 @@ ROWS = [
         "close floods",
         "thousands of close frames, then neither reads nor goes",
         "nothing is read after the first; `close_timeout`",
-        SERVERS, talking.closes, descriptors=450,
+        SERVERS, talking.closes, descriptors=450, lasts=2 * CLOSE_TIMEOUT, meets=("closed",),
     ),
     Row(
         "floods of tiny messages",
@@ -252,7 +256,7 @@ ROWS = [
         "messages beyond the rate limits",
         "many times `max_messages_per_second`",
         "`rate_policy`: read later, or dropped",
-        ENGINES, knocking.limited_floods,
+        ENGINES, knocking.limited_floods, passes=4 * RATE,
     ),
     Row(
         "metrics and page without a token",

@@ -17,7 +17,9 @@ from interop.flood import spread
 from liveness.wire import Codec
 
 __all__ = [
+    "CLOSE_TIMEOUT",
     "METRICS_TOKEN",
+    "OPEN_TIMEOUT",
     "PAGE_TOKEN",
     "PER_ADDRESS",
     "RATE",
@@ -37,6 +39,10 @@ PAGE_TOKEN = "who-may-look-at-the-page-and-end-sessions"
 # Sessions of an address on its port ``limited``, and messages in a second at the paths with limits.
 PER_ADDRESS = 20
 RATE = 500
+
+# Seconds that attacked servers have for an opening, and for a closing handshake.
+OPEN_TIMEOUT = 2.0
+CLOSE_TIMEOUT = 1.0
 
 # Longer than a server that works may take for anything.
 LONG = 20.0

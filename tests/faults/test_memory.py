@@ -154,7 +154,7 @@ GROWING = """
 import asyncio, resource, socket, struct, threading
 import wirespeed, wirespeed.sync
 from faults.peer import Gone, Peer
-from wirespeed.engine import Connected, Disconnected, Engine
+from wirespeed.engine import Disconnected, Engine, Message
 
 api, how = sys.argv[1:]
 BLOCK = bytes(2**20)
@@ -193,14 +193,26 @@ if api.startswith("engine"):
         thread.start()
         for batch in engine.batches(timeout=40):
             assert batch, "nothing has happened"
-            if any(isinstance(event, Disconnected) for event in batch):
+            over = [event for event in batch if isinstance(event, Disconnected)]
+            if over:
                 break
         thread.join(20)
         assert engine.stats()["panics"] == 0
         # Others are served.
-        with Peer(socket.create_connection(engine.addresses[0]), is_server=False).sock:
-            pass
-    print("subject", 1006)
+        other = Peer(socket.create_connection(engine.addresses[0]), is_server=False)
+        other.open()
+        other.send(b"other")
+        for batch in engine.batches(timeout=20):
+            assert batch, "nobody is served"
+            for event in batch:
+                if isinstance(event, Message):
+                    event.session.send(event.data)
+                    other.receive()
+                    assert other.received == [b"other"]
+                    other.close()
+            if other.received:
+                break
+    print("subject", over[0].code)
 else:
     listener = socket.create_server(("127.0.0.1", 0))
     def serve():
