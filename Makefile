@@ -1,4 +1,4 @@
-# All commands of the project; `make help` lists them. .ci/run calls lint, test-all, instructions and interop.
+# All commands of the project; `make help` lists them. .ci/run calls lint, test-all, panics, instructions and interop.
 
 PYTHON ?= python3
 # A newer interpreter for the second run of the tests: the newest one on PATH or under pyenv. Empty: there is none.

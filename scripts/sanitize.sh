@@ -4,7 +4,7 @@
 #   scripts/sanitize.sh address [rust | python] [TESTS]   AddressSanitizer and LeakSanitizer: the Rust suites, and the
 #                                                         native module under pytest
 #   scripts/sanitize.sh thread [TESTS]                    ThreadSanitizer: driver and engine, from many threads
-#   scripts/sanitize.sh miri [TESTS]                      Miri: what of protocol and driver makes no system call
+#   scripts/sanitize.sh miri [TESTS]                      Miri: the protocol, which makes no system call
 #
 # TESTS: for Rust, names of test files (--test), the library's own tests being "lib"; for Python, arguments of pytest.
 # Without any, all that are meant. What is left out, and why, is said below where it is.

@@ -204,13 +204,14 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments say; 0: nothing was found, 1: something was."""
+    """Run what the arguments say; 0: nothing was found, 1: something was, or a part could not run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns of parts")
     parser.add_argument("--list", action="store_true", help="show the parts")
     parser.add_argument(
         "--logs", type=Path, default=ROOT / "build" / "trust", help="where the output goes (%(default)s)"
     )
+    parser.add_argument("--allow-skipped", action="store_true", help="succeed though parts cannot run here")
     options = parser.parse_args(arguments)
     parts = [part for part in PARTS if any(fnmatch.fnmatch(part.name, pattern) for pattern in options.only)]
     if options.list:
@@ -224,7 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes.append(run(part, options.logs.resolve()))
         print(f"    {outcomes[-1].result}, {outcomes[-1].seconds:.0f} s {outcomes[-1].told}", flush=True)
     print(f"\n{table(outcomes)}\n\n{sum(outcome.seconds for outcome in outcomes) / 60:.1f} minutes")
-    return int(any(outcome.result == "FAILED" for outcome in outcomes))
+    skipped = [outcome.part.name for outcome in outcomes if outcome.result == "skipped"]
+    if skipped and not options.allow_skipped:
+        print(f"not proven here: {', '.join(skipped)} (--allow-skipped: no failure)")
+    failed = any(outcome.result == "FAILED" for outcome in outcomes)
+    return int(failed or (bool(skipped) and not options.allow_skipped))
 
 
 if __name__ == "__main__":
