@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import logging
 import random
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import wirespeed
@@ -60,7 +63,7 @@ async def talk(uri: str, **options: Any) -> None:
         for number in range(random.randrange(1, 20)):
             await ws.send(random.choice(BODIES))
             await asyncio.wait_for(ws.recv(), 1.0)
-            answers[uri] += 1
+            answers[uri.replace("wss://localhost", "ws://127.0.0.1")] += 1
             if number == leaves:
                 raise asyncio.CancelledError
 
@@ -152,7 +155,86 @@ def blocking(ports: list[int]) -> None:
     threading.Event().wait()
 
 
-CLIENTS = {"tasks": tasks, "callbacks": callbacks, "returning": returning, "blocking": blocking}
+def transports(ports: list[int]) -> None:
+    """Over transports, on uvloop."""
+    import uvloop
+
+    uvloop.run(run(ports, functools.partial(talk, io_port="transport")))
+
+
+def streams(ports: list[int]) -> None:
+    """Readers and writers."""
+
+    async def read_and_write(uri: str) -> None:
+        reader, writer = await wirespeed.open_stream(uri, **OPTIONS)
+        try:
+            for _ in range(random.randrange(1, 20)):
+                data = b"x" * random.randrange(1, 70_000)
+                writer.write(data)
+                await writer.drain()
+                await asyncio.wait_for(reader.readexactly(len(data)), 1.0)
+                answers[uri] += 1
+        finally:
+            writer.close()
+        if random.randrange(3):
+            await writer.wait_closed()
+
+    asyncio.run(run(ports, read_and_write))
+
+
+def drop_in(ports: list[int]) -> None:
+    """Under the names of websockets."""
+    from wirespeed.compat.websockets.asyncio.client import connect
+
+    async def talk_as_theirs(uri: str) -> None:
+        async with connect(uri, **OPTIONS) as ws:
+            for _ in range(random.randrange(1, 20)):
+                await ws.send(random.choice(BODIES))
+                await asyncio.wait_for(ws.recv(), 1.0)
+                answers[uri] += 1
+
+    asyncio.run(run(ports, talk_as_theirs))
+
+
+def secure(ports: list[int]) -> None:
+    """Under TLS, native and by a context, to a server in the same loop; whoever means harm speaks none."""
+    from interop.certificates import Certificates
+
+    async def echo(ws: Any) -> None:
+        async for message in ws:
+            await ws.send(message)
+
+    async def main(certificates: Certificates) -> None:
+        cert, key = certificates.server_files()
+        native, context = wirespeed.TLS(ca=certificates.ca_file), certificates.client_context()
+        limits = {name: OPTIONS[name] for name in OPTIONS if name != "proxy"}
+        async with wirespeed.serve(echo, "127.0.0.1", 0, ssl=wirespeed.TLS(cert=cert, key=key), **limits) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+
+            async def talk_secretly(uri: str) -> None:
+                await talk(
+                    uri.replace("ws://127.0.0.1", "wss://localhost"),
+                    ssl=random.choice([native, context]),
+                    host="127.0.0.1",
+                    port=int(uri.rstrip("/").rpartition(":")[2]),
+                )
+
+            await run([port, ports[1]], talk_secretly)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(Certificates(Path(folder))))
+
+
+CLIENTS = {
+    "tasks": tasks,
+    "callbacks": callbacks,
+    "returning": returning,
+    "transports": transports,
+    "streams": streams,
+    "drop-in": drop_in,
+    "secure": secure,
+    "blocking": blocking,
+}
 
 if __name__ == "__main__":
     random.seed(int(sys.argv[2]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import wirespeed
 from wirespeed import InvalidState
-from wirespeed.engine import Connected, Engine, Message, Session
+from wirespeed.engine import Connected, Engine, Message, Publisher, Session
 
 from .program import announce, figures_of_loop, objects, serve_figures
 
@@ -20,9 +20,21 @@ LIMITS: dict[str, Any] = {"open_timeout": 2.0, "close_timeout": 2.0, "ping_inter
 CONNECTIONS = ("ServerConnection", "AsyncConnection", "BlockingConnection", "WebSocketProtocol")
 
 
+everybody: set[Any] = set()
+
+
 async def echo(ws: Any) -> None:
-    async for message in ws:
-        await ws.send(message)
+    """Send back what comes; where peers that mean no good go, to all of them."""
+    if ws.request.path != "/relay/news":
+        async for message in ws:
+            await ws.send(message)
+        return
+    everybody.add(ws)
+    try:
+        async for message in ws:
+            wirespeed.broadcast(everybody, message)
+    finally:
+        everybody.discard(ws)
 
 
 class Echo(wirespeed.Listener):
@@ -152,6 +164,35 @@ def engine_handlers() -> None:
     asyncio.run(main())
 
 
+def engine_broker() -> None:
+    """Two engines and a publisher."""
+    engine, other = engine_with(broker="memory://soak"), Engine("127.0.0.1", broker="memory://soak")
+
+    def drain() -> None:
+        for batch in engine.batches():
+            for event in batch:
+                with contextlib.suppress(InvalidState, BlockingIOError):
+                    if isinstance(event, Connected) and event.session.path != "/":
+                        event.session.subscribe("news")
+                    elif isinstance(event, Message):
+                        event.session.send(event.data)
+
+    def publish() -> None:
+        with Publisher("memory://soak") as publisher:
+            while True:
+                for source in (publisher, other):
+                    with contextlib.suppress(BlockingIOError):
+                        source.publish("news", "x" * 100)
+                threading.Event().wait(0.005)
+
+    with engine, other:
+        for work in (drain, publish):
+            threading.Thread(target=work, daemon=True).start()
+        serve_figures(lambda: engine_figures(engine))
+        announce(engine.addresses[0][1])
+        threading.Event().wait()
+
+
 SERVERS = {
     "handlers": handlers,
     "listeners": listeners,
@@ -160,6 +201,7 @@ SERVERS = {
     "uvicorn": uvicorn,
     "engine-batches": engine_batches,
     "engine-handlers": engine_handlers,
+    "engine-broker": engine_broker,
 }
 
 if __name__ == "__main__":
