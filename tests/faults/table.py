@@ -131,8 +131,8 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "interrupt",
         "*",
         _any({*_NAMES} - {"sync-client", "drop-in-sync-client"}),
-        "a signal during serve_forever or batches: sync/test_server_shutdown.py, test_engine_batches.py; a loop is left "
-        "where it is",
+        "a signal during serve_forever or batches: sync/test_server_shutdown.py, test_engine_batches.py; a loop "
+        "is left where it is",
     ),
     ("descriptors", _any(OPENING[1:]), "*", "none is opened between the dialling and the end"),
     (
@@ -180,8 +180,8 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "memory",
         "*",
         "*",
-        "test_memory.py: each allocation of each call of the clients for threads and asyncio, and messages that grow; of "
-        "handlers and loops, whose own allocations fail as well, nothing is promised",
+        "test_memory.py: each allocation of each call of the clients for threads and asyncio, and messages that grow; "
+        "of handlers and loops, whose own allocations fail as well, nothing is promised",
     ),
     ("names", _any(STAGES[1:]), "*", "names are looked up before anything else"),
     ("names", "dialling", _SERVERS, "a server looks up no name for a connection"),
