@@ -606,7 +606,7 @@ def test_scenario_with_everything() -> None:
     assert [(bar.peer, bar.versus) for bar in scenario.workload[0].bars] == [
         (f"a:{style}@{loop}", (f"a:y@{loop}",)) for style in "xy" for loop in "lm"
     ]
-    subjects = {peer: scenario.subject_for(peer) for peer in ("a:x@l", "b@l", "a:y@m", "c")}
+    subjects = {peer: scenario.subject_for(peer, scenario.workload[0]) for peer in ("a:x@l", "b@l", "a:y@m", "c")}
     assert subjects == {"a:x@l": "a:x@l", "b@l": "a:x@l", "a:y@m": "a:y@m", "c": "a:y@m"}
 
 
@@ -653,8 +653,8 @@ def test_scenario_files_are_sound() -> None:
     for name in scenarios.names():
         scenario = scenarios.load(name)
         # One that has no loop is compared with none where subjects differ by loop.
-        subjects = {subject for peer in scenario.peers if (subject := scenario.subject_for(peer)) is not None}
-        assert set(scenario.peers) >= {*subjects, *scenario.limits}, name
+        subjects = {scenario.subject_for(peer, one) for peer in scenario.peers for one in scenario.workload}
+        assert set(scenario.peers) >= {*(subjects - {None}), *scenario.limits}, name
         assert all((BENCH / "peers" / PeerName.of(peer).folder / "peer.toml").exists() for peer in scenario.peers)
         jobs = scenario.jobs()
         assert {peer for job in jobs for peer in job.peers} == set(scenario.peers), name

@@ -35,6 +35,9 @@ __all__ = [
 
 Option = bool | int | float | str
 
+# Our own name, and the style of a peer that runs on us.
+LIBRARY = "wirespeed"
+
 
 class PeerName(NamedTuple):
     """The parts of a peer's name, FOLDER[:STYLE][@LOOP]: one program, one way to use a library, one event loop."""
@@ -159,6 +162,7 @@ class Workload(_Strict, frozen=True):
         more: further cells.
         model: what the peers do, one of `MODELS`; None: that of the same name.
         measures: what is compared, one of `figures.KINDS`; None: as the model says.
+        subject: with which the others are compared here, where the scenario's takes no part; None: the scenario's.
         options: what else the peers are told, as options of their command line; true: a flag.
         each: name and values of an option; the workload stands once for each of them, named `NAME-VALUE`.
         quick: what is different of the options in a quick run; None: it is not part of one.
@@ -176,6 +180,7 @@ class Workload(_Strict, frozen=True):
     more: tuple[Part, ...] = ()
     model: str | None = None
     measures: str = ""
+    subject: str | None = None
     options: dict[str, Option] = {}
     each: dict[str, tuple[Option, ...]] = {}
     quick: dict[str, Option] | None = {}
@@ -290,19 +295,23 @@ class Scenario(_Strict, frozen=True):
         """Returns a workload by name."""
         return next(workload for workload in self.workload if workload.name == name)
 
-    def subject_for(self, peer: str) -> str | None:
-        """Returns the peer under test that another is compared with.
+    def subject_for(self, peer: str, workload: Workload) -> str | None:
+        """Returns the peer under test that another is compared with in a workload.
 
-        That is a counterpart of its own kind, where the scenario names one, as a blocking client for blocking clients;
-        else the subject, on the same loop, if `subject` has a {loop}.
+        That is itself on wirespeed, if it can run there; a counterpart of its own kind, where the scenario names one,
+        as a blocking client for blocking clients; else the subject, on the same loop, if `subject` has a {loop}.
         """
+        hosted = PeerName.of(peer)._replace(style=LIBRARY)
+        for one in self.peers:
+            if PeerName.of(one) == hosted:
+                return one
         for counterpart, rivals in self.counterparts.items():
             if peer == counterpart or peer in rivals:
                 return counterpart
-        loop = PeerName.of(peer).loop
-        if "{loop}" not in self.subject:
-            return self.subject
-        return None if loop is None else self.subject.format(loop=loop)
+        subject = workload.subject or self.subject
+        if "{loop}" not in subject:
+            return subject
+        return None if hosted.loop is None else subject.format(loop=hosted.loop)
 
     def jobs(self, choice: Choice = EVERYTHING, *, quick: bool = False) -> list[Job]:
         """Returns what there is to measure of what was chosen.
@@ -392,6 +401,7 @@ def parse(name: str, text: str) -> Scenario:
     )
     for workload in workloads:
         known("measure", [workload.measures], KINDS)
+        known("peer", [workload.subject or one.peers[0]], one.peers)
         for asked in workload.cells().values():
             _some_known(asked, one.peers)
         for bar in workload.bars:
