@@ -27,10 +27,11 @@ from harness.peers import Peers, Sample
 from harness.places import BENCH
 from harness.process import environment
 from harness.record import Journal, read
-from harness.results import judge, ratio, spread, summarize
+from harness.results import judge, ratio, spread, summarize, unrest
 from harness.scenario import Bar, Cell, Choice, Job, PeerName, Scenario, Workload
+from harness.screen import Clock
 from harness.server import Server
-from harness.tables import bars_table, cell_table, text_of
+from harness.tables import apart_text, bars_table, cell_table, text_of
 from msgspec.structs import replace
 
 CELL = Cell("round-trip", 256, tls=False)
@@ -397,17 +398,85 @@ def test_a_cell_that_was_disturbed_is_run_again(stage: Stage) -> None:
     assert len(list((stage.folder / "peers" / "a").glob("turn*"))) == 8
 
 
+def test_a_run_without_failures_is_better_than_a_quiet_one() -> None:
+    noisy = samples_of({"a": [200, 200, 100, 100]})
+    assert unrest(noisy) < unrest([*samples_of({"a": [100] * 4}), *samples_of({"b": [0]}, failure="lost")])
+    # One that is restless by itself, with rates that are not.
+    tails = [replace(one, measures="tail", figures={"p99": 1.0 * 9**one.round}) for one in samples_of({"a": [100] * 4})]
+    assert (unrest(tails), apart_text(tails)[:8], apart_text(tails)[-3:]) == ((0, 0.0), "4 rounds", "(!)")
+
+
 def test_what_is_kept_is_of_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.add("a", f"print('{GOOD}')")
-    stage.write(["a"])
+    clone = stage.folder / "clone"
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(clone)]
+    monkeypatch.setattr("harness.running.GIT", git)
     monkeypatch.setattr("harness.running.RECORDS", stage.folder / "records")
-    monkeypatch.setattr(
-        "harness.running.output_of", lambda command: "1a2b3c+" if "git" in command else "CPython 3.13.1"
-    )
-    assert stage.bench("s", "--rounds", "1")[0] == 2
-    assert stage.bench("s", "--rounds", "1", "--no-record")[0] == 0
-    monkeypatch.setattr("harness.running.output_of", lambda command: "1a2b3c" if "git" in command else "CPython 3.13.1")
-    assert stage.bench("s", "--rounds", "1")[0] == 0
+    monkeypatch.setattr("harness.running.UNFINISHED", stage.folder / "unfinished")
+
+    def commit(path: str) -> None:
+        (clone / path).parent.mkdir(parents=True, exist_ok=True)
+        (clone / path).write_text(path)
+        for words in ("add .", "commit -qm x", f"tag v-{path.replace('/', '-')}"):
+            subprocess.run([*git, *words.split()], check=True)
+
+    subprocess.run(["git", "init", "-q", clone], check=True)
+    commit("python/code.py")
+    stage.add("a", f"print('{GOOD}')")
+    stage.write(["a"], workload="rounds = 1")
+    assert stage.bench("s")[0] == 0
+    # Of these no figure depends, so that it is not taken again.
+    for path in ("bench/records/machine/one.csv", "bench/METHODOLOGY.md", "docs/page.md", "tests/test.py"):
+        commit(path)
+    (clone / "bench" / "records" / "two.csv").touch()
+    assert "s: measured before" in stage.bench("s", "--resume")[1]
+    (clone / "crates").mkdir()
+    (clone / "crates" / "new.rs").touch()
+    assert "commit, or --no-record" in stage.bench("s")[1]
+    assert stage.bench("s", "--no-record")[0] == 0
+    commit("crates/new.rs")
+    assert "measured before" not in stage.bench("s", "--resume")[1]
+    first, second = (read(path).facts for path in sorted((stage.folder / "records").rglob("*.csv")))
+    assert len({first["tree"], second["tree"], first["revision"], second["revision"]}) == 4
+    assert len(first["revision"]) == 12
+    # Somebody works on it while it is measured.
+    stage.add("b", f"open({str(clone / 'python' / 'code.py')!r}, 'a').write('more'); print('{GOOD}')")
+    stage.write(["b"])
+    stage.write(["a"], "t")
+    status, text = stage.bench("s", "t")
+    assert (status, "round-trip, 256 B, plain is not kept" in text, "Record" in text) == (1, True, False)
+
+
+def test_peers_that_do_not_run_keep_others_from_being_measured(stage: Stage) -> None:
+    stage.add("broken", "", probe='{"failed": "bad build"}')
+    stage.add("slow", f"print('{GOOD}')")
+    script = stage.folder / "peers" / "slow" / "peer.py"
+    once = f"import pathlib, sys\nonce = pathlib.Path({str(stage.folder / 'once')!r})\n"
+    script.write_text(f"{once}if not once.exists(): sys.exit(once.touch())\n{script.read_text()}")
+    stage.write(["broken", "slow"], workload="rounds = 1")
+    status, text = stage.bench("s")
+    assert (status, "--allow-missing:\n  broken: bad build" in text, "slow" in text) == (1, True, False)
+    assert stage.bench("s", "--allow-missing")[0] == 1
+    assert "measured before" in stage.bench("s", "--allow-missing", "--resume")[1]
+    (record,) = (stage.folder / "records").rglob("*.csv")
+    assert (read(record).without, len(read(record).samples)) == ({"broken": "bad build"}, 1)
+    assert read(record).facts["measure"] == "1 rounds of 0.01 s: round-trip; each after 0.01 s"
+    # Such a record is none of the whole scenario.
+    assert read(record).facts["choice"].startswith("--seconds 0.01 --warmup 0.01 --pin any --server")
+    # Repaired, and of another version: it is missing in the record, which is then not what there would be now.
+    repaired = stage.folder / "peers" / "broken" / "peer.py"
+    repaired.write_text(script.read_text())
+    assert "measured before" not in stage.bench("s", "--resume")[1]
+    assert "measured before" in stage.bench("s", "--resume")[1]
+    repaired.write_text(script.read_text().replace('"version": "1"', '"version": "2"'))
+    assert "measured before" not in stage.bench("s", "--resume")[1]
+
+
+def test_time_that_is_left() -> None:
+    clock = Clock(7200)
+    assert str(clock) == "about 2 h 0 min"
+    clock.skip(3600)
+    clock.over(600, 1200)
+    assert str(clock) == "about 1 h 40 min"
 
 
 # --- scenarios, figures, records ---

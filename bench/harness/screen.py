@@ -10,7 +10,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.tables import console
 
-__all__ = ["Screen"]
+__all__ = ["Clock", "Screen"]
+
+
+class Clock:
+    """Tells how long a run will still take: by what is expected of it, and by how that was met so far."""
+
+    def __init__(self, expected: float) -> None:
+        self._left = expected
+        self._expected = self._taken = 0.0
+
+    def skip(self, expected: float) -> None:
+        """Takes off what need not be done."""
+        self._left -= expected
+
+    def over(self, expected: float, taken: float) -> None:
+        """Takes off what is done, and learns from how long it took."""
+        self.skip(expected)
+        self._expected += expected
+        self._taken += taken
+
+    def __str__(self) -> str:
+        minutes = round(self._left / 60 * (self._taken / self._expected if self._expected else 1.0))
+        return f"about {minutes // 60} h {minutes % 60} min"
 
 
 class Screen:
