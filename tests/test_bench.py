@@ -56,10 +56,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["brokers", "--loop", "uvloop"], "unknown loop uvloop: there is none"),
         (["clients", "--loop", "nope"], "unknown loop nope: choose from asyncio, polling, rloop, run, uvloop"),
         (["clients", "--peer", "picows:await"], "unknown peer picows:await: choose from"),
-        (
-            ["clients", "--peer", "picows", "--loop", "rloop"],
-            "has nothing of that workload, size, transport, peer and loop",
-        ),
+        (["clients", "--peer", "picows", "--loop", "rloop"], "has nothing of that workload, size, transport, peer"),
         (["clients", "--workload", "many", "--tls"], "has nothing of that workload, size, transport"),
         (["clients", "--python", "/nonexistent/python"], "--python /nonexistent/python does not run"),
         (["clients", "--rounds", "0"], "0 is not positive"),
@@ -109,15 +106,8 @@ def test_signal_stops_the_children(number: signal.Signals, status: int, tmp_path
         f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r})\n"
         "while True: listener.accept()\n"
     )
-    command = [
-        sys.executable,
-        str(BENCH / "run.py"),
-        "run",
-        *QUICK,
-        "round-trip",
-        "--server",
-        f"{sys.executable} {script}",
-    ]
+    server = f"{sys.executable} {script}"
+    command = [sys.executable, str(BENCH / "run.py"), "run", *QUICK, "round-trip", "--server", server]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         try:
             wait_for((tmp_path / "pid").exists)
@@ -746,17 +736,8 @@ def test_a_measurement_stands_once() -> None:
         scenario = scenarios.load(name)
         for job in scenario.jobs():
             one = job.workload
-            cores_of = one.cores or scenario.cores
-            how = (
-                scenario.server,
-                one.runs,
-                one.measures,
-                cores_of,
-                job.cell.size,
-                job.cell.tls,
-                one.seconds,
-                str(sorted(one.options.items())),
-            )
+            where_to, options = one.cores or scenario.cores, str(sorted(one.options.items()))
+            how = (scenario.server, one.runs, one.measures, where_to, job.cell[1:], one.seconds, options)
             for peer in job.peers:
                 where = f"{name}/{job.cell}"
                 assert seen.setdefault((peer, *how), where) == where

@@ -6,6 +6,7 @@ What stands where is in `bench/report.toml`: questions that users have, two pict
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import statistics
 from collections import Counter
@@ -123,9 +124,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = "a record; default: the newest whole one of each scenario"
     parser.add_argument("record", nargs="*", type=Path, metavar="RECORD", help=record)
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
-    parser.add_argument(
-        "--clone", type=Path, metavar="FOLDER", help="write docs/benchmarks.md, README.md and pictures there"
-    )
+    clone = "write docs/benchmarks.md, README.md and pictures there"
+    parser.add_argument("--clone", type=Path, metavar="FOLDER", help=clone)
     partial = "also of some scenarios only, or of records that do not belong together"
     parser.add_argument("--partial", action="store_true", help=partial)
     parser.add_argument("--out", type=Path, default=REPORT, metavar="FOLDER", help="where tables.txt goes")
@@ -236,11 +236,11 @@ class Report:
             below += self._question(question)
         below += ["## Bars", "", *self._bars(MISSED), "", "## Workloads of other projects", ""]
         below += ["Each is measured here, with its rivals beside it.", ""]
-        seeds: dict[str, list[str]] = {}
-        for one in self.plan.seed:
-            here = ", ".join(f"`{name}`" for name in one.here)
-            seeds.setdefault(one.document, []).append(f"{one.workload} ({here})")
-        rows = [[document, "; ".join(workloads)] for document, workloads in seeds.items()]
+        seeds = itertools.groupby(self.plan.seed, lambda one: one.document)
+        rows = [
+            [document, "; ".join(f"{one.workload} (`{'`, `'.join(one.here)}`)" for one in own)]
+            for document, own in seeds
+        ]
         below += _markdown(["document", "workloads, and where their figures stand"], rows, left=2)
         room = LINES - len(above) - len(self._behind(0)) - len(below)
         if room < README_LOSSES:
@@ -255,22 +255,16 @@ class Report:
         shown, more = self.losses[:most], len(self.losses[most:])
         text = "All rounds, five at least, agree that the rival is ahead, by more than 2 %. The worst first"
         lines = ["## Where wirespeed is behind", "", text + (f"; {more} more are in {TABLES}." if more else "."), ""]
-        failed = [
-            f"`{chosen.scenario.name}/{sample.cell}` ({sample.peer})"
-            for chosen in self.records
-            for sample in chosen.record.samples
-            if sample.failure is not None and is_ours(sample.peer)
-        ]
-        lines += [f"wirespeed has failed in {', '.join(failed)}.", ""] if failed else []
+        for chosen in self.records:
+            failed = [one for one in chosen.record.samples if one.failure is not None and is_ours(one.peer)]
+            lines += [f"Failed: `{chosen.scenario.name}/{one.cell}`, {one.peer}: {one.failure}" for one in failed]
         return [*lines, *_markdown(["workload", "rival", "wirespeed is", "rounds"], map(_loss, shown), left=2)]
 
     def readme(self) -> str:
         """Returns the generated part of README.md."""
         pictures = [f"![{one.title}](docs/pictures/{one.name}.svg)" for one in self.plan.picture]
-        losses = "; ".join(
-            f"{_where(one)}: {_times(one.advantage)} of {one.rival}" for one in self.losses[:README_LOSSES]
-        )
-        behind = f" Where it is furthest behind: {losses}." if losses else ""
+        losses = [f"{_where(one)}: {_times(one.advantage)} of {one.rival}" for one in self.losses[:README_LOSSES]]
+        behind = f" Where it is furthest behind: {'; '.join(losses)}." if losses else ""
         link = "[Every rival, question and loss](docs/benchmarks.md)."
         return "\n\n".join([self._sentence() + behind, link, *pictures, " ".join(self._circumstances())])
 
@@ -375,13 +369,11 @@ class Report:
 
     def _bars(self, most: int) -> list[str]:
         counts = Counter(bar.verdict for _, bar in self.bars)
-        rows = [
-            [f"`{chosen.scenario.name}/{bar.cell}`", bar.bar.peer, bar.wanted, bar.told]
-            for chosen, bar in self.missed[:most]
-        ]
+        shown, more = self.missed[:most], len(self.missed[most:])
+        rows = [[f"`{one.scenario.name}/{bar.cell}`", bar.bar.peer, bar.wanted, bar.told] for one, bar in shown]
         text = f"{counts['PASS']} of {len(self.bars)} are reached, {counts['NOT MEASURED']} were not measured,"
         text += f" {len(self.missed)} are missed, the worst first"
-        text += f"; {more} more are in {TABLES}." if (more := len(self.missed[most:])) else "."
+        text += f"; {more} more are in {TABLES}." if more else "."
         return [text, "", *_markdown(["cell", "peer", "to reach", "measured"], rows, left=3)]
 
 

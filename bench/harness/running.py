@@ -238,13 +238,12 @@ class _Run:
             if job.cell in before:
                 self.clock.skip(self.expected(job))
                 yield job, before[job.cell]
-        windows = sum(self._rounds(job) * len(job.peers) for job in left)
         with contextlib.ExitStack() as stack:
             for mode in {self._mode(job) for job in left}:
                 self.servers[mode] = self._server(self.cores[mode], stack)
                 self.servers[mode].start()
                 stack.callback(self.servers[mode].stop)
-            self.progress = stack.enter_context(self.screen.progress(self.scenario.name, windows))
+            self.progress = stack.enter_context(self.screen.busy(self.scenario.name))
             for job in left:
                 begun = time.monotonic()
                 samples = self._cell(job)
@@ -276,7 +275,7 @@ class _Run:
 
     def _round(self, job: Job, peers: Sequence[str], number: int, text: str) -> Iterator[Sample]:
         def window(name: str) -> Sample:
-            self.progress(f"{job.cell}: {text}, {name}")
+            self.progress(f"{self.scenario.name}, {job.cell}: {text}, {name}; {self.clock} left")
             return self._window(name, job, number)
 
         if self.parallel == 1:

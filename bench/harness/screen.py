@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from harness.tables import console
 
@@ -55,33 +54,11 @@ class Screen:
         return self.out if self.out.is_terminal else self.errors
 
     @contextlib.contextmanager
-    def busy(self, text: str) -> Iterator[None]:
-        """Shows that something takes time; nothing where there is no terminal."""
+    def busy(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Shows what takes time, and what else it is told meanwhile; nothing where there is no terminal."""
         live = self._live()
         if not live.is_terminal:
-            yield
+            yield lambda text: None
             return
-        with live.status(text):
-            yield
-
-    @contextlib.contextmanager
-    def progress(self, name: str, total: int) -> Iterator[_Tell]:
-        """Shows how far a scenario is; nothing where there is no terminal."""
-        live = self._live()
-        columns = (TextColumn("{task.fields[scenario]}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-        more = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, *more, console=live, transient=True, disable=not live.is_terminal) as progress:
-            yield _Tell(progress, name, total)
-
-
-class _Tell:
-    """Called before each window with what comes."""
-
-    def __init__(self, progress: Progress, name: str, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", total=total, scenario=name)
-        self._begun = False
-
-    def __call__(self, text: str) -> None:
-        self._progress.update(self._task, description=text, advance=int(self._begun))
-        self._begun = True
+        with live.status(text) as status:
+            yield status.update

@@ -31,16 +31,12 @@ class Comparison:
     """
 
     scenario: Scenario
+    workload: Workload
     cell: Cell
     ours: str
     rival: str
     ratio: Figure
     samples: Sequence[Sample]
-
-    @property
-    def workload(self) -> Workload:
-        """That of the cell."""
-        return self.scenario.called(self.cell.workload)
 
     @property
     def lower(self) -> bool:
@@ -80,10 +76,11 @@ class Comparison:
 def comparisons(scenario: Scenario, cells: dict[Cell, list[Sample]]) -> Iterator[Comparison]:
     """Yields every comparison of a record with rivals."""
     for cell, samples in cells.items():
-        for ours, rival in _pairs(scenario, cell, sorted({sample.peer for sample in samples})):
+        workload = scenario.called(cell.workload)
+        for ours, rival in _pairs(scenario, workload, sorted({sample.peer for sample in samples})):
             figure = None if is_one_of(rival, scenario.limits) else ratio(samples, ours, rival)
             if figure is not None:
-                yield Comparison(scenario, cell, ours, rival, figure, samples)
+                yield Comparison(scenario, workload, cell, ours, rival, figure, samples)
 
 
 def counted(every: Iterable[Comparison]) -> list[Comparison]:
@@ -94,13 +91,12 @@ def counted(every: Iterable[Comparison]) -> list[Comparison]:
     return list(best.values())
 
 
-def _pairs(scenario: Scenario, cell: Cell, peers: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(scenario: Scenario, workload: Workload, peers: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields who is compared with whom.
 
     A rival is compared with the subject that it has in this workload. One that has none, as it has a loop of its own,
     is compared with the subject on each loop.
     """
-    workload = scenario.called(cell.workload)
     for rival in peers:
         subject = scenario.subject_for(rival, workload)
         if not is_ours(rival) and rival != subject:
