@@ -249,11 +249,8 @@ def test_peer_that_is_missing_or_broken(stage: Stage) -> None:
     stage.add("broken", "", probe='{"failed": "ImportError: bad build"}')
     stage.add("good", f"print('{GOOD}')")
     peers = stage.peers(["absent", "broken", "good"])
-    assert (peers.skipped, peers.failed, list(peers.ready)) == (
-        {"absent": "x is not installed"},
-        {"broken": "ImportError: bad build"},
-        ["good"],
-    )
+    assert list(peers.ready) == ["good"]
+    assert (peers.skipped, peers.failed) == ({"absent": "x is not installed"}, {"broken": "ImportError: bad build"})
     with pytest.raises(UsageError, match="peer nowhere has no"):
         stage.peers(["nowhere"])
     (stage.folder / "peers" / "good" / "peer.toml").write_text('summary = ""\ncommand = []\nbuilt = []\n')
@@ -508,9 +505,8 @@ def test_latency_instead_of_a_rate(stage: Stage) -> None:
     stage.add("slow", f"print('{latency % 20}')")
     stage.add("silent", f"print('{GOOD}')")
     stage.add("fast", f"print('{latency % 5}'.replace('}}', ', \"p99\": 70, \"limited\": 0.95}}'))")
-    samples = sorted(
-        stage.run(["fast", "silent", "slow"], workload='measures = "latency"\nrounds = 1'), key=lambda o: o.peer
-    )
+    samples = stage.run(["fast", "silent", "slow"], workload='measures = "latency"\nrounds = 1')
+    samples.sort(key=lambda one: one.peer)
     assert [sample.failure for sample in samples] == [None, "its result has no p50", None]
     assert samples[0].figures == {"p50": 5.0, "p99": 70.0, "limited": 0.95}
     text = cell_text(samples, "fast", measures="latency")

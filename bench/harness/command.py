@@ -43,10 +43,7 @@ def main(arguments: Sequence[str], program: str) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        print(
-            "bench: interrupted: the children are stopped; with --resume the next run goes on from here",
-            file=sys.stderr,
-        )
+        print("bench: interrupted: the children are stopped; --resume goes on from here", file=sys.stderr)
         return 130
 
 

@@ -61,11 +61,9 @@ def rows_text(samples: Sequence[Sample]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for sample in samples:
-        rounded = msgspec.structs.replace(
-            sample, figures={name: float(f"{value:.6g}") for name, value in sample.figures.items()}
-        )
-        row = msgspec.to_builtins(rounded)
-        row["figures"] = msgspec.json.encode(row["figures"]).decode() if row["figures"] else ""
+        row = msgspec.to_builtins(sample)
+        figures = {name: float(f"{value:.6g}") for name, value in sample.figures.items()}
+        row["figures"] = msgspec.json.encode(figures).decode() if figures else ""
         row["tls"] = int(sample.tls)
         writer.writerow(f"{value:.6f}" if isinstance(value, float) else value for value in row.values())
     return out.getvalue()
@@ -166,7 +164,6 @@ class Journal:
 def _changes(before: Record, facts: Mapping[str, str], peers: Peers) -> list[str]:
     """Returns what is not as it was: circumstances, versions of peers, peers that were not there."""
     versions = {one.peer: one.version for one in before.samples} | dict.fromkeys(before.without, "")
-    peer_changes = [
-        f"version of {one.name}" for one in peers.ready.values() if versions.get(one.name, one.version) != one.version
-    ]
-    return [key for key in SAME if before.facts.get(key) != facts.get(key)] + peer_changes
+    others = [name for name, one in peers.ready.items() if versions.get(name, one.version) != one.version]
+    changed = [key for key in SAME if before.facts.get(key) != facts.get(key)]
+    return changed + [f"version of {name}" for name in others]

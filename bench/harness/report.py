@@ -237,10 +237,9 @@ class Report:
         below += ["## Bars", "", *self._bars(MISSED), "", "## Workloads of other projects", ""]
         below += ["Each is measured here, with its rivals beside it.", ""]
         seeds = itertools.groupby(self.plan.seed, lambda one: one.document)
-        rows = [
-            [document, "; ".join(f"{one.workload} (`{'`, `'.join(one.here)}`)" for one in own)]
-            for document, own in seeds
-        ]
+        rows = []
+        for document, own in seeds:
+            rows.append([document, "; ".join(f"{one.workload} (`{'`, `'.join(one.here)}`)" for one in own)])
         below += _markdown(["document", "workloads, and where their figures stand"], rows, left=2)
         room = LINES - len(above) - len(self._behind(0)) - len(below)
         if room < README_LOSSES:
@@ -357,11 +356,8 @@ class Report:
                 continue
             if question.peers and not is_one_of(peer, question.peers):
                 continue
-            row = [
-                _entry(summaries[peer], question.figure, ahead.get((cell, peer))) if peer in summaries else ""
-                for cell, summaries in cells.items()
-            ]
-            rows.append([peer, *row])
+            own = [(summaries.get(peer), ahead.get((cell, peer))) for cell, summaries in cells.items()]
+            rows.append([peer, *(_entry(summary, question.figure, against) for summary, against in own)])
         rows.append(["rounds", *(apart_text(chosen.cells[cell]) for cell in cells)])
         several = len({cell.workload for cell in cells}) > 1
         heads = [str(cell) if several or not cell.size else str(cell).partition(", ")[2] for cell in cells]
@@ -377,8 +373,10 @@ class Report:
         return [text, "", *_markdown(["cell", "peer", "to reach", "measured"], rows, left=3)]
 
 
-def _entry(summary: Summary, figure: str | None, against: Comparison | None) -> str:
+def _entry(summary: Summary | None, figure: str | None, against: Comparison | None) -> str:
     """Returns what stands in a table: the figure, and how many times better wirespeed is, bold where it is behind."""
+    if summary is None:
+        return ""
     found = summary.value if figure is None else summary.figures.get(figure)
     if found is None:
         return "failed"

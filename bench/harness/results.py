@@ -168,11 +168,8 @@ def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
     if ours is None or not theirs or not there.issuperset(versus):
         return None
     best = min if any(KINDS[sample.measures].lower for sample in samples) else max
-    rounds = [
-        (ours[number].value, best(one[number].value for one in theirs))
-        for number in ours
-        if all(number in one for one in theirs)
-    ]
+    common = [number for number in ours if all(number in one for one in theirs)]
+    rounds = [(ours[number].value, best(one[number].value for one in theirs)) for number in common]
     return Figure.of(own / other for own, other in rounds if other)
 
 

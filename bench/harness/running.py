@@ -53,9 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `run` takes."""
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="one or more, see list; default: all of them")
     what = parser.add_argument_group("what (all by default; each option may be repeated)")
-    what.add_argument(
-        "--peer", action="append", default=[], metavar="NAME", help="FOLDER[:STYLE][@LOOP]; FOLDER: all of it"
-    )
+    peer = "FOLDER[:STYLE][@LOOP]; FOLDER: all of it"
+    what.add_argument("--peer", action="append", default=[], metavar="NAME", help=peer)
     what.add_argument("--loop", action="append", default=[], metavar="NAME", help="only peers on that event loop")
     what.add_argument("--workload", action="append", default=[], metavar="NAME")
     what.add_argument("--size", action="append", default=[], type=int, metavar="BYTES")
@@ -326,9 +325,7 @@ class _Run:
     def _server(self, cores: Cores, stack: contextlib.ExitStack) -> Server:
         command = self.facts["server"]
         if command == SERVER and not (ROOT / BINARY).exists():
-            raise BenchError(
-                "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
-            )
+            raise BenchError("no echo server: cargo build --release -p wirespeed-bench, or name a --server")
         tls = any(job.cell.tls for job in self.jobs)
         if self.peers.has_folder(command):
             try:

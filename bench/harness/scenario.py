@@ -104,9 +104,7 @@ class Bar(_Strict, frozen=True):
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"the bar of {self.peer} needs one of at_least and at_most")
         if self.figure is not None and self.versus:
-            raise ValueError(
-                f"the bar of {self.peer} has a figure, but rivals are compared by what the workload compares"
-            )
+            raise ValueError(f"the bar of {self.peer} has a figure, but rivals: those are compared by another one")
         known("figure", [self.figure or "p50"], FIGURES)
 
     def selects(self, cell: Cell) -> bool:
@@ -119,16 +117,11 @@ class Bar(_Strict, frozen=True):
 
     def for_each(self) -> list[Bar]:
         """Returns the bar once for each of its peers and loops."""
-        return [
-            replace(
-                self,
-                peer=peer.format(loop=loop),
-                versus=tuple(rival.format(loop=loop) for rival in self.versus),
-                loops=(),
-            )
-            for peer in _braces(self.peer)
-            for loop in self.loops or ("",)
-        ]
+        found = []
+        for peer, loop in itertools.product(_braces(self.peer), self.loops or ("",)):
+            versus = tuple(rival.format(loop=loop) for rival in self.versus)
+            found.append(replace(self, peer=peer.format(loop=loop), versus=versus, loops=()))
+        return found
 
 
 class Model(_Strict, frozen=True):
@@ -341,17 +334,14 @@ class Scenario(_Strict, frozen=True):
                 if peers:
                     jobs.append(Job(cell, replace(workload, options=options), tuple(peers)))
         if not jobs:
-            raise UsageError(
-                f"scenario {self.name} has nothing of that workload, size, transport, peer and loop together"
-            )
+            raise UsageError(f"{self.name} has nothing of that workload, size, transport, peer and loop together")
         return jobs
 
     def _check(self, choice: Choice) -> None:
         _some_known(choice.peers, self.peers)
         known("loop", choice.loops, sorted({loop for peer in self.peers if (loop := PeerName.of(peer).loop)}))
-        known(
-            "workload", choice.workloads, list(dict.fromkeys(n for w in self.workload for n in (w.group, w.name) if n))
-        )
+        workloads = dict.fromkeys(name for one in self.workload for name in (one.group, one.name) if name)
+        known("workload", choice.workloads, workloads)
         known("size", choice.sizes, sorted({cell.size for workload in self.workload for cell in workload.cells()}))
         known("option", [n for n, _ in choice.options], sorted({name for w in self.workload for name in w.options}))
 
@@ -361,9 +351,8 @@ def _is_called(workload: Workload, names: Sequence[str]) -> bool:
 
 
 def _is_chosen(peer: str, choice: Choice) -> bool:
-    return (not choice.peers or is_one_of(peer, choice.peers)) and (
-        not choice.loops or PeerName.of(peer).loop in choice.loops
-    )
+    of_loop = not choice.loops or PeerName.of(peer).loop in choice.loops
+    return of_loop and (not choice.peers or is_one_of(peer, choice.peers))
 
 
 def names() -> list[str]:
@@ -466,7 +455,5 @@ def known(kind: str, asked: Iterable[object], choices: Iterable[object]) -> None
     choices = list(choices)
     for one in asked:
         if one not in choices:
-            raise UsageError(
-                f"unknown {kind} {one}: "
-                + (f"choose from {', '.join(map(str, choices))}" if choices else "there is none")
-            )
+            there = f"choose from {', '.join(map(str, choices))}" if choices else "there is none"
+            raise UsageError(f"unknown {kind} {one}: {there}")
