@@ -30,9 +30,6 @@ FACTS = {
     "cores": "2",
     "system": "Linux 6",
     "peers' python": "CPython 3.13.1",
-    "server": "echo",
-    "pinning": "one",
-    "measure": "7 rounds",
 }
 
 

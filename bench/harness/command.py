@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `wirespeed bench`, or `python bench/run.py` without it.
 
-Exit status: 0 if everything that is installed was measured, 1 if something failed (with --enforce also if a bar was
-missed), 2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
+Exit status: 0 if everything that is installed was measured, 1 if something failed,
+2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Peers:
             process.terminate()
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Builds and probes the peers, unless that was done; each lands in `ready`, `skipped` or `failed`.
+        """Builds and probes the peers; each lands in `ready`, `skipped` or `failed`.
 
         One that failed is tried once more, when no other one is in its way.
 
@@ -153,8 +153,7 @@ class Peers:
         """
         folders: dict[str, list[str]] = {}
         for name in names:
-            if name not in {**self.ready, **self.skipped, **self.failed}:
-                folders.setdefault(PeerName.of(name).folder, []).append(name)
+            folders.setdefault(PeerName.of(name).folder, []).append(name)
         # Each folder by itself, as its peers are built together.
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for _ in pool.map(self._prepare_all, folders.values()):

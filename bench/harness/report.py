@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import BenchError, UsageError
-from harness.figures import KINDS, figure_text, value_text
+from harness.figures import KINDS, value_text
 from harness.places import BENCH, RECORDS, REPORT
 from harness.record import Record, read
 from harness.results import BarResult, Summary, judge, summarize
@@ -43,7 +43,6 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         title: the question.
         scenario, workloads: where the answer is; a workload or a group.
         sizes, tls, peers: what of that; empty or None: all.
-        figure: which figure, a name of `figures.FIGURES`; None: what the workload compares.
         text: what is compared, in words.
     """
 
@@ -53,7 +52,6 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     sizes: list[int] = []
     tls: bool | None = None
     peers: list[str] = []
-    figure: str | None = None
     text: str = ""
 
     def cells(self, chosen: Chosen) -> list[Cell]:
@@ -214,6 +212,7 @@ class Report:
     def __init__(self, plan: Plan, records: Sequence[Chosen]) -> None:
         self.plan = plan
         self.records = records
+        self._chosen = {chosen.scenario.name: chosen for chosen in records}.get
         measured = [chosen for chosen in records if chosen.scenario.name not in plan.repeats]
         self.all = counted(one for chosen in measured for one in chosen.comparisons)
         self.rivals: dict[str, list[Comparison]] = {}
@@ -290,9 +289,6 @@ class Report:
             if lines:
                 yield one.name, svg(one.title, one.text, lines)
 
-    def _chosen(self, scenario: str) -> Chosen | None:
-        return next((chosen for chosen in self.records if chosen.scenario.name == scenario), None)
-
     def _sentence(self) -> str:
         """Says how many times the best known library, level with whom, behind whom, by rates alone; then what else."""
         told, usual = [], {SLOWER: list[str](), LEVEL: list[str](), FASTER: list[str]()}
@@ -357,7 +353,7 @@ class Report:
             if question.peers and not is_one_of(peer, question.peers):
                 continue
             own = [(summaries.get(peer), ahead.get((cell, peer))) for cell, summaries in cells.items()]
-            rows.append([peer, *(_entry(summary, question.figure, against) for summary, against in own)])
+            rows.append([peer, *(_entry(summary, against) for summary, against in own)])
         rows.append(["rounds", *(apart_text(chosen.cells[cell]) for cell in cells)])
         several = len({cell.workload for cell in cells}) > 1
         heads = [str(cell) if several or not cell.size else str(cell).partition(", ")[2] for cell in cells]
@@ -373,16 +369,13 @@ class Report:
         return [text, "", *_markdown(["cell", "peer", "to reach", "measured"], rows, left=3)]
 
 
-def _entry(summary: Summary | None, figure: str | None, against: Comparison | None) -> str:
+def _entry(summary: Summary | None, against: Comparison | None) -> str:
     """Returns what stands in a table: the figure, and how many times better wirespeed is, bold where it is behind."""
     if summary is None:
         return ""
-    found = summary.value if figure is None else summary.figures.get(figure)
-    if found is None:
+    if summary.value is None:
         return "failed"
-    if figure is not None:
-        return figure_text(found.median, figure)
-    text = value_text(found.median, summary.measures)
+    text = value_text(summary.value.median, summary.measures)
     if against is None:
         return text
     times = f"{against.advantage:.2f}"

@@ -82,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records go")
     keep = "keep the samples; default: unless --quick. In bench/records only those of a commit as it is"
     out.add_argument("--record", action=argparse.BooleanOptionalAction, help=keep)
-    out.add_argument("--enforce", action="store_true", help="a missed bar is a failure")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -222,7 +221,7 @@ class _Run:
             screen.print("A quick run: it shows that everything works; its figures are no measurements.\n")
         if records is not None:
             screen.print(f"Record: {self.journal.finish(records)}\n")
-        return failed or (self.options.enforce and any(bar.verdict == "MISS" for bar in bars))
+        return failed
 
     def _possible(self, job: Job) -> Job:
         ready = self.peers.ready

@@ -74,13 +74,19 @@ class Comparison:
 
 
 def comparisons(scenario: Scenario, cells: dict[Cell, list[Sample]]) -> Iterator[Comparison]:
-    """Yields every comparison of a record with rivals."""
+    """Yields every comparison of a record.
+
+    A rival is compared with the subject that it has in this workload. One that has none, as it has a loop of its own,
+    is compared with the subject on each loop.
+    """
     for cell, samples in cells.items():
         workload = scenario.called(cell.workload)
-        for ours, rival in _pairs(scenario, workload, sorted({sample.peer for sample in samples})):
-            figure = None if is_one_of(rival, scenario.limits) else ratio(samples, ours, rival)
-            if figure is not None:
-                yield Comparison(scenario, workload, cell, ours, rival, figure, samples)
+        subjects = {one: scenario.subject_for(one, workload) for one in sorted({sample.peer for sample in samples})}
+        for rival, subject in subjects.items():
+            if not is_ours(rival) and rival != subject and not is_one_of(rival, scenario.limits):
+                for ours in (peer for peer, own in subjects.items() if own == peer and subject in (peer, None)):
+                    if (figure := ratio(samples, ours, rival)) is not None:
+                        yield Comparison(scenario, workload, cell, ours, rival, figure, samples)
 
 
 def counted(every: Iterable[Comparison]) -> list[Comparison]:
@@ -89,19 +95,6 @@ def counted(every: Iterable[Comparison]) -> list[Comparison]:
     for one in sorted(every, key=lambda one: -one.advantage):
         best[one.scenario.name, one.cell, one.ours, one.name, PeerName.of(one.rival).loop] = one
     return list(best.values())
-
-
-def _pairs(scenario: Scenario, workload: Workload, peers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields who is compared with whom.
-
-    A rival is compared with the subject that it has in this workload. One that has none, as it has a loop of its own,
-    is compared with the subject on each loop.
-    """
-    for rival in peers:
-        subject = scenario.subject_for(rival, workload)
-        if not is_ours(rival) and rival != subject:
-            ours = [peer for peer in peers if scenario.subject_for(peer, workload) == peer]
-            yield from ((peer, rival) for peer in ours if subject in (peer, None))
 
 
 def is_ours(peer: str) -> bool:
