@@ -64,8 +64,8 @@ def records(tmp_path: Path) -> Path:
         *samples(ROUND_TRIP, {OURS: RESTLESS, WEBSOCKETS: [100] * 5, PICOWS: RESTLESS[::-1], "raw-c:epoll": [800]}),
         *samples(ROUND_TRIP, {"curl_cffi:await@uvloop": [0], "wirespeed-sync": [0]}, failure="lost a message"),
         *samples(STREAM, {OURS: [300, 310] * 3, CYTHON: [1000] * 6, WEBSOCKETS: [100] * 6}),
-        # The slower style of a rival is no second win.
-        *samples(STREAM, {"websockets:iterate@uvloop": [50] * 6}),
+        # The slower style of a rival is no second win, and one whose rounds disagree hides no loss.
+        *samples(STREAM, {"websockets:iterate@uvloop": [50] * 6, "picows-cython:await@uvloop": [200, 9000, 9000] * 2}),
         # Too few rounds for a verdict.
         *samples(Cell("send", 64, tls=False), {OURS: [100] * 4, "aiohttp:await@uvloop": [900] * 4}),
     ]

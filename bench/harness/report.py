@@ -255,7 +255,8 @@ class Report:
         lines = ["## Where wirespeed is behind", "", text + (f"; {more} more are in {TABLES}." if more else "."), ""]
         for chosen in self.records:
             failed = [one for one in chosen.record.samples if one.failure is not None and is_ours(one.peer)]
-            lines += [f"Failed: `{chosen.scenario.name}/{one.cell}`, {one.peer}: {one.failure}" for one in failed]
+            told = [f"Failed: `{chosen.scenario.name}/{one.cell}`, {one.peer}: {one.failure}" for one in failed]
+            lines += [line for text in told for line in (text, "")]
         return [*lines, *_markdown(["workload", "rival", "wirespeed is", "rounds"], map(_loss, shown), left=2)]
 
     def readme(self) -> str:

@@ -90,9 +90,9 @@ def comparisons(scenario: Scenario, cells: dict[Cell, list[Sample]]) -> Iterator
 
 
 def counted(every: Iterable[Comparison]) -> list[Comparison]:
-    """Returns the comparisons that count: of the styles of a rival on one loop the one that is the best in a cell."""
+    """Returns the comparisons that count: of a rival's styles on one loop the best in a cell, a loss before all."""
     best: dict[tuple[object, ...], Comparison] = {}
-    for one in sorted(every, key=lambda one: -one.advantage):
+    for one in sorted(every, key=lambda one: (one.verdict == SLOWER, -one.advantage)):
         best[one.scenario.name, one.cell, one.ours, one.name, PeerName.of(one.rival).loop] = one
     return list(best.values())
 
