@@ -224,7 +224,7 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-run = $(BENCH)/bin/wirespeed bench run
 
 .PHONY: bench
-bench: $(BENCH)/built target/release/wirespeed-bench ## Measure what this commit has no records of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
+bench: $(BENCH)/built target/release/wirespeed-bench ## Measure what has no records of what is measured, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick
@@ -236,7 +236,7 @@ bench-engine: $(BENCH)/built target/release/wirespeed-bench ## Measure the engin
 	$(bench-run) engine cores brokers $(BENCH_ARGS)
 
 .PHONY: bench-report
-bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records
+bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records, one of each scenario
 	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions

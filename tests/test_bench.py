@@ -27,10 +27,11 @@ from harness.peers import Peers, Sample
 from harness.places import BENCH
 from harness.process import environment
 from harness.record import Journal, read
-from harness.results import judge, ratio, spread, summarize
+from harness.results import judge, ratio, spread, summarize, unrest
 from harness.scenario import Bar, Cell, Choice, Job, PeerName, Scenario, Workload
+from harness.screen import Clock
 from harness.server import Server
-from harness.tables import bars_table, cell_table, text_of
+from harness.tables import apart_text, bars_table, cell_table, text_of
 from msgspec.structs import replace
 
 CELL = Cell("round-trip", 256, tls=False)
@@ -55,10 +56,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["brokers", "--loop", "uvloop"], "unknown loop uvloop: there is none"),
         (["clients", "--loop", "nope"], "unknown loop nope: choose from asyncio, polling, rloop, run, uvloop"),
         (["clients", "--peer", "picows:await"], "unknown peer picows:await: choose from"),
-        (
-            ["clients", "--peer", "picows", "--loop", "rloop"],
-            "has nothing of that workload, size, transport, peer and loop",
-        ),
+        (["clients", "--peer", "picows", "--loop", "rloop"], "has nothing of that workload, size, transport, peer"),
         (["clients", "--workload", "many", "--tls"], "has nothing of that workload, size, transport"),
         (["clients", "--python", "/nonexistent/python"], "--python /nonexistent/python does not run"),
         (["clients", "--rounds", "0"], "0 is not positive"),
@@ -108,15 +106,8 @@ def test_signal_stops_the_children(number: signal.Signals, status: int, tmp_path
         f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r})\n"
         "while True: listener.accept()\n"
     )
-    command = [
-        sys.executable,
-        str(BENCH / "run.py"),
-        "run",
-        *QUICK,
-        "round-trip",
-        "--server",
-        f"{sys.executable} {script}",
-    ]
+    server = f"{sys.executable} {script}"
+    command = [sys.executable, str(BENCH / "run.py"), "run", *QUICK, "round-trip", "--server", server]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         try:
             wait_for((tmp_path / "pid").exists)
@@ -258,11 +249,8 @@ def test_peer_that_is_missing_or_broken(stage: Stage) -> None:
     stage.add("broken", "", probe='{"failed": "ImportError: bad build"}')
     stage.add("good", f"print('{GOOD}')")
     peers = stage.peers(["absent", "broken", "good"])
-    assert (peers.skipped, peers.failed, list(peers.ready)) == (
-        {"absent": "x is not installed"},
-        {"broken": "ImportError: bad build"},
-        ["good"],
-    )
+    assert list(peers.ready) == ["good"]
+    assert (peers.skipped, peers.failed) == ({"absent": "x is not installed"}, {"broken": "ImportError: bad build"})
     with pytest.raises(UsageError, match="peer nowhere has no"):
         stage.peers(["nowhere"])
     (stage.folder / "peers" / "good" / "peer.toml").write_text('summary = ""\ncommand = []\nbuilt = []\n')
@@ -397,17 +385,85 @@ def test_a_cell_that_was_disturbed_is_run_again(stage: Stage) -> None:
     assert len(list((stage.folder / "peers" / "a").glob("turn*"))) == 8
 
 
+def test_a_run_without_failures_is_better_than_a_quiet_one() -> None:
+    noisy = samples_of({"a": [200, 200, 100, 100]})
+    assert unrest(noisy) < unrest([*samples_of({"a": [100] * 4}), *samples_of({"b": [0]}, failure="lost")])
+    # One that is restless by itself, with rates that are not.
+    tails = [replace(one, measures="tail", figures={"p99": 1.0 * 9**one.round}) for one in samples_of({"a": [100] * 4})]
+    assert (unrest(tails), apart_text(tails)[:8], apart_text(tails)[-3:]) == ((0, 0.0), "4 rounds", "(!)")
+
+
 def test_what_is_kept_is_of_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.add("a", f"print('{GOOD}')")
-    stage.write(["a"])
+    clone = stage.folder / "clone"
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(clone)]
+    monkeypatch.setattr("harness.running.GIT", git)
     monkeypatch.setattr("harness.running.RECORDS", stage.folder / "records")
-    monkeypatch.setattr(
-        "harness.running.output_of", lambda command: "1a2b3c+" if "git" in command else "CPython 3.13.1"
-    )
-    assert stage.bench("s", "--rounds", "1")[0] == 2
-    assert stage.bench("s", "--rounds", "1", "--no-record")[0] == 0
-    monkeypatch.setattr("harness.running.output_of", lambda command: "1a2b3c" if "git" in command else "CPython 3.13.1")
-    assert stage.bench("s", "--rounds", "1")[0] == 0
+    monkeypatch.setattr("harness.running.UNFINISHED", stage.folder / "unfinished")
+
+    def commit(path: str) -> None:
+        (clone / path).parent.mkdir(parents=True, exist_ok=True)
+        (clone / path).write_text(path)
+        for words in ("add .", "commit -qm x", f"tag v-{path.replace('/', '-')}"):
+            subprocess.run([*git, *words.split()], check=True)
+
+    subprocess.run(["git", "init", "-q", clone], check=True)
+    commit("python/code.py")
+    stage.add("a", f"print('{GOOD}')")
+    stage.write(["a"], workload="rounds = 1")
+    assert stage.bench("s")[0] == 0
+    # Of these no figure depends, so that it is not taken again.
+    for path in ("bench/records/machine/one.csv", "bench/METHODOLOGY.md", "docs/page.md", "tests/test.py"):
+        commit(path)
+    (clone / "bench" / "records" / "two.csv").touch()
+    assert "s: measured before" in stage.bench("s", "--resume")[1]
+    (clone / "crates").mkdir()
+    (clone / "crates" / "new.rs").touch()
+    assert "commit, or --no-record" in stage.bench("s")[1]
+    assert stage.bench("s", "--no-record")[0] == 0
+    commit("crates/new.rs")
+    assert "measured before" not in stage.bench("s", "--resume")[1]
+    first, second = (read(path).facts for path in sorted((stage.folder / "records").rglob("*.csv")))
+    assert len({first["tree"], second["tree"], first["revision"], second["revision"]}) == 4
+    assert len(first["revision"]) == 12
+    # Somebody works on it while it is measured.
+    stage.add("b", f"open({str(clone / 'python' / 'code.py')!r}, 'a').write('more'); print('{GOOD}')")
+    stage.write(["b"])
+    stage.write(["a"], "t")
+    status, text = stage.bench("s", "t")
+    assert (status, "round-trip, 256 B, plain is not kept" in text, "Record" in text) == (1, True, False)
+
+
+def test_peers_that_do_not_run_keep_others_from_being_measured(stage: Stage) -> None:
+    stage.add("broken", "", probe='{"failed": "bad build"}')
+    stage.add("slow", f"print('{GOOD}')")
+    script = stage.folder / "peers" / "slow" / "peer.py"
+    once = f"import pathlib, sys\nonce = pathlib.Path({str(stage.folder / 'once')!r})\n"
+    script.write_text(f"{once}if not once.exists(): sys.exit(once.touch())\n{script.read_text()}")
+    stage.write(["broken", "slow"], workload="rounds = 1")
+    status, text = stage.bench("s")
+    assert (status, "--allow-missing:\n  broken: bad build" in text, "slow" in text) == (1, True, False)
+    assert stage.bench("s", "--allow-missing")[0] == 1
+    assert "measured before" in stage.bench("s", "--allow-missing", "--resume")[1]
+    (record,) = (stage.folder / "records").rglob("*.csv")
+    assert (read(record).without, len(read(record).samples)) == ({"broken": "bad build"}, 1)
+    assert read(record).facts["measure"] == "1 rounds of 0.01 s: round-trip; each after 0.01 s"
+    # Such a record is none of the whole scenario.
+    assert read(record).facts["choice"].startswith("--seconds 0.01 --warmup 0.01 --pin any --server")
+    # Repaired, and of another version: it is missing in the record, which is then not what there would be now.
+    repaired = stage.folder / "peers" / "broken" / "peer.py"
+    repaired.write_text(script.read_text())
+    assert "measured before" not in stage.bench("s", "--resume")[1]
+    assert "measured before" in stage.bench("s", "--resume")[1]
+    repaired.write_text(script.read_text().replace('"version": "1"', '"version": "2"'))
+    assert "measured before" not in stage.bench("s", "--resume")[1]
+
+
+def test_time_that_is_left() -> None:
+    clock = Clock(7200)
+    assert str(clock) == "about 2 h 0 min"
+    clock.skip(3600)
+    clock.over(600, 1200)
+    assert str(clock) == "about 1 h 40 min"
 
 
 # --- scenarios, figures, records ---
@@ -449,9 +505,8 @@ def test_latency_instead_of_a_rate(stage: Stage) -> None:
     stage.add("slow", f"print('{latency % 20}')")
     stage.add("silent", f"print('{GOOD}')")
     stage.add("fast", f"print('{latency % 5}'.replace('}}', ', \"p99\": 70, \"limited\": 0.95}}'))")
-    samples = sorted(
-        stage.run(["fast", "silent", "slow"], workload='measures = "latency"\nrounds = 1'), key=lambda o: o.peer
-    )
+    samples = stage.run(["fast", "silent", "slow"], workload='measures = "latency"\nrounds = 1')
+    samples.sort(key=lambda one: one.peer)
     assert [sample.failure for sample in samples] == [None, "its result has no p50", None]
     assert samples[0].figures == {"p50": 5.0, "p99": 70.0, "limited": 0.95}
     text = cell_text(samples, "fast", measures="latency")
@@ -606,7 +661,7 @@ def test_scenario_with_everything() -> None:
     assert [(bar.peer, bar.versus) for bar in scenario.workload[0].bars] == [
         (f"a:{style}@{loop}", (f"a:y@{loop}",)) for style in "xy" for loop in "lm"
     ]
-    subjects = {peer: scenario.subject_for(peer) for peer in ("a:x@l", "b@l", "a:y@m", "c")}
+    subjects = {peer: scenario.subject_for(peer, scenario.workload[0]) for peer in ("a:x@l", "b@l", "a:y@m", "c")}
     assert subjects == {"a:x@l": "a:x@l", "b@l": "a:x@l", "a:y@m": "a:y@m", "c": "a:y@m"}
 
 
@@ -653,8 +708,8 @@ def test_scenario_files_are_sound() -> None:
     for name in scenarios.names():
         scenario = scenarios.load(name)
         # One that has no loop is compared with none where subjects differ by loop.
-        subjects = {subject for peer in scenario.peers if (subject := scenario.subject_for(peer)) is not None}
-        assert set(scenario.peers) >= {*subjects, *scenario.limits}, name
+        subjects = {scenario.subject_for(peer, one) for peer in scenario.peers for one in scenario.workload}
+        assert set(scenario.peers) >= {*(subjects - {None}), *scenario.limits}, name
         assert all((BENCH / "peers" / PeerName.of(peer).folder / "peer.toml").exists() for peer in scenario.peers)
         jobs = scenario.jobs()
         assert {peer for job in jobs for peer in job.peers} == set(scenario.peers), name
@@ -677,17 +732,8 @@ def test_a_measurement_stands_once() -> None:
         scenario = scenarios.load(name)
         for job in scenario.jobs():
             one = job.workload
-            cores_of = one.cores or scenario.cores
-            how = (
-                scenario.server,
-                one.runs,
-                one.measures,
-                cores_of,
-                job.cell.size,
-                job.cell.tls,
-                one.seconds,
-                str(sorted(one.options.items())),
-            )
+            where_to, options = one.cores or scenario.cores, str(sorted(one.options.items()))
+            how = (scenario.server, one.runs, one.measures, where_to, job.cell[1:], one.seconds, options)
             for peer in job.peers:
                 where = f"{name}/{job.cell}"
                 assert seen.setdefault((peer, *how), where) == where

@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `wirespeed bench`, or `python bench/run.py` without it.
 
-Exit status: 0 if everything that is installed was measured, 1 if something failed (with --enforce also if a bar was
-missed), 2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
+Exit status: 0 if everything that is installed was measured, 1 if something failed,
+2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
 """
 
 from __future__ import annotations
@@ -43,10 +43,7 @@ def main(arguments: Sequence[str], program: str) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        print(
-            "bench: interrupted: the children are stopped; with --resume the next run goes on from here",
-            file=sys.stderr,
-        )
+        print("bench: interrupted: the children are stopped; --resume goes on from here", file=sys.stderr)
         return 130
 
 

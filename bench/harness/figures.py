@@ -10,11 +10,9 @@ __all__ = ["FIGURES", "KINDS", "Kind", "duration_text", "figure_text", "read_fig
 # By name: heading and unit, where that is not microseconds.
 FIGURES: dict[str, tuple[str, str]] = {
     # Latencies of a round trip, an opening, a delivery, whatever the workload counts.
-    **{
-        name: (f"{title} us", "us")
-        for name, title in {"mean": "mean", "p50": "p50", "p90": "p90", "p95": "p95"}.items()
-    },
-    **{name: (f"{title} us", "us") for name, title in {"p99": "p99", "p999": "p99.9", "max": "max"}.items()},
+    **{name: (f"{name} us", "us") for name in ("mean", "p50", "p90", "p95", "p99")},
+    "p999": ("p99.9 us", "us"),
+    "max": ("max us", "us"),
     # The two halves of a round trip, by timestamps taken in the server.
     **{f"{way}_{name}": (f"{way} {name} us", "us") for way in ("out", "in") for name in ("p50", "p99", "p999")},
     # The rates of the single seconds of a window.

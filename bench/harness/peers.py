@@ -24,7 +24,8 @@ from harness.server import Endpoint
 
 __all__ = ["Peer", "Peers", "Sample", "Window"]
 
-PROBE_SECONDS = 20.0
+# All are asked at once, each an interpreter and a library to load.
+PROBE_SECONDS = 60.0
 # Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window
 # ended.
 GRACE_SECONDS = 20.0
@@ -143,19 +144,22 @@ class Peers:
             process.terminate()
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Builds and probes the peers, unless that was done; each lands in `ready`, `skipped` or `failed`.
+        """Builds and probes the peers; each lands in `ready`, `skipped` or `failed`.
+
+        One that failed is tried once more, when no other one is in its way.
 
         Raises:
             UsageError: a peer has no folder, or its peer.toml does not say what it must.
         """
         folders: dict[str, list[str]] = {}
         for name in names:
-            if name not in {**self.ready, **self.skipped, **self.failed}:
-                folders.setdefault(PeerName.of(name).folder, []).append(name)
+            folders.setdefault(PeerName.of(name).folder, []).append(name)
         # Each folder by itself, as its peers are built together.
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for _ in pool.map(self._prepare_all, folders.values()):
                 pass
+        failed = [name for name in names if self.failed.pop(name, None) is not None]
+        self._prepare_all(failed)
 
     def only(self, names: Sequence[str]) -> Peers:
         """Returns these alone, in this order, of those that were prepared."""

@@ -21,7 +21,7 @@ from harness.scenario import Cell
 __all__ = ["Journal", "Record", "is_kept", "read", "rows_text"]
 
 # What must be the same for a record to be continued.
-SAME = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure", "revision", "choice")
+SAME = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure", "tree", "choice")
 COLUMNS = Sample.__struct_fields__
 
 
@@ -61,11 +61,9 @@ def rows_text(samples: Sequence[Sample]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for sample in samples:
-        rounded = msgspec.structs.replace(
-            sample, figures={name: float(f"{value:.6g}") for name, value in sample.figures.items()}
-        )
-        row = msgspec.to_builtins(rounded)
-        row["figures"] = msgspec.json.encode(row["figures"]).decode() if row["figures"] else ""
+        row = msgspec.to_builtins(sample)
+        figures = {name: float(f"{value:.6g}") for name, value in sample.figures.items()}
+        row["figures"] = msgspec.json.encode(figures).decode() if figures else ""
         row["tls"] = int(sample.tls)
         writer.writerow(f"{value:.6f}" if isinstance(value, float) else value for value in row.values())
     return out.getvalue()
@@ -104,10 +102,10 @@ def _sample(row: Mapping[str, str]) -> Sample:
     return sample
 
 
-def is_kept(folder: Path, facts: Mapping[str, str]) -> bool:
-    """Tells whether a folder has a record of the same scenario, code and circumstances."""
+def is_kept(folder: Path, facts: Mapping[str, str], peers: Peers) -> bool:
+    """Tells whether a folder has a record of the same scenario, code and circumstances, with all these peers."""
     paths = folder.glob(f"*-{facts['scenario']}*.csv")
-    return any(not _changes(read(path).facts, facts) for path in paths)
+    return any(not _changes(read(path), facts, peers) for path in paths)
 
 
 class Journal:
@@ -133,13 +131,8 @@ class Journal:
             before = read(self._path)
         except UsageError:
             return  # nothing was measured, or the system stopped in the middle of writing
-        versions = {one.peer: one.version for one in before.samples}
-        peer_changes = [
-            f"version of {one.name}"
-            for one in peers.ready.values()
-            if versions.get(one.name, one.version) != one.version
-        ]
-        self.discarded = ", ".join(_changes(before.facts, facts) + peer_changes)
+        gone = [f"lack of {name}" for name in {**peers.skipped, **peers.failed} if name not in before.without]
+        self.discarded = ", ".join(_changes(before, facts, peers) + gone)
         if not self.discarded:
             self.samples = before.cells()
 
@@ -168,5 +161,9 @@ class Journal:
         return path
 
 
-def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    return [key for key in SAME if before.get(key) != now.get(key)]
+def _changes(before: Record, facts: Mapping[str, str], peers: Peers) -> list[str]:
+    """Returns what is not as it was: circumstances, versions of peers, peers that were not there."""
+    versions = {one.peer: one.version for one in before.samples} | dict.fromkeys(before.without, "")
+    others = [name for name, one in peers.ready.items() if versions.get(name, one.version) != one.version]
+    changed = [key for key in SAME if before.facts.get(key) != facts.get(key)]
+    return changed + [f"version of {name}" for name in others]

@@ -6,29 +6,34 @@ What stands where is in `bench/report.toml`: questions that users have, two pict
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from harness.errors import BenchError, UsageError
-from harness.figures import figure_text, value_text
+from harness.figures import KINDS, value_text
 from harness.places import BENCH, RECORDS, REPORT
 from harness.record import Record, read
 from harness.results import BarResult, Summary, judge, summarize
-from harness.scenario import Cell, Job, PeerName, Scenario, is_one_of, load, size_text
-from harness.tables import cell_table, text_of
-from harness.wins import FASTER, LEVEL, SLOWER, Comparison, comparisons, is_ours
+from harness.scenario import Cell, Job, Scenario, is_one_of, load, names, size_text
+from harness.tables import apart_text, cell_table, text_of
+from harness.wins import FASTER, LEVEL, SLOWER, Comparison, comparisons, counted, is_ours
 
 __all__ = ["add_arguments", "run"]
 
 # A generated part of a page stands between these.
 BEGIN, END = "<!-- from the records: make bench-report -->", "<!-- to here -->"
-LOSSES = 10
-MISSED = 10
+LINES = 250
+MISSED = 8
 README_LOSSES = 4
+# The library that everybody knows, by what of it is compared with what of ours.
+KNOWN = {"client": ("websockets", "websockets-sync"), "server": ("websockets-server",)}
+TABLES = "`build/bench-report/tables.txt`, which `make bench-report` writes"
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -38,7 +43,6 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         title: the question.
         scenario, workloads: where the answer is; a workload or a group.
         sizes, tls, peers: what of that; empty or None: all.
-        figure: which figure, a name of `figures.FIGURES`; None: what the workload compares.
         text: what is compared, in words.
     """
 
@@ -48,7 +52,6 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     sizes: list[int] = []
     tls: bool | None = None
     peers: list[str] = []
-    figure: str | None = None
     text: str = ""
 
     def cells(self, chosen: Chosen) -> list[Cell]:
@@ -89,8 +92,13 @@ class Seed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
-    """`bench/report.toml`."""
+    """`bench/report.toml`.
 
+    Attributes:
+        repeats: scenarios that measure once more what others do: they are shown, and not counted.
+    """
+
+    repeats: list[str]
     question: list[Question]
     picture: list[Picture]
     seed: list[Seed]
@@ -114,24 +122,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = "a record; default: the newest whole one of each scenario"
     parser.add_argument("record", nargs="*", type=Path, metavar="RECORD", help=record)
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
-    parser.add_argument(
-        "--clone", type=Path, metavar="FOLDER", help="write docs/benchmarks.md, README.md and pictures there"
-    )
+    clone = "write docs/benchmarks.md, README.md and pictures there"
+    parser.add_argument("--clone", type=Path, metavar="FOLDER", help=clone)
+    partial = "also of some scenarios only, or of records that do not belong together"
+    parser.add_argument("--partial", action="store_true", help=partial)
     parser.add_argument("--out", type=Path, default=REPORT, metavar="FOLDER", help="where tables.txt goes")
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the report, prints its files, returns the exit status."""
     records = [Chosen(path) for path in options.record or newest(options.records)]
-    files = {options.out / "tables.txt": "\n".join(_tables(records))}
+    if not options.partial and (options.clone or not options.record):
+        _refuse_parts(records)
+    report = Report(plan(), records)
+    files = {options.out / "tables.txt": "\n".join([*report.lists(), *_tables(records)])}
+    old: set[Path] = set()
     if options.clone is not None:
-        report = Report(plan(), records)
         readme = options.clone / "README.md"
         files[options.clone / "docs" / "benchmarks.md"] = report.page()
         files[readme] = _between(readme.read_text(encoding="utf-8"), report.readme())
         for name, text in report.pictures():
             files[options.clone / "docs" / "pictures" / f"{name}.svg"] = text
+        old = {*(options.clone / "docs" / "pictures").glob("*.svg")} - files.keys()
     try:
+        for path in old:
+            path.unlink()
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -159,6 +174,22 @@ def newest(folder: Path) -> list[Path]:
     return [path for _, path in sorted(kept.values(), key=lambda one: one[1].name)]
 
 
+def _refuse_parts(records: Sequence[Chosen]) -> None:
+    """Complains unless there is a whole record of every scenario, all of one state of what is measured.
+
+    Raises:
+        UsageError: there is not.
+    """
+    facts = [chosen.record.facts for chosen in records]
+    tree = max(facts, key=lambda one: one["time"]).get("tree")
+    whole = {one["scenario"] for one in facts if one.get("tree") == tree and "choice" not in one}
+    if lacking := [name for name in names() if name not in whole]:
+        raise UsageError(
+            f"of tree {tree}, which the newest record is of, there is no whole record of {', '.join(lacking)}:"
+            f" run wirespeed bench run --resume {' '.join(lacking)}, or report --partial"
+        )
+
+
 class Chosen:
     """A record, its scenario and its cells."""
 
@@ -181,46 +212,60 @@ class Report:
     def __init__(self, plan: Plan, records: Sequence[Chosen]) -> None:
         self.plan = plan
         self.records = records
-        self.all = [one for chosen in records for one in chosen.comparisons]
+        self._chosen = {chosen.scenario.name: chosen for chosen in records}.get
+        measured = [chosen for chosen in records if chosen.scenario.name not in plan.repeats]
+        self.all = counted(one for chosen in measured for one in chosen.comparisons)
+        self.rivals: dict[str, list[Comparison]] = {}
+        for one in sorted(self.all, key=lambda one: one.name):
+            self.rivals.setdefault(one.name, []).append(one)
+        self.losses = sorted((one for one in self.all if one.verdict == SLOWER), key=lambda one: one.advantage)
+        self.bars = [(chosen, bar) for chosen in measured for bar in chosen.bars()]
+        self.missed = sorted((one for one in self.bars if one[1].verdict == "MISS"), key=lambda one: one[1].reached)
 
     def page(self) -> str:
-        """Returns docs/benchmarks.md."""
-        lines = [
-            "# Benchmarks",
-            "",
-            self._sentence(),
-            "",
-            *self._circumstances("../"),
-            "",
-            "## Where wirespeed is behind",
-            "",
-        ]
-        lines += [
-            "Of all comparisons those in which all rounds agree that the rival is ahead, by more than 2 %; the worst"
-            f" {LOSSES} of {sum(one.verdict == SLOWER for one in self.all)}.",
-            "",
-            *_markdown(["workload", "rival", "wirespeed is"], [_loss(one) for one in self._losses()[:LOSSES]]),
-            "",
-            "## Rival by rival",
-            "",
-            *_markdown(["against", FASTER, LEVEL, SLOWER, "at worst", "in the middle", "at best"], self._score()),
-            "",
-        ]
+        """Returns docs/benchmarks.md: what is behind, and the bars that are missed, as far as there is room.
+
+        Raises:
+            BenchError: there is no room at all.
+        """
+        above = ["# Benchmarks", "", self._sentence(), "", *self._circumstances("../"), ""]
+        score = ["against", FASTER, LEVEL, SLOWER, "rates: at worst", "in the middle", "at best"]
+        below = ["", "## Rival by rival", "", *_markdown(score, self._score()), ""]
         for question in self.plan.question:
-            lines += self._question(question)
-        lines += ["## Bars", "", *self._bars(), "", "## Workloads of other projects", ""]
-        lines += ["Each is measured here, with its rivals beside it.", ""]
-        rows = [[one.document, one.workload, ", ".join(f"`{name}`" for name in one.here)] for one in self.plan.seed]
-        return "\n".join([*lines, *_markdown(["document", "workload", "here"], rows, left=3)]) + "\n"
+            below += self._question(question)
+        below += ["## Bars", "", *self._bars(MISSED), "", "## Workloads of other projects", ""]
+        below += ["Each is measured here, with its rivals beside it.", ""]
+        seeds = itertools.groupby(self.plan.seed, lambda one: one.document)
+        rows = []
+        for document, own in seeds:
+            rows.append([document, "; ".join(f"{one.workload} (`{'`, `'.join(one.here)}`)" for one in own)])
+        below += _markdown(["document", "workloads, and where their figures stand"], rows, left=2)
+        room = LINES - len(above) - len(self._behind(0)) - len(below)
+        if room < README_LOSSES:
+            raise BenchError(f"docs/benchmarks.md has room for {room} losses: report.toml asks for too much")
+        return "\n".join([*above, *self._behind(room), *below]) + "\n"
+
+    def lists(self) -> list[str]:
+        """Returns all that is behind, and all bars that are missed."""
+        return [*self._behind(len(self.losses)), "", *self._bars(len(self.missed)), ""]
+
+    def _behind(self, most: int) -> list[str]:
+        shown, more = self.losses[:most], len(self.losses[most:])
+        text = "All rounds, five at least, agree that the rival is ahead, by more than 2 %. The worst first"
+        lines = ["## Where wirespeed is behind", "", text + (f"; {more} more are in {TABLES}." if more else "."), ""]
+        for chosen in self.records:
+            failed = [one for one in chosen.record.samples if one.failure is not None and is_ours(one.peer)]
+            told = [f"Failed: `{chosen.scenario.name}/{one.cell}`, {one.peer}: {one.failure}" for one in failed]
+            lines += [line for text in told for line in (text, "")]
+        return [*lines, *_markdown(["workload", "rival", "wirespeed is", "rounds"], map(_loss, shown), left=2)]
 
     def readme(self) -> str:
         """Returns the generated part of README.md."""
         pictures = [f"![{one.title}](docs/pictures/{one.name}.svg)" for one in self.plan.picture]
-        losses = "; ".join(
-            f"{_where(one)}: {_times(one.advantage)} of {one.rival}" for one in self._losses()[:README_LOSSES]
-        )
-        behind = f" Where it is furthest behind: {losses}." if losses else ""
-        return "\n\n".join([self._sentence() + behind, *pictures, " ".join(self._circumstances())])
+        losses = [f"{_where(one)}: {_times(one.advantage)} of {one.rival}" for one in self.losses[:README_LOSSES]]
+        behind = f" Where it is furthest behind: {'; '.join(losses)}." if losses else ""
+        link = "[Every rival, question and loss](docs/benchmarks.md)."
+        return "\n\n".join([self._sentence() + behind, link, *pictures, " ".join(self._circumstances())])
 
     def pictures(self) -> Iterator[tuple[str, str]]:
         """Yields the name of each picture, and its SVG.
@@ -245,30 +290,26 @@ class Report:
             if lines:
                 yield one.name, svg(one.title, one.text, lines)
 
-    def _chosen(self, scenario: str) -> Chosen | None:
-        return next((chosen for chosen in self.records if chosen.scenario.name == scenario), None)
-
     def _sentence(self) -> str:
-        """Says on one line how many times the best known library, level with whom, behind whom."""
-        own = [one.advantage for one in self.all if one.rival.startswith("websockets")]
-        times = "not compared with websockets"
-        if own:
-            low, middle, high = (_times(of(own)) for of in (min, statistics.median, max))
-            times = f"{middle} times as fast as websockets (from {low} to {high})"
-        counts = {verdict: sum(one.verdict == verdict for one in self.all) for verdict in (FASTER, LEVEL, SLOWER)}
-        level, behind = self._rivals(0.9, 1.15), self._rivals(0.0, 0.9)
+        """Says how many times the best known library, level with whom, behind whom, by rates alone; then what else."""
+        told, usual = [], {SLOWER: list[str](), LEVEL: list[str](), FASTER: list[str]()}
+        rates = {name: [one for one in own if one.is_rate] for name, own in self.rivals.items()}
+        for who, known in KNOWN.items():
+            if own := [one.advantage for name in known for one in rates.get(name, [])]:
+                low, middle, high = map(_times, _span(own))
+                told.append(f"its {who}s are {middle} times as fast as those of websockets (from {low} to {high})")
+        for name, every in rates.items():
+            verdicts = Counter(one.verdict for one in every)
+            # Whichever is the most frequent; of two that are, the worse.
+            usual[max(usual, key=lambda verdict: verdicts[verdict])] += [name] if every else []
+        behind, level = (", ".join(usual[verdict]) or "nobody" for verdict in (SLOWER, LEVEL))
+        counts = Counter(one.verdict for one in self.all)
         return (
-            f"In the middle of all workloads wirespeed is {times}"
-            + (f", level with {level}" if level else "")
-            + (f", and behind {behind}" if behind else "")
-            + f". Of {len(self.all):,} comparisons with rivals it is better in {counts[FASTER]:,}, level in"
-            f" {counts[LEVEL]:,}, worse in {counts[SLOWER]:,}."
+            f"wirespeed by its rates: in the middle of all cells {', '.join(told) or 'nothing was measured'}; in most"
+            f" cells it is behind {behind}, level with {level}, ahead of {len(usual[FASTER])} others."
+            f" Of {len(self.all):,} comparisons, latencies and memory among them, it is better in {counts[FASTER]:,},"
+            f" level in {counts[LEVEL]:,}, worse in {counts[SLOWER]:,}."
         )
-
-    def _rivals(self, low: float, high: float) -> str:
-        """Names those beside whom it is so many times better in the middle of their cells."""
-        middles = {rival: statistics.median(one.advantage for one in own) for rival, own in _by_rival(self.all).items()}
-        return ", ".join(sorted(rival for rival, middle in middles.items() if low <= middle < high))
 
     def _circumstances(self, root: str = "") -> list[str]:
         facts = [chosen.record.facts for chosen in self.records]
@@ -282,30 +323,29 @@ class Report:
         # Nothing is compared across scenarios, so that each may have a machine of its own.
         parted = [f"{machine} ({', '.join(names)})" for machine, names in machines.items()]
         where = "; ".join(parted if len(parted) > 1 else machines)
+        lacking = {f"{peer} ({why})": None for chosen in self.records for peer, why in chosen.record.without.items()}
         return [
             f"Measured on {where}; {when}, at commit {commits}.",
             f"A ratio is the median of the ratios within each round; [how it is measured]({root}bench/METHODOLOGY.md),"
-            f" [where that leans]({root}bench/BIAS.md).",
+            f" [where that leans]({root}bench/BIAS.md). Rounds are so far apart as is said; (!) is above 20 %.",
+            *([f"Not measured: {', '.join(lacking)}."] if lacking else []),
         ]
-
-    def _losses(self) -> list[Comparison]:
-        return sorted((one for one in self.all if one.verdict == SLOWER), key=lambda one: one.advantage)
 
     def _score(self) -> list[list[str]]:
         rows = []
-        for rival, own in sorted(_by_rival(self.all).items()):
-            advantages = [one.advantage for one in own]
-            counts = [str(sum(one.verdict == verdict for one in own)) for verdict in (FASTER, LEVEL, SLOWER)]
-            middle = statistics.median(advantages)
-            rows.append([rival, *counts, *map(_times, (min(advantages), middle, max(advantages)))])
+        for rival, own in self.rivals.items():
+            counts = Counter(one.verdict for one in own)
+            rates = [one.advantage for one in own if one.is_rate]
+            spans = map(_times, _span(rates)) if rates else "---"
+            rows.append([rival, *(str(counts[verdict]) for verdict in (FASTER, LEVEL, SLOWER)), *spans])
         return rows
 
     def _question(self, question: Question) -> list[str]:
         lines = [f"## {question.title}", "", *([question.text, ""] if question.text else [])]
         chosen = self._chosen(question.scenario)
-        if chosen is None:
+        if chosen is None or not (asked := question.cells(chosen)):
             return [*lines, "Not measured.", ""]
-        cells = {cell: {one.peer: one for one in summarize(chosen.cells[cell])} for cell in question.cells(chosen)}
+        cells = {cell: {one.peer: one for one in summarize(chosen.cells[cell])} for cell in asked}
         ahead = {(one.cell, one.rival): one for one in chosen.comparisons}
         rows = []
         for peer in chosen.scenario.peers:
@@ -313,66 +353,56 @@ class Report:
                 continue
             if question.peers and not is_one_of(peer, question.peers):
                 continue
-            row = [
-                _entry(summaries[peer], question.figure, ahead.get((cell, peer))) if peer in summaries else ""
-                for cell, summaries in cells.items()
-            ]
-            rows.append([peer, *row])
+            own = [(summaries.get(peer), ahead.get((cell, peer))) for cell, summaries in cells.items()]
+            rows.append([peer, *(_entry(summary, against) for summary, against in own)])
+        rows.append(["rounds", *(apart_text(chosen.cells[cell]) for cell in cells)])
         several = len({cell.workload for cell in cells}) > 1
         heads = [str(cell) if several or not cell.size else str(cell).partition(", ")[2] for cell in cells]
         return [*lines, *_markdown(["", *(head.removesuffix(", plain") for head in heads)], rows), ""]
 
-    def _bars(self) -> list[str]:
-        results = [(chosen, bar) for chosen in self.records for bar in chosen.bars()]
-        counts = {
-            verdict: sum(bar.verdict == verdict for _, bar in results) for verdict in ("PASS", "MISS", "NOT MEASURED")
-        }
-        missed = sorted(
-            ((chosen, bar) for chosen, bar in results if bar.verdict == "MISS"), key=lambda one: one[1].reached
-        )
-        rows = [
-            [f"`{chosen.scenario.name}/{bar.cell}`", bar.bar.peer, bar.wanted, bar.told]
-            for chosen, bar in missed[:MISSED]
-        ]
-        text = f"{counts['PASS']} of {len(results)} are reached, {counts['NOT MEASURED']} were not measured."
-        text += f" The worst {len(rows)} of the {len(missed)} that are missed:"
+    def _bars(self, most: int) -> list[str]:
+        counts = Counter(bar.verdict for _, bar in self.bars)
+        shown, more = self.missed[:most], len(self.missed[most:])
+        rows = [[f"`{one.scenario.name}/{bar.cell}`", bar.bar.peer, bar.wanted, bar.told] for one, bar in shown]
+        text = f"{counts['PASS']} of {len(self.bars)} are reached, {counts['NOT MEASURED']} were not measured,"
+        text += f" {len(self.missed)} are missed, the worst first"
+        text += f"; {more} more are in {TABLES}." if more else "."
         return [text, "", *_markdown(["cell", "peer", "to reach", "measured"], rows, left=3)]
 
 
-def _entry(summary: Summary, figure: str | None, against: Comparison | None) -> str:
+def _entry(summary: Summary | None, against: Comparison | None) -> str:
     """Returns what stands in a table: the figure, and how many times better wirespeed is, bold where it is behind."""
-    found = summary.value if figure is None else summary.figures.get(figure)
-    if found is None:
+    if summary is None:
+        return ""
+    if summary.value is None:
         return "failed"
-    if figure is not None:
-        return figure_text(found.median, figure)
-    text = value_text(found.median, summary.measures)
+    text = value_text(summary.value.median, summary.measures)
     if against is None:
         return text
     times = f"{against.advantage:.2f}"
     return f"{text} (**{times}**)" if against.verdict == SLOWER else f"{text} ({times})"
 
 
+def _span(values: Sequence[float]) -> tuple[float, float, float]:
+    return min(values), statistics.median(values), max(values)
+
+
 def _times(factor: float) -> str:
     return f"{factor:,.0f}" if factor >= 100 else f"{factor:.2g}" if factor < 1 else f"{factor:.1f}"
-
-
-def _by_rival(every: Iterable[Comparison]) -> dict[str, list[Comparison]]:
-    rivals: dict[str, list[Comparison]] = {}
-    for one in every:
-        rivals.setdefault(PeerName.of(one.rival).folder, []).append(one)
-    return rivals
 
 
 def _where(one: Comparison) -> str:
     cell = one.cell
     size = f" of {size_text(cell.size)}" if cell.size else ""
-    return f"`{one.scenario.name}/{cell.workload}`{size}{' over TLS' if cell.tls else ''}"
+    measures = one.workload.measures
+    what = "" if measures == "rate" else f", {KINDS[measures].figure or measures}"
+    return f"`{one.scenario.name}/{cell.workload}`{size}{' over TLS' if cell.tls else ''}{what}"
 
 
 def _loss(one: Comparison) -> list[str]:
     spans = sorted(1 / value if one.lower and value else value for value in (one.ratio.low, one.ratio.high))
-    return [_where(one), one.rival, f"{one.advantage:.3f} ({spans[0]:.3f} - {spans[1]:.3f})"]
+    times = f"{one.advantage:.3f} ({spans[0]:.3f} - {spans[1]:.3f})"
+    return [_where(one), one.rival, times, apart_text(one.samples)]
 
 
 def _tables(records: Sequence[Chosen]) -> Iterator[str]:
@@ -385,7 +415,7 @@ def _tables(records: Sequence[Chosen]) -> Iterator[str]:
             yield text_of(cell_table(chosen.scenario, job, samples)) + "\n"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
     """Returns a table whose first columns are text and whose others are numbers."""
     escaped = [[text.replace("|", "\\|") for text in row] for row in rows]
     marks = [":---" if number < left else "---:" for number in range(len(head))]

@@ -10,13 +10,16 @@ from harness.figures import FIGURES, KINDS, figure_text, value_text
 from harness.peers import Sample
 from harness.scenario import Bar, Cell, Workload
 
-__all__ = ["NOISE", "SPREAD", "BarResult", "Figure", "Summary", "judge", "ratio", "spread", "summarize"]
+__all__ = ["NOISE", "SPREAD", "BarResult", "Figure", "Summary", "judge", "ratio", "spread", "summarize", "unrest"]
 
 NOISE = 0.02
 """Below this share a difference is not worth a word, however narrow the ranges are."""
 
 SPREAD = 0.2
-"""A cell whose spread is above this is run once more."""
+"""A cell whose spread is above this is run once more, and marked where that did not help."""
+
+# These are restless by themselves: one slow moment in a window moves them, so that they tell nothing of the neighbours.
+RESTLESS = {"tail", "lateness"}
 
 
 class Figure(NamedTuple):
@@ -125,19 +128,32 @@ def summarize(samples: Sequence[Sample]) -> list[Summary]:
     return summaries
 
 
-def spread(samples: Sequence[Sample]) -> float:
+def spread(samples: Sequence[Sample], *, rates: bool = False) -> float:
     """Returns how far the rounds of a cell are apart, as a share: of each peer the range of the middle half of its
     rounds, of all peers the median.
 
     It is what the machine's neighbours do to all: one peer that is restless by itself does not move it.
+
+    Args:
+        samples: those of the cell.
+        rates: of the rates, whatever is compared.
     """
     shares = []
     for peer in {sample.peer for sample in samples}:
-        values = list((_sound(samples, peer) or {}).values())
+        values = [one.rate if rates else one.value for one in (_sound(samples, peer) or {}).values()]
         if len(values) > 1 and statistics.median(values):
             low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
             shares.append((high - low) / middle)
     return statistics.median(shares) if shares else 0.0
+
+
+def unrest(samples: Sequence[Sample]) -> tuple[int, float]:
+    """Returns how disturbed a run of a cell was, less being better: how many peers failed, then the spread.
+
+    Where p99 or lateness is compared, that is the spread of the rates.
+    """
+    failed = {sample.peer for sample in samples if sample.failure is not None}
+    return len(failed), spread(samples, rates=any(sample.measures in RESTLESS for sample in samples))
 
 
 def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
@@ -152,9 +168,8 @@ def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
     if ours is None or not theirs or not there.issuperset(versus):
         return None
     best = min if any(KINDS[sample.measures].lower for sample in samples) else max
-    rounds = [
-        (ours[number], best(one[number] for one in theirs)) for number in ours if all(number in one for one in theirs)
-    ]
+    common = [number for number in ours if all(number in one for one in theirs)]
+    rounds = [(ours[number].value, best(one[number].value for one in theirs)) for number in common]
     return Figure.of(own / other for own, other in rounds if other)
 
 
@@ -171,9 +186,9 @@ def judge(workload: Workload, cell: Cell, samples: Sequence[Sample]) -> list[Bar
     return results
 
 
-def _sound(samples: Sequence[Sample], peer: str) -> dict[int, float] | None:
-    """Returns the figures of a peer by round; None if it did not run, or failed."""
+def _sound(samples: Sequence[Sample], peer: str) -> dict[int, Sample] | None:
+    """Returns the samples of a peer by round; None if it did not run, or failed."""
     own = [sample for sample in samples if sample.peer == peer]
     if not own or any(sample.failure is not None for sample in own):
         return None
-    return {sample.round: sample.value for sample in own}
+    return {sample.round: sample for sample in own}

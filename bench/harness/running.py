@@ -6,25 +6,27 @@ import argparse
 import concurrent.futures
 import contextlib
 import datetime
+import hashlib
 import os
 import random
 import shlex
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness import machine
 from harness.cores import Cores, allowed_cores, cores_of
-from harness.errors import BenchError, UsageError
+from harness.errors import BenchError, ChangedError, UsageError
 from harness.peers import Peers, Sample, Window
 from harness.places import BENCH, BINARY, BUILD, RECORDS, ROOT, SERVER, UNFINISHED
 from harness.process import environment, output_of, raise_descriptor_limit
 from harness.record import Journal, is_kept
-from harness.results import SPREAD, BarResult, judge, spread
+from harness.results import SPREAD, BarResult, judge, unrest
 from harness.scenario import Choice, Job, Option, Scenario, load, names
-from harness.screen import Screen
+from harness.screen import Clock, Screen
 from harness.server import Server
 from harness.tables import bars_table, cell_table
 from serving.process import ChildError, certificate
@@ -33,7 +35,17 @@ __all__ = ["add_arguments", "run"]
 
 # Of a window in a quick run, which measures nothing.
 QUICK_SECONDS = 0.02
+# What a window takes beside its own time: a process begins, connects, takes its latencies, ends. For estimates.
+START_SECONDS = 0.7
 CHOICES = ("peer", "workload", "size", "loop")
+# Whatever is not as the scenarios say makes a record that is not whole.
+CHANGES = ("rounds", "seconds", "warmup", "pin", "core", "server")
+# What a figure depends on, of what git has; the rest may change between the records of a report.
+MEASURED = ("python", "crates", "bench", "Cargo.toml", "Cargo.lock", "pyproject.toml")
+READS_RECORDS = ("report.toml", "harness/report.py", "harness/pictures.py", "harness/tables.py", "harness/wins.py")
+BESIDE = ("bench/*.md", "bench/records/**", "bench/instructions/**", *(f"bench/{path}" for path in READS_RECORDS))
+# Without the locks of somebody who commits meanwhile.
+GIT = ("git", "--no-optional-locks", "-C", str(ROOT))
 PYTHON_VERSION = "import platform; print(platform.python_implementation(), platform.python_version())"
 
 
@@ -41,9 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `run` takes."""
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="one or more, see list; default: all of them")
     what = parser.add_argument_group("what (all by default; each option may be repeated)")
-    what.add_argument(
-        "--peer", action="append", default=[], metavar="NAME", help="FOLDER[:STYLE][@LOOP]; FOLDER: all of it"
-    )
+    peer = "FOLDER[:STYLE][@LOOP]; FOLDER: all of it"
+    what.add_argument("--peer", action="append", default=[], metavar="NAME", help=peer)
     what.add_argument("--loop", action="append", default=[], metavar="NAME", help="only peers on that event loop")
     what.add_argument("--workload", action="append", default=[], metavar="NAME")
     what.add_argument("--size", action="append", default=[], type=int, metavar="BYTES")
@@ -65,11 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
     how.add_argument("--seed", type=int, metavar="N", help="of the order of the peers in each round; default: any")
     how.add_argument("--resume", action="store_true", help="go on where the run before was interrupted")
+    missing = "keep records without peers that are here and do not run"
+    how.add_argument("--allow-missing", action="store_true", help=missing)
     out = parser.add_argument_group("results")
     out.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records go")
     keep = "keep the samples; default: unless --quick. In bench/records only those of a commit as it is"
     out.add_argument("--record", action=argparse.BooleanOptionalAction, help=keep)
-    out.add_argument("--enforce", action="store_true", help="a missed bar is a failure")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,26 +93,35 @@ def run(options: argparse.Namespace) -> int:
     facts = _facts(options)
     if options.resume and not keeps:
         raise UsageError("--resume goes on with a record: it cannot be there without one (--quick, --no-record)")
-    if keeps and options.records == RECORDS and not facts["revision"].isalnum():
-        raise UsageError("a record names its commit, and files were changed since the last one: commit, or --no-record")
+    if keeps and options.records == RECORDS and not facts["tree"].isalnum():
+        raise UsageError(f"a record names its commit, and {', '.join(MEASURED)} differ from it: commit, or --no-record")
     screen, failed = Screen(), False
-    all_peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
+    peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
+    with screen.busy("builds and asks the peers"):
+        peers.prepare(list(dict.fromkeys(peer for _, jobs in plans for job in jobs for peer in job.peers)))
+    if keeps and peers.failed and not options.allow_missing:
+        lines = "".join(f"\n  {name}: {reason}" for name, reason in peers.failed.items())
+        raise BenchError(f"peers that are here do not run: repair them, or measure with --allow-missing:{lines}")
     records = options.records / machine.label()
+    runs = [_Run(options, scenario, jobs, facts, peers, screen) for scenario, jobs in plans]
+    before = [one for one in runs if options.resume and is_kept(records, one.facts, one.peers)]
+    clock = Clock(sum(one.expected(job) for one in runs if one not in before for job in one.jobs))
+    if not options.quick:
+        screen.print(f"{clock} in all\n")
     with tempfile.TemporaryDirectory() as temporary:
         folder = UNFINISHED if options.records == RECORDS else options.records / "unfinished"
-        for scenario, jobs in plans:
-            one = _Run(options, scenario, jobs, facts, all_peers, screen)
-            if options.resume and is_kept(records, one.facts):
-                screen.print(f"{scenario.name}: measured before\n")
+        for one in runs:
+            if one in before:
+                screen.print(f"{one.scenario.name}: measured before\n")
                 continue
             try:
                 # Without a record there is nothing to go on with, and a run that was interrupted keeps what it has.
-                failed |= one.run(folder if keeps else Path(temporary), records if keeps else None)
-            except UsageError:
+                failed |= one.run(clock, folder if keeps else Path(temporary), records if keeps else None)
+            except (ChangedError, UsageError):
                 raise
             except BenchError as error:
                 # One scenario that cannot run does not keep the others from it.
-                screen.complain(f"{scenario.name}: {error}")
+                screen.complain(f"{one.scenario.name}: {error}")
                 failed = True
     return int(failed)
 
@@ -142,18 +163,22 @@ class _Run:
     ) -> None:
         self.options = options
         self.scenario = scenario
-        self.jobs = jobs
-        self.all_peers = all_peers
+        self.peers = all_peers.only([peer for peer in scenario.peers if any(peer in job.peers for job in jobs)])
+        self.jobs = [job for job in map(self._possible, jobs) if job.peers]
         self.screen = screen
         self.cores = {mode: cores_of(mode, options.core) for mode in {self._mode(job) for job in jobs}}
-        rounds, seconds, warmup = (self._length(name) for name in ("rounds", "seconds", "warmup"))
+        lengths: dict[str, dict[str, None]] = {}
+        for job in self.jobs:
+            text = f"{self._rounds(job)} rounds of {self._seconds(job):g} s"
+            lengths.setdefault(text, {})[job.workload.group or job.workload.name] = None
         self.facts = {
             "scenario": scenario.name,
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **facts,
             "server": options.server or scenario.server or SERVER,
             "pinning": "; ".join(f"{mode}: {cores}" for mode, cores in sorted(self.cores.items())),
-            "measure": f"{rounds} rounds of {seconds:g} s after {warmup:g} s",
+            "measure": "; ".join(f"{text}: {', '.join(workloads)}" for text, workloads in lengths.items())
+            + f"; each after {self._length('warmup'):g} s",
         }
         self.order = random.Random(options.seed)
         # A quick run measures nothing, so several windows run at the same time.
@@ -161,25 +186,32 @@ class _Run:
         self.servers: dict[str, Server] = {}
         self.lock = threading.Lock()
 
-    def run(self, unfinished: Path, records: Path | None) -> bool:
-        """Measures, prints, keeps the record; tells whether something failed."""
+    def expected(self, job: Job) -> float:
+        """Returns about how many seconds a cell takes."""
+        window = self._seconds(job) + self._length("warmup") + START_SECONDS
+        return window * self._rounds(job) * len(job.peers)
+
+    def run(self, clock: Clock, unfinished: Path, records: Path | None) -> bool:
+        """Measures, prints, keeps the record; tells whether something failed.
+
+        Raises:
+            ChangedError: what is measured was changed.
+        """
         scenario, screen = self.scenario, self.screen
-        asked = [peer for peer in scenario.peers if any(peer in job.peers for job in self.jobs)]
-        with screen.busy(f"{scenario.name}: builds and asks the peers"):
-            self.all_peers.prepare(asked)
-        self.peers = self.all_peers.only(asked)
-        self.jobs = [job for job in map(self._possible, self.jobs) if job.peers]
+        self.clock, self.keeps = clock, records is not None
         self._introduce()
         raise_descriptor_limit()
-        self.journal = Journal(
-            unfinished / f"{scenario.name}.csv", self.facts, self.peers, resume=bool(self.options.resume)
-        )
+        # What was chosen of a scenario takes nothing from the whole of it that was interrupted.
+        path = unfinished / f"{scenario.name}{'-part' if 'choice' in self.facts else ''}.csv"
+        self.journal = Journal(path, self.facts, self.peers, resume=bool(self.options.resume))
         if gone := self.journal.discarded:
-            screen.print(f"  starts over: since the run that was interrupted there is another {gone}")
+            screen.print(f"  starts over: not as in the run that was interrupted: {gone}")
         bars: list[BarResult] = []
         failed = bool(self.peers.failed)
         for job, samples in self._measured():
             screen.print(cell_table(scenario, job, samples))
+            if not self.options.quick:
+                screen.print(f"  {clock} left\n")
             # Of peers that nobody has asked for there is nothing to say.
             some = self.options.peer or self.options.loop
             bars += [bar for bar in judge(job.workload, job.cell, samples) if bar.figure is not None or not some]
@@ -189,7 +221,7 @@ class _Run:
             screen.print("A quick run: it shows that everything works; its figures are no measurements.\n")
         if records is not None:
             screen.print(f"Record: {self.journal.finish(records)}\n")
-        return failed or (self.options.enforce and any(bar.verdict == "MISS" for bar in bars))
+        return failed
 
     def _possible(self, job: Job) -> Job:
         ready = self.peers.ready
@@ -200,20 +232,29 @@ class _Run:
         """Yields each cell with its samples: first those that an interrupted run has left."""
         before = self.journal.samples
         left = [job for job in self.jobs if job.cell not in before]
-        yield from ((job, before[job.cell]) for job in self.jobs if job.cell in before)
-        windows = sum(self._rounds(job) * len(job.peers) for job in left)
+        for job in self.jobs:
+            if job.cell in before:
+                self.clock.skip(self.expected(job))
+                yield job, before[job.cell]
         with contextlib.ExitStack() as stack:
             for mode in {self._mode(job) for job in left}:
                 self.servers[mode] = self._server(self.cores[mode], stack)
                 self.servers[mode].start()
                 stack.callback(self.servers[mode].stop)
-            self.progress = stack.enter_context(self.screen.progress(self.scenario.name, windows))
+            self.progress = stack.enter_context(self.screen.busy(self.scenario.name))
             for job in left:
+                begun = time.monotonic()
                 samples = self._cell(job)
-                if not self.options.quick and (apart := spread(samples)) > SPREAD:
+                if not self.options.quick and (apart := unrest(samples)[1]) > SPREAD:
                     # Somebody disturbed it: once more, and the quieter of the two counts, whoever gains by that.
-                    samples = min(samples, self._cell(job, f", again, as it was {apart:.0%} apart"), key=spread)
+                    samples = min(samples, self._cell(job, f", again, as it was {apart:.0%} apart"), key=unrest)
+                if self.keeps and _tree() != self.facts["tree"]:
+                    raise ChangedError(
+                        f"{', '.join(MEASURED)} were changed meanwhile: {job.cell} is not kept, but what was measured"
+                        " before; put them back and --resume, or begin again with what is there now"
+                    )
                 self.journal.add(samples)
+                self.clock.over(self.expected(job), time.monotonic() - begun)
                 yield job, samples
 
     def _cell(self, job: Job, why: str = "") -> list[Sample]:
@@ -232,7 +273,7 @@ class _Run:
 
     def _round(self, job: Job, peers: Sequence[str], number: int, text: str) -> Iterator[Sample]:
         def window(name: str) -> Sample:
-            self.progress(f"{job.cell}: {text}, {name}")
+            self.progress(f"{self.scenario.name}, {job.cell}: {text}, {name}; {self.clock} left")
             return self._window(name, job, number)
 
         if self.parallel == 1:
@@ -250,9 +291,7 @@ class _Run:
         workload, cell = job.workload, job.cell
         server, cores = self.servers[self._mode(job)], self.cores[self._mode(job)]
         endpoint = server.endpoint(workload.target(cell.size), tls=cell.tls)
-        own = None if self.options.quick or self.options.seconds else workload.seconds
-        seconds = (own or self._length("seconds")) * workload.stretch
-        window = Window(seconds, self._length("warmup"), self.scenario.batch, cores.client)
+        window = Window(self._seconds(job), self._length("warmup"), self.scenario.batch, cores.client)
         sample = Sample(**cell._asdict(), round=number, peer=name)
         sample = self.peers.run(self.peers.ready[name], sample, workload, window, endpoint)
         with self.lock:
@@ -271,6 +310,10 @@ class _Run:
         quick = 1 if name == "rounds" else QUICK_SECONDS
         return given if given is not None else quick if self.options.quick else getattr(self.scenario, name)
 
+    def _seconds(self, job: Job) -> float:
+        own = None if self.options.quick or self.options.seconds else job.workload.seconds
+        return (own or self._length("seconds")) * job.workload.stretch
+
     def _rounds(self, job: Job) -> int:
         most = int(self._length("rounds"))
         return most if job.workload.rounds is None or self.options.rounds else min(most, job.workload.rounds)
@@ -281,9 +324,7 @@ class _Run:
     def _server(self, cores: Cores, stack: contextlib.ExitStack) -> Server:
         command = self.facts["server"]
         if command == SERVER and not (ROOT / BINARY).exists():
-            raise BenchError(
-                "no echo server: build it with cargo build --release -p wirespeed-bench, or name a --server"
-            )
+            raise BenchError("no echo server: cargo build --release -p wirespeed-bench, or name a --server")
         tls = any(job.cell.tls for job in self.jobs)
         if self.peers.has_folder(command):
             try:
@@ -314,10 +355,20 @@ def _facts(options: argparse.Namespace) -> dict[str, str]:
     parts = [f"--{name} {value}" for name in CHOICES for value in getattr(options, name)]
     parts += [] if options.tls is None else ["--tls" if options.tls else "--plain"]
     parts += [f"--set {name}={value}" for name, value in options.set]
-    parts += [f"--server {options.server}"] if options.server else []
-    revision = output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"])
-    facts = {"revision": revision or "no commit", **machine.describe(), "peers' python": python}
+    parts += [f"--{name} {value}" for name in CHANGES if (value := getattr(options, name)) is not None]
+    parts += ["--quick"] if options.quick else []
+    revision = output_of([*GIT, "rev-parse", "--short=12", "HEAD"])
+    facts = {"revision": revision or "no commit", "tree": _tree(), **machine.describe(), "peers' python": python}
     return facts | ({"choice": " ".join(parts)} if parts else {})
+
+
+def _tree() -> str:
+    """Returns a name for what is measured, the same at all commits that have it; with a + if none has."""
+    paths = ["--", *MEASURED, *(f":(exclude,glob){path}" for path in BESIDE)]
+    files = output_of([*GIT, "ls-files", "--stage", *paths])
+    changed = output_of([*GIT, "status", "--porcelain", "--untracked-files=all", *paths])
+    name = hashlib.sha256((files or "").encode()).hexdigest()[:12]
+    return name if files and changed == "" else f"{name}+"
 
 
 def _option(text: str) -> tuple[str, Option]:

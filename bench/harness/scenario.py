@@ -35,6 +35,9 @@ __all__ = [
 
 Option = bool | int | float | str
 
+# Our own name, and the style of a peer that runs on us.
+LIBRARY = "wirespeed"
+
 
 class PeerName(NamedTuple):
     """The parts of a peer's name, FOLDER[:STYLE][@LOOP]: one program, one way to use a library, one event loop."""
@@ -101,9 +104,7 @@ class Bar(_Strict, frozen=True):
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"the bar of {self.peer} needs one of at_least and at_most")
         if self.figure is not None and self.versus:
-            raise ValueError(
-                f"the bar of {self.peer} has a figure, but rivals are compared by what the workload compares"
-            )
+            raise ValueError(f"the bar of {self.peer} has a figure, but rivals: those are compared by another one")
         known("figure", [self.figure or "p50"], FIGURES)
 
     def selects(self, cell: Cell) -> bool:
@@ -116,16 +117,11 @@ class Bar(_Strict, frozen=True):
 
     def for_each(self) -> list[Bar]:
         """Returns the bar once for each of its peers and loops."""
-        return [
-            replace(
-                self,
-                peer=peer.format(loop=loop),
-                versus=tuple(rival.format(loop=loop) for rival in self.versus),
-                loops=(),
-            )
-            for peer in _braces(self.peer)
-            for loop in self.loops or ("",)
-        ]
+        found = []
+        for peer, loop in itertools.product(_braces(self.peer), self.loops or ("",)):
+            versus = tuple(rival.format(loop=loop) for rival in self.versus)
+            found.append(replace(self, peer=peer.format(loop=loop), versus=versus, loops=()))
+        return found
 
 
 class Model(_Strict, frozen=True):
@@ -159,6 +155,7 @@ class Workload(_Strict, frozen=True):
         more: further cells.
         model: what the peers do, one of `MODELS`; None: that of the same name.
         measures: what is compared, one of `figures.KINDS`; None: as the model says.
+        subject: with which the others are compared here, where the scenario's takes no part; None: the scenario's.
         options: what else the peers are told, as options of their command line; true: a flag.
         each: name and values of an option; the workload stands once for each of them, named `NAME-VALUE`.
         quick: what is different of the options in a quick run; None: it is not part of one.
@@ -176,6 +173,7 @@ class Workload(_Strict, frozen=True):
     more: tuple[Part, ...] = ()
     model: str | None = None
     measures: str = ""
+    subject: str | None = None
     options: dict[str, Option] = {}
     each: dict[str, tuple[Option, ...]] = {}
     quick: dict[str, Option] | None = {}
@@ -290,19 +288,23 @@ class Scenario(_Strict, frozen=True):
         """Returns a workload by name."""
         return next(workload for workload in self.workload if workload.name == name)
 
-    def subject_for(self, peer: str) -> str | None:
-        """Returns the peer under test that another is compared with.
+    def subject_for(self, peer: str, workload: Workload) -> str | None:
+        """Returns the peer under test that another is compared with in a workload.
 
-        That is a counterpart of its own kind, where the scenario names one, as a blocking client for blocking clients;
-        else the subject, on the same loop, if `subject` has a {loop}.
+        That is itself on wirespeed, if it can run there; a counterpart of its own kind, where the scenario names one,
+        as a blocking client for blocking clients; else the subject, on the same loop, if `subject` has a {loop}.
         """
+        hosted = PeerName.of(peer)._replace(style=LIBRARY)
+        for one in self.peers:
+            if PeerName.of(one) == hosted:
+                return one
         for counterpart, rivals in self.counterparts.items():
             if peer == counterpart or peer in rivals:
                 return counterpart
-        loop = PeerName.of(peer).loop
-        if "{loop}" not in self.subject:
-            return self.subject
-        return None if loop is None else self.subject.format(loop=loop)
+        subject = workload.subject or self.subject
+        if "{loop}" not in subject:
+            return subject
+        return None if hosted.loop is None else subject.format(loop=hosted.loop)
 
     def jobs(self, choice: Choice = EVERYTHING, *, quick: bool = False) -> list[Job]:
         """Returns what there is to measure of what was chosen.
@@ -332,17 +334,14 @@ class Scenario(_Strict, frozen=True):
                 if peers:
                     jobs.append(Job(cell, replace(workload, options=options), tuple(peers)))
         if not jobs:
-            raise UsageError(
-                f"scenario {self.name} has nothing of that workload, size, transport, peer and loop together"
-            )
+            raise UsageError(f"{self.name} has nothing of that workload, size, transport, peer and loop together")
         return jobs
 
     def _check(self, choice: Choice) -> None:
         _some_known(choice.peers, self.peers)
         known("loop", choice.loops, sorted({loop for peer in self.peers if (loop := PeerName.of(peer).loop)}))
-        known(
-            "workload", choice.workloads, list(dict.fromkeys(n for w in self.workload for n in (w.group, w.name) if n))
-        )
+        workloads = dict.fromkeys(name for one in self.workload for name in (one.group, one.name) if name)
+        known("workload", choice.workloads, workloads)
         known("size", choice.sizes, sorted({cell.size for workload in self.workload for cell in workload.cells()}))
         known("option", [n for n, _ in choice.options], sorted({name for w in self.workload for name in w.options}))
 
@@ -352,9 +351,8 @@ def _is_called(workload: Workload, names: Sequence[str]) -> bool:
 
 
 def _is_chosen(peer: str, choice: Choice) -> bool:
-    return (not choice.peers or is_one_of(peer, choice.peers)) and (
-        not choice.loops or PeerName.of(peer).loop in choice.loops
-    )
+    of_loop = not choice.loops or PeerName.of(peer).loop in choice.loops
+    return of_loop and (not choice.peers or is_one_of(peer, choice.peers))
 
 
 def names() -> list[str]:
@@ -392,6 +390,7 @@ def parse(name: str, text: str) -> Scenario:
     )
     for workload in workloads:
         known("measure", [workload.measures], KINDS)
+        known("peer", [workload.subject or one.peers[0]], one.peers)
         for asked in workload.cells().values():
             _some_known(asked, one.peers)
         for bar in workload.bars:
@@ -456,7 +455,5 @@ def known(kind: str, asked: Iterable[object], choices: Iterable[object]) -> None
     choices = list(choices)
     for one in asked:
         if one not in choices:
-            raise UsageError(
-                f"unknown {kind} {one}: "
-                + (f"choose from {', '.join(map(str, choices))}" if choices else "there is none")
-            )
+            there = f"choose from {', '.join(map(str, choices))}" if choices else "there is none"
+            raise UsageError(f"unknown {kind} {one}: {there}")

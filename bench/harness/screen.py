@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from harness.tables import console
 
-__all__ = ["Screen"]
+__all__ = ["Clock", "Screen"]
+
+
+class Clock:
+    """Tells how long a run will still take: by what is expected of it, and by how that was met so far."""
+
+    def __init__(self, expected: float) -> None:
+        self._left = expected
+        self._expected = self._taken = 0.0
+
+    def skip(self, expected: float) -> None:
+        """Takes off what need not be done."""
+        self._left -= expected
+
+    def over(self, expected: float, taken: float) -> None:
+        """Takes off what is done, and learns from how long it took."""
+        self.skip(expected)
+        self._expected += expected
+        self._taken += taken
+
+    def __str__(self) -> str:
+        minutes = round(self._left / 60 * (self._taken / self._expected if self._expected else 1.0))
+        return f"about {minutes // 60} h {minutes % 60} min"
 
 
 class Screen:
@@ -33,33 +54,11 @@ class Screen:
         return self.out if self.out.is_terminal else self.errors
 
     @contextlib.contextmanager
-    def busy(self, text: str) -> Iterator[None]:
-        """Shows that something takes time; nothing where there is no terminal."""
+    def busy(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Shows what takes time, and what else it is told meanwhile; nothing where there is no terminal."""
         live = self._live()
         if not live.is_terminal:
-            yield
+            yield lambda text: None
             return
-        with live.status(text):
-            yield
-
-    @contextlib.contextmanager
-    def progress(self, name: str, total: int) -> Iterator[_Tell]:
-        """Shows how far a scenario is; nothing where there is no terminal."""
-        live = self._live()
-        columns = (TextColumn("{task.fields[scenario]}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-        more = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, *more, console=live, transient=True, disable=not live.is_terminal) as progress:
-            yield _Tell(progress, name, total)
-
-
-class _Tell:
-    """Called before each window with what comes."""
-
-    def __init__(self, progress: Progress, name: str, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", total=total, scenario=name)
-        self._begun = False
-
-    def __call__(self, text: str) -> None:
-        self._progress.update(self._task, description=text, advance=int(self._begun))
-        self._begun = True
+        with live.status(text) as status:
+            yield status.update

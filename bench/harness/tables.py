@@ -12,10 +12,10 @@ from rich.text import Text
 
 from harness.figures import FIGURES, KINDS, duration_text, figure_text, value_text
 from harness.peers import Sample
-from harness.results import BarResult, Summary, ratio, spread, summarize
+from harness.results import SPREAD, BarResult, Summary, ratio, spread, summarize
 from harness.scenario import Job, Scenario, size_text
 
-__all__ = ["bars_table", "cell_table", "console", "table", "text_of"]
+__all__ = ["apart_text", "bars_table", "cell_table", "console", "table", "text_of"]
 
 # Of the figures of a window those that a table does not show; records have all of them.
 HIDDEN = {"mean", "p90", "p95", "max", "out_p999", "in_p999", "lesser", "shared"}
@@ -48,6 +48,12 @@ def table(rows: Sequence[Sequence[str | Text]], left: int = 1) -> Table:
     return result
 
 
+def apart_text(samples: Sequence[Sample]) -> str:
+    """Says how many rounds a cell has, and how far they are apart; `(!)` if that is too far."""
+    apart, rounds = spread(samples), max(sample.round for sample in samples)
+    return f"{rounds} round{'s' * (rounds > 1)}, {apart:.0%} apart{' (!)' * (apart > SPREAD)}"
+
+
 def cell_table(scenario: Scenario, job: Job, samples: Sequence[Sample]) -> RenderableType:
     """Returns the table of one cell: the best first, failed ones last."""
     workload, cell = job.workload, job.cell
@@ -55,7 +61,7 @@ def cell_table(scenario: Scenario, job: Job, samples: Sequence[Sample]) -> Rende
     summaries = summarize(samples)
     sound = {summary.peer for summary in summaries if summary.failure is None}
     limit = next((name for name in scenario.limits if name in sound), None)
-    subjects = {peer: subject for peer in sound if (subject := scenario.subject_for(peer)) in sound}
+    subjects = {peer: subject for peer in sound if (subject := scenario.subject_for(peer, workload)) in sound}
     shown = [name for name in FIGURES if any(name in summary.figures for summary in summaries)]
     shown = [name for name in shown if name not in HIDDEN and name != kind.figure]
 
@@ -89,16 +95,14 @@ def cell_table(scenario: Scenario, job: Job, samples: Sequence[Sample]) -> Rende
     notes += [f"  up to {crowded:g} processes shared a core: a core each needs more of them"] if crowded > 1 else []
     size = f", {size_text(cell.size)}" if cell.size else ""
     title = f"{workload.title}{size}, {'TLS' if cell.tls else 'plain'}"
-    apart = Text(f" (rounds {spread(samples):.0%} apart)", style="dim")
+    apart = Text(f" ({apart_text(samples)})", style="dim")
     return Group(Text(title, style="bold") + apart, *([table(rows)] if len(rows) > 1 else []), *notes, *failures, "")
 
 
 def _row(summary: Summary, shown: Sequence[str], job: Job) -> list[str]:
     value, rate, user, system = summary.value, summary.rate, summary.user, summary.system
-    assert value is not None
-    assert rate is not None
-    assert user is not None
-    assert system is not None
+    if value is None or rate is None or user is None or system is None:
+        return [summary.peer]
     measures = summary.measures
     return [
         summary.peer,

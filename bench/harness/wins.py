@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.figures import KINDS
 from harness.peers import Sample
 from harness.results import NOISE, Figure, ratio
-from harness.scenario import Cell, PeerName, Scenario, is_one_of
+from harness.scenario import LIBRARY, Cell, PeerName, Scenario, Workload, is_one_of
 
-__all__ = ["FASTER", "LEVEL", "SLOWER", "Comparison", "comparisons", "is_ours"]
+__all__ = ["FASTER", "LEVEL", "SLOWER", "Comparison", "comparisons", "counted", "is_ours"]
 
-LIBRARY = "wirespeed"
+# Fewer rounds agree by chance too often for a verdict: of two that are equal, five do once in sixteen times.
+ROUNDS = 5
+# Whose styles are the rivals, sent by wirespeed.
+CODECS = "codecs"
 FASTER, LEVEL, SLOWER = "better", "level", "worse"
 
 
@@ -24,15 +27,32 @@ class Comparison:
         ours: the peer that is wirespeed.
         rival: the other, no limit of the system.
         ratio: the figure of the one as a multiple of the other's.
-        lower: whether less is better of what is compared.
+        samples: those of the cell.
     """
 
     scenario: Scenario
+    workload: Workload
     cell: Cell
     ours: str
     rival: str
     ratio: Figure
-    lower: bool
+    samples: Sequence[Sample]
+
+    @property
+    def lower(self) -> bool:
+        """Whether less is better of what is compared."""
+        return KINDS[self.workload.measures].lower
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether that is how fast something useful is done."""
+        return self.workload.measures == "rate" and self.workload.units != "exceptions"
+
+    @property
+    def name(self) -> str:
+        """The name of the rival, whatever its style and loop."""
+        parts = PeerName.of(self.rival)
+        return f"{parts.style}, sent by {LIBRARY}" if parts.folder == CODECS else parts.folder
 
     @property
     def advantage(self) -> float:
@@ -43,7 +63,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """FASTER or SLOWER where all rounds agree and the median is off by more than noise; else LEVEL."""
+        """FASTER or SLOWER where enough rounds all agree and the median is off by more than noise; else LEVEL."""
+        if sum(sample.peer == self.ours for sample in self.samples) < ROUNDS:
+            return LEVEL
         above = self.ratio.low > 1 and self.ratio.median >= 1 + NOISE
         below = self.ratio.high < 1 and self.ratio.median <= 1 / (1 + NOISE)
         if not above and not below:
@@ -52,31 +74,27 @@ class Comparison:
 
 
 def comparisons(scenario: Scenario, cells: dict[Cell, list[Sample]]) -> Iterator[Comparison]:
-    """Yields every comparison of a record with rivals."""
-    for cell, samples in cells.items():
-        lower = any(KINDS[sample.measures].lower for sample in samples)
-        for ours, rival in _pairs(scenario, sorted({sample.peer for sample in samples})):
-            figure = None if is_one_of(rival, scenario.limits) else ratio(samples, ours, rival)
-            if figure is not None:
-                yield Comparison(scenario, cell, ours, rival, figure, lower)
+    """Yields every comparison of a record.
 
-
-def _pairs(scenario: Scenario, peers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields who is compared with whom.
-
-    A rival is compared with the scenario's subject, on the same loop where that has one. One that has a loop of its own
-    is compared with the subject on each loop. What can run on wirespeed is compared with itself without it.
+    A rival is compared with the subject that it has in this workload. One that has none, as it has a loop of its own,
+    is compared with the subject on each loop.
     """
-    for rival in peers:
-        subject = scenario.subject_for(rival)
-        if is_ours(rival) or rival == subject:
-            continue
-        yield from ((peer, rival) for peer in peers if subject in (peer, None) and scenario.subject_for(peer) == peer)
-        parts = PeerName.of(rival)
-        for peer in peers:
-            host = PeerName.of(peer)
-            if host.style == LIBRARY and (host.folder, host.loop) == (parts.folder, parts.loop):
-                yield peer, rival
+    for cell, samples in cells.items():
+        workload = scenario.called(cell.workload)
+        subjects = {one: scenario.subject_for(one, workload) for one in sorted({sample.peer for sample in samples})}
+        for rival, subject in subjects.items():
+            if not is_ours(rival) and rival != subject and not is_one_of(rival, scenario.limits):
+                for ours in (peer for peer, own in subjects.items() if own == peer and subject in (peer, None)):
+                    if (figure := ratio(samples, ours, rival)) is not None:
+                        yield Comparison(scenario, workload, cell, ours, rival, figure, samples)
+
+
+def counted(every: Iterable[Comparison]) -> list[Comparison]:
+    """Returns the comparisons that count: of a rival's styles on one loop the best in a cell, a loss before all."""
+    best: dict[tuple[object, ...], Comparison] = {}
+    for one in sorted(every, key=lambda one: (one.verdict == SLOWER, -one.advantage)):
+        best[one.scenario.name, one.cell, one.ours, one.name, PeerName.of(one.rival).loop] = one
+    return list(best.values())
 
 
 def is_ours(peer: str) -> bool:
