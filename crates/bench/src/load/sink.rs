@@ -22,6 +22,9 @@ use super::window::{Window, measure};
 /// Bytes of frames that are made before the window, masks included, and sent again and again.
 const BLOCK: usize = 64 * 1024;
 
+/// The most bytes that a frame has before its payload.
+const HEADER: usize = 14;
+
 /// Bytes of a connection that wait for its socket.
 const QUEUED: usize = 256 * 1024;
 
@@ -78,9 +81,9 @@ impl Block {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let mut encoder = Connection::<Vec<u8>>::new(Config { side: Side::Client, limits, deflate: None });
         let (mut frames, mut messages, mut sum, kind) = (Vec::new(), 0, 0_u32, content.kind());
-        let fitting = (BLOCK / content.size()).max(1) as u64;
-        let wanted = turn.map(|turn| (1..=fitting).rev().find(|part| turn % part == 0).unwrap_or(1));
-        while wanted.map_or(frames.is_empty() || frames.len() + content.size() < BLOCK, |wanted| messages < wanted) {
+        let fitting = (BLOCK / (content.size() + HEADER)) as u64;
+        let wanted = (1..=fitting).rev().find(|part| turn.is_none_or(|turn| turn % part == 0)).unwrap_or(1);
+        while messages < wanted {
             let message = content.message(messages);
             encoder.send_message(kind, message, None, entropy::draw_key, &mut frames).map_err(text)?;
             #[allow(clippy::cast_possible_truncation)] // modulo
