@@ -150,7 +150,7 @@ def test_sums_stay_within_what_every_reader_of_json_takes() -> None:
 
 
 def test_load_has_the_token_and_the_authority() -> None:
-    names = ["connections", "size", "seconds", "warmup", "window", "rate", "share", "format"]
+    names = ["connections", "size", "seconds", "warmup", "window", "rate", "share", "messages", "format"]
     options = argparse.Namespace(
         **dict.fromkeys(names), deflate=False, ca="authority.pem", threads=3, busy=True, greets=False
     )

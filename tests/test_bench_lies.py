@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -28,6 +29,7 @@ LIAR = Path(__file__).resolve().parent / "interop" / "liar.py"
 sys.path.insert(0, str(BENCH))
 
 from harness.scenario import PeerName  # noqa: E402
+from models.content import ContentError, File, Sink  # noqa: E402
 
 AWAIT = ("wirespeed:await@run", "websockets:await@asyncio")
 CALLBACKS = ("wirespeed:callbacks@asyncio",)
@@ -308,3 +310,17 @@ def test_a_lie_among_the_timed_round_trips_is_noticed(ports: dict[str, int]) -> 
     # They are timed after the window of the rate, in which no clock is read, and for half as long: 0.41 s to
     # 0.61 s.
     assert_noticed(ports, [("round-trip", Lie("lie=change&after=0.45", REPLY, peers=OURS + RAW))], seconds=0.4)
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "right"),
+    [(1, 640, True), (10, 640, True), (0, 640, False), (11, 640, False), (5, 639, False), ("1", 640, False)],
+)
+def test_messages_that_were_merged_are_fewer_with_the_same_bytes(messages: object, size: int, right: bool) -> None:
+    sink, file = Sink(64, merges=True), File(64, 640, merges=True)
+    sink.sent = 10
+    told = {"messages": messages, "bytes": size}
+    with contextlib.nullcontext() if right else pytest.raises(ContentError, match="/sink received"):
+        sink.check(json.dumps(told))
+    with contextlib.nullcontext() if right else pytest.raises(ContentError, match="went over"):
+        file.check(json.dumps({**told, "sha256": "abc"}), "abc")

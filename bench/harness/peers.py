@@ -31,6 +31,8 @@ PROBE_SECONDS = 60.0
 GRACE_SECONDS = 20.0
 # For each connection that has to be opened: a TLS handshake and a message, many times over.
 CONNECTION_SECONDS = 0.01
+# For each byte of a file that goes over in the warm-up and again in the window: the slowest have some 40 MB/s.
+BYTE_SECONDS = 2 / 10e6
 
 
 class PeerFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -211,7 +213,8 @@ class Peers:
         }
         sample = replace(sample, measures=workload.measures, version=peer.version)
         opening = CONNECTION_SECONDS * int(workload.options.get("connections", 0))
-        deadline = window.warmup + window.seconds + opening + GRACE_SECONDS
+        whole = BYTE_SECONDS * int(workload.options.get("bytes", 0))
+        deadline = window.warmup + window.seconds + opening + whole + GRACE_SECONDS
         try:
             return _filled(sample, self._answer([*peer.command, *_arguments(options)], deadline))
         except BenchError as error:

@@ -1,13 +1,17 @@
 """The course of a workload that runs in callbacks: messages, checks, warm-up and window.
 
 The callback itself is the peer's: each library calls it with arguments of its own, and another call from there to a
-common one would cost as much as some of what is measured. Every callback does the same. It counts `remaining` down from
-`count`; what follows at zero is here:
+common one would cost as much as some of what is measured. Every callback does the same. It counts nothing: `take`,
+which is compiled, says what is due, as `repeat` and lists say it to the loops of what awaits:
 
-- `replies`, begun by sending `window` of `messages` in turns: the payload must equal `expected[remaining & 1]`, else
-  `fail`; `remaining -= 1`; at zero `remaining = again()`; unless that is zero too, sends `answers[remaining & 1]`;
-  after it, calls `late()` for each reply that is still to come. `again` may exchange the two messages, in all lists.
-- else, a stream: takes the payload; `remaining -= 1`; at zero `remaining = over(payload)`.
+- `replies`, begun by sending `window` of `messages` in turns: `expected, answer = take()`; the payload must equal
+  `expected`, else `fail`; where there is no answer, a step is over, and `answer()` returns one; unless that is None
+  too, sends it.
+- else, a stream: takes the payload; where `take()` is true, a step is over: `over(payload)`.
+
+Compiled callbacks count: `remaining`, from `count` down; at zero it becomes what `again()` or `over(payload)` returns.
+A reply equals `expected[remaining & 1]`, and is answered with `answers[remaining & 1]` when it was counted; `again` may
+exchange the two. After a zero, each reply that is still to come calls `late`.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, cycle, repeat
 from typing import Any
 
 from models.content import ContentError, Stream, two_messages
@@ -38,6 +43,8 @@ class Course:
         expected: what the payloads are compared with, in the same order: bytes, or, if `views`, bytearrays, which
             compare with a memoryview many times faster.
         answers: what is sent when a reply has come, by the number of the reply.
+        take: says of a reply what it equals, and what answers it, None at the end of a step; of a message of a stream
+            whether it ends a step.
         views: whether the payloads are to be taken as memoryviews.
         count: the messages of the step that runs.
         window: the messages that are under way at once.
@@ -55,11 +62,12 @@ class Course:
         self._options = options
         self._stream = Stream(max(8, options.size), bytearray if self.views else bytes)
         self._latencies = Latencies()
-        self._timing = False
+        self._timing = self._ended = False
+        self._step_of_replies = self._replies()
+        self.take: Callable[[], Any] = chain.from_iterable(self._steps() if self.replies else self._marks()).__next__
         self._sent = self._total = self._late = 0
         self._window: Window | None = None
-        self._end = time.perf_counter() + options.warmup
-        self._step = time.perf_counter()
+        self._end = self._step = 0.0
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -70,8 +78,12 @@ class Course:
             return self._alone() if time.perf_counter() < self._end and not self._latencies.full else self.finish()
         now = time.perf_counter()
         if self._window is None:
-            if now - self._step < STEP_SECONDS / 2:
+            if not self._step:
+                # Until here the library was imported, and has connected.
+                self._end = now + self._options.warmup
+            elif now - self._step < STEP_SECONDS / 2:
                 self.count *= 2
+                self._step_of_replies = self._replies()
             elif now >= self._end:
                 self.begin()
                 self._window = Window(self._options)
@@ -87,16 +99,43 @@ class Course:
             return self._alone()
         return self.finish()
 
+    def answer(self) -> Any:
+        """Ends a step of replies; returns the message that begins the next one, None if the window is over."""
+        if self._ended:
+            self.late()
+            return None
+        count = self.again()
+        return self.answers[count & 1] if count else None
+
+    def _replies(self) -> list[tuple[Any, Any]]:
+        """Returns what the replies of a step equal, and their answers; the end of the step has none."""
+        one, other = zip(self.expected, reversed(self.answers), strict=True)
+        return [one, other] * (self.count // 2 - 1) + [one, (other[0], None)]
+
+    def _steps(self) -> Iterator[Iterable[object]]:
+        while not self._ended:
+            yield self._step_of_replies
+        yield cycle([(expected, None) for expected in self.expected])
+
+    def _marks(self) -> Iterator[Iterable[object]]:
+        """Yields for each message of each step whether it is the last."""
+        while not self._ended:
+            yield repeat(False, self.count - 1)
+            yield (True,)
+        yield repeat(False)
+
     def _alone(self) -> int:
         """Begins a round trip that is timed alone."""
         # A step of one would always send the same message.
         self.messages.reverse()
         self.expected.reverse()
+        self._step_of_replies = [(self.expected[1], None)]
         self._sent = time.perf_counter_ns()
         return 1
 
     def finish(self) -> int:
         """Ends the course; there are no more messages."""
+        self._ended = True
         if not self._over.done():
             self._over.set_result(None)
         return 0
@@ -125,6 +164,7 @@ class Course:
 
     def fail(self, reason: str | None = None) -> None:
         """Ends the window without a figure; without a reason, because of a reply that was none."""
+        self._ended = True
         reason = reason or "a reply differs from the message that was sent"
         for future in (self._over, self._settled):
             if not future.done():
@@ -142,7 +182,7 @@ class Course:
 class OneWayCourse(Course):
     """The callbacks of replies at /stamp: each message they send is new, each reply is timed.
 
-    What they take for lists of messages builds the next one, or checks a reply.
+    What they take for a list of messages builds the next one, what they compare a reply with checks it.
 
     Attributes:
         stamps: the messages and their replies.
@@ -151,11 +191,22 @@ class OneWayCourse(Course):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         self.stamps = Stamps(options.size)
-        due = _Due(self)
-        self.messages = self.answers = _Calling(self.stamps.message)
-        self.expected = _Calling(lambda: due)
+        self.messages = _Calling(self.stamps.message)
+        # Each message is built when it is sent.
+        self.take = repeat((_Due(self), None)).__next__
+        self._ends = chain.from_iterable(self._marks())
 
-    def take(self, payload: Any) -> bool:
+    def answer(self) -> Any:
+        """Returns the next message, None if the window is over."""
+        if self._ended:
+            self.late()
+            return None
+        return None if next(self._ends) and not self.again() else self.stamps.message()
+
+    def _replies(self) -> list[tuple[Any, Any]]:
+        return []
+
+    def check(self, payload: Any) -> bool:
         """Checks a reply that has just come; returns whether it is right."""
         now = time.monotonic_ns()
         try:
@@ -191,7 +242,7 @@ class _Due:
         self._course = course
 
     def __ne__(self, payload: object) -> bool:
-        return not self._course.take(payload)
+        return not self._course.check(payload)
 
     __hash__ = None  # type: ignore[assignment]
 

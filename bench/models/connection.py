@@ -36,6 +36,7 @@ class Connection:
         flush: waits until the system has taken all that was sent; only for a library that can gather messages.
         close: closes the connection, with the closing handshake where the library has one; returns as `send` does.
         report: asks the server's /sink what has arrived, returns its answer; by default a text message does.
+        merges: whether messages that are sent together may become one: their count says nothing then.
         frame: makes of a message what `send` takes: the message itself, but for sockets that take prepared frames.
         encode: makes of a message what `recv` returns for it.
     """
@@ -53,6 +54,7 @@ class Connection:
     flush: Callable[[], Any] | None = None
     close: Callable[[], Any] | None = None
     report: Callable[[], Any] | None = None
+    merges: bool = False
     frame: Callable[[Any], Any] = lambda message: message
     encode: Callable[[Any], Any] = lambda message: message
 

@@ -60,7 +60,8 @@ class Interface:
                 await ws.send(message)
 
         serve = importlib.import_module(self.server).serve
-        server = await serve(echo, "127.0.0.1", 0, compression=None, ping_interval=None, max_size=None)
+        plain = {"compression": None, "ping_interval": None, "max_size": None, **self.options}
+        server = await serve(echo, "127.0.0.1", 0, **plain)
         if not AWAITS:
             threading.Thread(target=server.serve_forever, daemon=True).start()
         # websockets' threading server has one socket.

@@ -22,6 +22,9 @@ __all__ = ["WORKLOADS", "stream_out"]
 # half of it websocket-rs loses a tenth to waiting, with four times as much it loses that to what it has queued.
 SEND_STEP_BYTES = 1 << 20
 
+# A file up to this size is made before the clock runs, as all messages are; a larger one in parts, while it is sent.
+HELD_BYTES = 64 << 20
+
 Wait = Callable[[], Awaitable[object]]
 
 
@@ -84,7 +87,8 @@ def stream_out(connection: Connection, messages: Sequence[Any], sink: Sink, wait
 async def _send(client: Client, options: argparse.Namespace) -> Loop:
     connect, messages = ways(client, options)
     await check_echo(connect, options, messages[:2])
-    connection, sink = await connect(options.url, options.ca, options.size), Sink(options.size)
+    connection = await connect(options.url, options.ca, options.size)
+    sink = Sink(options.size, merges=connection.merges)
     wait = await _way_to_wait(connection, messages, sink) if options.workload == "send-each" else None
     return stream_out(connection, messages, sink, wait)
 
@@ -164,15 +168,18 @@ async def _tasks(client: Client, options: argparse.Namespace) -> Loop:
 async def _transfer_out(client: Client, options: argparse.Namespace) -> Loop:
     """Sends a file that both ends hash, again and again."""
     connection = await client.connect(options.url, options.ca, options.size)
-    file = File(options.size, options.bytes)
-    messages, digest = list(file.messages()), hashlib.sha256()
-    times = 0
+    file = File(options.size, options.bytes, merges=connection.merges)
+    held = [*file.parts(file.length)] if file.length <= HELD_BYTES else None
+    digest, drain, times = hashlib.sha256(), connection.drain, 0
 
     async def step() -> int:
         nonlocal times
-        for message in messages:
-            digest.update(message)
-        await _send_all(connection, messages)
+        for part in held or file.parts(SEND_STEP_BYTES):
+            for message in part:
+                digest.update(message)
+            await _send_all(connection, part)
+            if held is None and drain is not None:
+                await drain()
         times += 1
         # The answer ends the file: nothing of it is in a buffer any more.
         file.check(await ask(connection), digest.hexdigest(), times)

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from models.connection import Client, Connection
@@ -48,13 +48,12 @@ def _by_recv(recv: Callable[[], Awaitable[Any]], stream: Stream, count: int) -> 
 
 def _by_iteration(messages: AsyncIterator[Any], stream: Stream, count: int) -> Step:
     async def step() -> int:
-        remaining = count
+        ends = chain(repeat(False, count - 1), (True,))
         async for message in messages:
-            remaining -= 1
-            if not remaining:
+            if next(ends):
                 stream.check(message, count)
                 return count
-        raise ContentError(f"the stream ended after {stream.position + count - remaining} messages")
+        raise ContentError(f"the stream ended after {stream.position + count - sum(1 for _ in ends)} messages")
 
     return step
 
@@ -116,7 +115,8 @@ class _Duplex:
         if connection.drain is not None:
             raise ContentError("only an answer tells when this library has caught up, and the stream is in its way")
         self._connection = connection
-        self._stream, self._sink = Stream(options.size, connection.encode), Sink(options.size)
+        self._stream = Stream(options.size, connection.encode)
+        self._sink = Sink(options.size, merges=connection.merges)
         self._part = two_messages(options.size) * max(1, min(512, PART_BYTES // options.size // 2))
         self._text = payload_of(connection.encode)
         self._sender: asyncio.Future[None] | Future[None] | None = None

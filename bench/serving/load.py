@@ -78,7 +78,8 @@ class Load:
             raise ChildError(f"no {GENERATOR}: build it with cargo build --release -p wirespeed-bench")
         else:
             program = [str(GENERATOR), "load", "--workload", workload]
-            wanted |= {name: getattr(options, name) for name in ("window", "rate", "share", "busy", "deflate")}
+            own = ("window", "rate", "share", "messages", "busy", "deflate")
+            wanted |= {name: getattr(options, name) for name in own}
             wanted |= {"wse-token" if options.greets else "token": self.token, "ca": options.ca, "apart": self.apart}
             wanted["threads"] = options.threads if workload in THREADED else None
             wanted["content"] = options.format if options.format != "binary" else None

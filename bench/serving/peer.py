@@ -59,6 +59,7 @@ def _options() -> argparse.Namespace:
     add("--style", default="")
     add("--format", choices=FORMATS, help="what messages are")
     add("--share", type=float, help="messages a second to publish, as a share of the most it can do")
+    add("--messages", type=int, help="of each connection, until the server has to confirm them")
     add("--busy", action="store_true", help="echo over connections that are pinged")
     add("--ping-interval", type=float, help="seconds between two pings of the server to a client")
     add("--workers", type=int, default=1, help="threads of the server, 0: one for each core")

@@ -84,32 +84,34 @@ async def sending(way: Way, client: Client, options: argparse.Namespace) -> Loop
 
 
 async def serialization(way: Way, client: Client, options: argparse.Namespace) -> Loop:
-    """Encodes and decodes documents, without a connection.
+    """Encodes documents, or decodes them, without a connection.
 
-    All are compared with what was encoded before the clock runs; while it does, the last one of a step: comparing each
-    would cost more than some codecs do.
+    What comes of both is compared before the clock runs; while it does, the last one of a step: comparing each would
+    cost more than some codecs do.
     """
     encode, decode = way.load()
     two = documents(options.document)
+    encoded = [encode(document) for document in two]
     wrong = ContentError("what was decoded differs from the document that was encoded")
-    if [decode(encode(document)) for document in two] != two:
+    if [decode(message) for message in encoded] != two:
         raise wrong
+    call, given, due = (encode, two, encoded) if options.workload == "encode" else (decode, encoded, two)
 
     def prepare(count: int) -> Step:
-        turns = two * (count // 2)
+        turns = given * (count // 2)
 
         async def step() -> int:
-            decoded = None
-            for document in turns:
-                decoded = decode(encode(document))
-            if decoded != two[1]:
+            made = None
+            for one in turns:
+                made = call(one)
+            if made != due[1]:
                 raise wrong
             return len(turns)
 
         return step
 
     async def figures(seconds: float) -> dict[str, object]:
-        return {"encoded": len(encode(two[0]))}
+        return {"encoded": len(encoded[0])}
 
     return Loop(prepare, figures=figures)
 
@@ -118,7 +120,7 @@ def client_of(way: Way) -> Client:
     """Returns what can be done with a way."""
     own = {"codec-round-trip": round_trips, "codec-send": sending}
     if way.codec is not None:
-        own["serialization"] = serialization
+        own |= dict.fromkeys(("encode", "decode"), serialization)
     workloads = {name: partial(function, way) for name, function in own.items()}
     return Client(partial(connect, way), own=workloads, libraries=(WIRESPEED, way.library))
 

@@ -8,9 +8,10 @@ from models.program import Library
 
 
 def connect(url: str, ca: str | None, size: int) -> Connection:
-    """Connects with the defaults; TLS is that of the library. `recv` returns payload and flags: both are compared.
+    """Connects with the defaults: it has no queue, nor a limit on size. TLS is that of the library.
 
-    Iteration would leave out the flags. `close` sends a close frame, but does not wait for that of the server.
+    `recv` returns payload and flags: both are compared. Iteration would leave out the flags. `close` sends a
+    close frame, but does not wait for that of the server.
     """
     from curl_cffi import CurlWsFlag, WebSocket
 

@@ -76,7 +76,7 @@ cdef class OneWay(Listener):
             transport.send(WSMsgType.BINARY, self.course.stamps.message())
 
     cpdef on_ws_frame(self, WSTransport transport, WSFrame frame):
-        if not self.course.take(frame.get_payload_as_memoryview()):
+        if not self.course.check(frame.get_payload_as_memoryview()):
             return
         if self.remaining == 0:
             self.course.late()

@@ -36,9 +36,7 @@ def replying(course: Course) -> Any:
     """Returns the listener of messages and their replies."""
     from picows import WSFrame, WSListener, WSMsgType, WSTransport
 
-    expected, answers, views, again = course.expected, course.answers, course.views, course.again
-    binary = WSMsgType.BINARY
-    remaining = course.count
+    take, views, binary = course.take, course.views, WSMsgType.BINARY
     send: Any = None
 
     class Replying(WSListener):
@@ -49,16 +47,12 @@ def replying(course: Course) -> Any:
                 send(binary, course.messages[number & 1])
 
         def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-            nonlocal remaining, send
             payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
-            if expected[remaining & 1] != payload:
+            expected, answer = take()
+            if expected != payload:
                 course.fail()
-                return
-            remaining -= 1
-            if remaining or (remaining := again()):
-                send(binary, answers[remaining & 1])
-            else:
-                send = course.late
+            elif answer is not None or (answer := course.answer()) is not None:
+                send(binary, answer)
 
         def on_ws_disconnected(self, transport: WSTransport) -> None:
             course.fail("the connection ended")
@@ -70,16 +64,13 @@ def streaming(course: Course) -> Any:
     """Returns the listener of the stream."""
     from picows import WSFrame, WSListener, WSTransport
 
-    views, over = course.views, course.over
-    remaining = course.count
+    take, views = course.take, course.views
 
     class Streaming(WSListener):
         def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-            nonlocal remaining
             payload = frame.get_payload_as_memoryview() if views else frame.get_payload_as_bytes()
-            remaining -= 1
-            if not remaining:
-                remaining = over(payload)
+            if take():
+                course.over(payload)
 
         def on_ws_disconnected(self, transport: WSTransport) -> None:
             course.fail("the connection ended")

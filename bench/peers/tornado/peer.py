@@ -63,35 +63,27 @@ async def listen(url: str, ca: str | None, size: int, course: Course) -> object:
 
 def replying(course: Course, send: OnMessage) -> OnMessage:
     """Returns the callback of messages and their replies."""
-    expected, answers, again = course.expected, course.answers, course.again
-    remaining = course.count
+    take = course.take
 
     def on_message(message: Any) -> None:
-        nonlocal remaining, send
-        if expected[remaining & 1] != message:
+        expected, answer = take()
+        if expected != message:
             course.fail(ENDED if message is None else None)
-            return
-        remaining -= 1
-        if remaining or (remaining := again()):
-            send(answers[remaining & 1])
-        else:
-            send = course.late
+        elif answer is not None or (answer := course.answer()) is not None:
+            send(answer)
 
     return on_message
 
 
 def streaming(course: Course, send: OnMessage) -> OnMessage:
     """Returns the callback of the stream."""
-    over = course.over
-    remaining = course.count
+    take = course.take
 
     def on_message(message: Any) -> None:
-        nonlocal remaining
-        remaining -= 1
         if message is None:
             course.fail(ENDED)
-        elif not remaining:
-            remaining = over(message)
+        elif take():
+            course.over(message)
 
     return on_message
 

@@ -8,6 +8,6 @@ from models.twins import blocking
 
 if __name__ == "__main__":
     names = ("websockets.sync.client", "websockets.sync.server", "websockets.exceptions")
-    library = blocking("models.interface").Interface(*names)
+    library = blocking("models.interface").Interface(*names, {"max_queue": None})
     # Two threads may share a connection.
     main(Library("websockets", "websockets"), library.client_of(more=("duplex",)))

@@ -44,8 +44,7 @@ def replying(course: Course) -> Any:
     """Returns the listener of messages and their replies."""
     from wirespeed import ClientConnection, Listener
 
-    expected, answers, again = course.expected, course.answers, course.again
-    remaining = course.count
+    take = course.take
     send: Any = None
 
     class Replying(Listener):
@@ -56,15 +55,11 @@ def replying(course: Course) -> Any:
                 send(course.messages[number & 1])
 
         def on_message(self, ws: ClientConnection, message: bytes | memoryview) -> None:
-            nonlocal remaining, send
-            if expected[remaining & 1] != message:
+            expected, answer = take()
+            if expected != message:
                 course.fail()
-                return
-            remaining -= 1
-            if remaining or (remaining := again()):
-                send(answers[remaining & 1])
-            else:
-                send = course.late
+            elif answer is not None or (answer := course.answer()) is not None:
+                send(answer)
 
         def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
             course.fail("the connection ended")
@@ -76,15 +71,12 @@ def streaming(course: Course) -> Any:
     """Returns the listener of the stream."""
     from wirespeed import ClientConnection, Listener
 
-    over = course.over
-    remaining = course.count
+    take = course.take
 
     class Streaming(Listener):
         def on_message(self, ws: ClientConnection, message: bytes | memoryview) -> None:
-            nonlocal remaining
-            remaining -= 1
-            if not remaining:
-                remaining = over(message)
+            if take():
+                course.over(message)
 
         def on_close(self, ws: ClientConnection, code: int, reason: str) -> None:
             course.fail("the connection ended")

@@ -80,6 +80,21 @@ fn at_a_rate_exactly_what_is_due_is_sent_and_counted() {
 }
 
 #[test]
+fn a_turn_of_messages_is_confirmed_as_a_whole() {
+    let echo = Echo::start();
+    for arguments in
+        ["--messages 100 --size 9000", "--messages 1000", "--messages 7 --content msgpack", "--messages 10 --threads 2"]
+    {
+        let found = load(&format!("--workload sink --connections 3 {arguments}"), &format!("{}/sink", echo.url));
+        let (found, each) = (found.expect(arguments), arguments.split(' ').nth(1).expect("a number"));
+        let turn = 3 * each.parse::<u64>().expect("a number");
+        let count = found["count"].as_u64().expect("a number");
+        assert!(count > 0 && (arguments.contains("threads") || count.is_multiple_of(turn)), "{arguments}: {found}");
+        assert_latencies(&found);
+    }
+}
+
+#[test]
 fn two_seconds_are_told_one_by_one() {
     let echo = Echo::start();
     for (arguments, path) in

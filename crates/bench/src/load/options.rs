@@ -92,6 +92,10 @@ pub(crate) struct Options {
     /// Of what is possible, for publish without --rate; that is looked for during the warm-up [default: 0.5]
     #[arg(long, value_name = "S", value_parser = positive)]
     pub(crate) share: Option<f64>,
+    /// For sink: so many of each connection, then the answers; again, until the window is over. Latencies are those of a
+    /// turn of all
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) messages: Option<usize>,
     /// For pings: each connection has one message under way all the time, as for echo
     #[arg(long)]
     pub(crate) busy: bool,
@@ -202,6 +206,7 @@ impl Options {
             ),
             (self.window.is_some() && none_of(&[Echo, FanOut, Publish]), "--window is for echo, fan-out and publish"),
             (self.share.is_some() && (paced || none_of(&[Publish])), "--share is for publish without --rate"),
+            (self.messages.is_some() && none_of(&[Sink]), "--messages is for sink"),
             (self.busy && none_of(&[Pings]), "--busy is for pings"),
             (
                 self.workload == Sink && self.form.kind() == MessageKind::Text,
@@ -273,6 +278,8 @@ mod tests {
             ("--share 0.5", "--share is for"),
             ("--share 0.5 --rate 5 --workload publish", "--share is for"),
             ("--busy", "--busy is for"),
+            ("--messages 5", "--messages is for sink"),
+            ("--messages 0 --workload sink", "at least 1"),
             ("--workload sink --content json", "binary messages"),
             ("--workload sink --content text", "binary messages"),
             ("--threads 0", "at least 1"),

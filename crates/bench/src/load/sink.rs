@@ -3,7 +3,7 @@
 //!
 //! The server answers each text message with what has arrived before it. Such questions are asked all the
 //! time, so that the rates of single seconds are known too, and last when the window is over: it ends with
-//! the last answer.
+//! the last answer. Or everybody has so many messages to send: then they are asked once, when all were sent.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,6 +21,9 @@ use super::window::{Window, measure};
 
 /// Bytes of frames that are made before the window, masks included, and sent again and again.
 const BLOCK: usize = 64 * 1024;
+
+/// The most bytes that a frame has before its payload.
+const HEADER: usize = 14;
 
 /// Bytes of a connection that wait for its socket.
 const QUEUED: usize = 256 * 1024;
@@ -42,15 +45,22 @@ pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
     let connections = crew.options.connections;
     crew.send_buffer = Some((BUFFERS / connections).clamp(*BUFFER.start(), *BUFFER.end()));
     crew.open_all()?;
-    let block = Block::new(&mut crew.content)?;
+    let turn = crew.options.messages.map(|messages| messages as u64);
+    let block = Block::new(&mut crew.content, turn)?;
     let every = ASK.max(Duration::from_secs(1) * u32::try_from(connections).unwrap_or(u32::MAX) / QUESTIONS as u32);
     let now = Instant::now();
     let sinks =
         (0..connections).map(|_| Sink { sent: 0, asked: VecDeque::new(), confirmed: 0, ask: now, hungry: true });
-    let mut load = Load { block, sinks: sinks.collect(), every };
+    let mut load = Load { block, sinks: sinks.collect(), every, turn, goal: 0 };
     let window = measure(crew, |crew, window| {
+        let begun = Instant::now();
+        load.begin_turn();
         load.send_until_end(crew, window)?;
-        load.finish(crew, window)
+        load.finish(crew, window)?;
+        if turn.is_some() {
+            window.answer.record(0, begun.elapsed());
+        }
+        Ok(())
     })?;
     Ok(window.finish(crew))
 }
@@ -66,11 +76,14 @@ struct Block {
 }
 
 impl Block {
-    fn new(content: &mut Content) -> Result<Self, String> {
+    /// As many as fit; of a turn, a part of which it has several.
+    fn new(content: &mut Content, turn: Option<u64>) -> Result<Self, String> {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let mut encoder = Connection::<Vec<u8>>::new(Config { side: Side::Client, limits, deflate: None });
         let (mut frames, mut messages, mut sum, kind) = (Vec::new(), 0, 0_u32, content.kind());
-        while frames.is_empty() || frames.len() + content.size() < BLOCK {
+        let fitting = (BLOCK / (content.size() + HEADER)) as u64;
+        let wanted = (1..=fitting).rev().find(|part| turn.is_none_or(|turn| turn % part == 0)).unwrap_or(1);
+        while messages < wanted {
             let message = content.message(messages);
             encoder.send_message(kind, message, None, entropy::draw_key, &mut frames).map_err(text)?;
             #[allow(clippy::cast_possible_truncation)] // modulo
@@ -106,15 +119,27 @@ struct Load {
     sinks: Vec<Sink>,
     /// How often each asks.
     every: Duration,
+    /// Messages of each in a turn; none: as many as there is time for.
+    turn: Option<u64>,
+    /// How many each has sent when the turn is over.
+    goal: u64,
 }
 
 impl Load {
-    /// Sends until the window is over, and counts what is confirmed.
+    fn begin_turn(&mut self) {
+        if let Some(turn) = self.turn {
+            self.goal += turn;
+            self.sinks.iter_mut().for_each(|sink| sink.hungry = true);
+        }
+    }
+
+    /// Sends until the window, or the turn, is over, and counts what is confirmed.
     fn send_until_end(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         crew.expect();
         loop {
             let now = Instant::now();
-            if now >= window.end {
+            let end = self.turn.is_none().then_some(window.end);
+            if end.map_or_else(|| self.sinks.iter().all(|sink| sink.sent == self.goal), |end| now >= end) {
                 return Ok(());
             }
             // One turn of everybody who can send.
@@ -124,17 +149,18 @@ impl Load {
                 }
             }
             let hungry = self.sinks.iter().any(|sink| sink.hungry);
-            crew.wait(Some(if hungry { now } else { window.end }))?;
+            crew.wait(if hungry { Some(now) } else { end })?;
             self.receive(crew, window)?;
         }
     }
 
     /// Sends a block; false: the socket takes no more now.
     fn send(&mut self, crew: &mut Crew, number: usize, now: Instant) -> Result<bool, String> {
-        let Self { block, sinks, every, .. } = self;
+        let Self { block, sinks, every, turn, goal } = self;
         let sink = &mut sinks[number];
         let mut line = crew.line(number, now)?;
-        if line.sender.link.queued() < QUEUED {
+        let more = turn.is_none() || sink.sent < *goal;
+        if more && line.sender.link.queued() < QUEUED {
             if line.sender.link.deflate().is_some() {
                 // Compressed with what came before in mind, so not to be made beforehand.
                 for _ in 0..block.messages {
@@ -146,13 +172,13 @@ impl Load {
                 line.sender.link.send_encoded(&block.frames, block.messages, bytes).map_err(text)?;
             }
             sink.sent += block.messages;
-            if now >= sink.ask {
+            if turn.is_none() && now >= sink.ask {
                 sink.ask = now + *every;
                 sink.ask(&mut line)?;
             }
         }
         line.flush();
-        Ok(line.sender.link.queued() == 0)
+        Ok(more && line.sender.link.queued() == 0)
     }
 
     /// Takes what comes.
