@@ -138,7 +138,7 @@ fuzz-api: build ## Call the Python API with any values for SECONDS (60)
 
 .PHONY: faults
 faults: build ## Run every cell of the matrix of faults, stages and APIs: an hour
-	$(VENV)/bin/python $(call pytest,--campaign tests/faults)
+	$(VENV)/bin/python $(call pytest,--campaign --dist load tests/faults)
 
 .PHONY: attack
 attack: build ## Attack all servers and clients, each for ATTACK_SECONDS (3), and print the table of SECURITY.md; ATTACK_ARGS='--kind sync'

@@ -18,7 +18,7 @@ from harness.scenario import Job, Scenario, size_text
 __all__ = ["apart_text", "bars_table", "cell_table", "console", "table", "text_of"]
 
 # Of the figures of a window those that a table does not show; records have all of them.
-HIDDEN = {"mean", "p90", "p95", "max", "out_p999", "in_p999", "lesser", "shared"}
+HIDDEN = {"mean", "p90", "max", "out_p999", "in_p999", "lesser", "shared"}
 # As wide as a table may become where nobody's window is in the way: in a pipe or a file.
 WIDE = 400
 # Above this share of the time at work the load generator, not the server, is what was measured.

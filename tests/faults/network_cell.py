@@ -180,6 +180,19 @@ def _dial(port: int, context: ssl.SSLContext | None, path: str, host: str = "127
     return Peer(socket.create_connection((host, port), PATIENCE), is_server=False, context=context, path=path)
 
 
+def _dialler(cell: Cell, port: int, context: ssl.SSLContext | None) -> Callable[[], Peer | None]:
+    def make() -> Peer | None:
+        try:
+            return _dial(port, context, FIRST)
+        except ConnectionResetError:
+            # The relay may be quicker than the call that connects to it.
+            if (cell.fault, cell.stage) != ("reset", "dialling"):
+                raise
+            return None
+
+    return make
+
+
 def check_serves(port: int, context: ssl.SSLContext | None, host: str = "127.0.0.1") -> None:
     """A server serves the next client, whatever became of the last one."""
     with contextlib.closing(_dial(port, context, "/", host)) as peer:
@@ -216,7 +229,7 @@ def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
     echoes = cell.api.name == "engine-echo"
     with serving(cell.api.name, cell.api.setting, what):
         with Relay(what.address, subject_dials=False, trigger=_trigger(cell, act)) as relay:
-            far = _Far(lambda: _dial(relay.port, context, FIRST), cell, lambda: relay, act)
+            far = _Far(_dialler(cell, relay.port, context), cell, lambda: relay, act)
             if cell.fault == "blackhole":
                 if cell.stage not in OPENING and not echoes:
                     assert what.done.wait(patience(PATIENCE)), "the application waits"

@@ -374,8 +374,10 @@ def _engine(name: str, setting: Setting | None, what: Serving) -> Iterator[None]
     def connected(session: Session) -> None:
         if session.path == FIRST:
             app = apps[session] = Sessions(what.log, session)
-            threads.append(threading.Thread(target=talk, args=[app], name="conversation", daemon=True))
-            threads[-1].start()
+            thread = threading.Thread(target=talk, args=[app], name="conversation", daemon=True)
+            thread.start()
+            # Whoever joins them may look at any time.
+            threads.append(thread)
 
     def talk(app: Sessions) -> None:
         try:
