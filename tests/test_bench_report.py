@@ -187,7 +187,10 @@ def test_every_rival_is_compared_with_one_of_ours_in_every_cell() -> None:
             ours = {peer for peer in job.peers if is_ours(peer) or peer.startswith("codecs:send")}
             rivals = {peer for peer in job.peers if not scenario.is_one_of(peer, whole.limits)} - ours
             # Others encode and decode alone, without a message of anybody.
-            assert found == (Counter() if job.workload.group in ("encode", "decode") else Counter(rivals)), (name, job.cell)
+            assert found == (Counter() if job.workload.group in ("encode", "decode") else Counter(rivals)), (
+                name,
+                job.cell,
+            )
 
 
 def test_the_page_has_250_lines_whatever_is_lost(tmp_path: Path) -> None:
