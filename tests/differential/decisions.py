@@ -488,6 +488,9 @@ class Decided(Oracle):
             raise Unexplained(f"plain data: ours {code}, theirs {theirs}")
         if theirs == 1009 and of_length:
             return "inflated-size-counts"
+        if code == 1009 and theirs is None and not incoming.header.fin and len(data) == self.their_limit():
+            # All was taken, and what it inflates to beyond the limit is still to come: theirs asks for that at the end.
+            return "at-once"
         if incoming.cut:
             return "inside-a-block"
         if code is not None and theirs in (1002, 1009):
