@@ -97,8 +97,7 @@ fn any_bytes(no_context_takeover: bool, payloads: &[&[u8]]) {
         threshold: 0,
     };
     let make = || connection_with(Side::Client, limits, Some(params));
-    let bytes: Vec<u8> =
-        payloads.iter().flat_map(|payload| to(Side::Client, Frame::binary(payload).rsv(4))).collect();
+    let bytes: Vec<u8> = payloads.iter().flat_map(|payload| to(Side::Client, Frame::binary(payload).rsv(4))).collect();
     let events = feed(&mut make(), &bytes);
     let mut rng = Rng::new(bytes.len() as u64);
     assert_eq!(feed_all(&mut make(), pieces(&bytes, &mut rng)), events);
