@@ -61,8 +61,8 @@ def test_random_bytes_and_calls(core: Core, block: int) -> None:
     assert tally.alike > size // 3, tally
 
 
-# In the first theirs was lost, and could not be asked: it had no state of compression of its own between two messages. In
-# the second theirs held back what a fragment inflates to beyond the limit.
+# In the first theirs was lost, and could not be asked: it had no state of compression of its own between two messages.
+# In the second theirs held back what a fragment inflates to beyond the limit.
 @pytest.mark.parametrize("seed", ["1795534838", "1795560302"])
 def test_what_was_found(core: Core, seed: str) -> None:
     tally = campaign(core, iter([seed]))
