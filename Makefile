@@ -224,7 +224,7 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-run = $(BENCH)/bin/wirespeed bench run
 
 .PHONY: bench
-bench: $(BENCH)/built target/release/wirespeed-bench ## Measure what has no records of what is measured, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
+bench: $(BENCH)/built target/release/wirespeed-bench ## Measure what there is no record of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick

@@ -119,9 +119,12 @@ class RouterBase:
         from werkzeug.routing import RequestRedirect
 
         try:
+            path, query = _split_target(request.path)
+        except ValueError:
+            return plain_response(400, "invalid request target\n")
+        try:
             name = self.get_server_name(connection, request)
             adapter = self.url_map.bind(server_name=name, url_scheme=self.url_scheme)
-            path, query = _split_target(request.path)
             handler, arguments = adapter.match(path_info=unquote(path), query_args=query, websocket=True)
         except RequestRedirect as exc:
             return self.redirect(connection, exc.new_url)
@@ -134,8 +137,6 @@ class RouterBase:
             return plain_response(400, "more than one Host header\n")
         except UnicodeError:
             return plain_response(400, "invalid Host header\n")
-        except ValueError:
-            return plain_response(400, "invalid request target\n")
         connection.handler, connection.handler_kwargs = handler, arguments
         return None
 
