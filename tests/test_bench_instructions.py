@@ -42,7 +42,7 @@ def test_paths_are_those_of_the_program() -> None:
     paths = instructions.load_paths([])
     assert len(paths) >= 10
     for name, path in paths.items():
-        assert f'"{name.rpartition(":")[2]}":' in program
+        assert f"def {name.rpartition(':')[2].replace('-', '_')}(count" in program
         assert 0 < path.low < path.high
         assert 0 < path.tolerance <= 0.25
     assert list(instructions.load_paths(["sync-send"])) == ["sync-send"]

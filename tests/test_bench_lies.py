@@ -16,20 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.places import BENCH
+from harness.scenario import PeerName
+from models.content import ContentError, File, Sink
 
 from interop.children import Child
 
-if sys.hexversion < 0x030B0000:  # not by version_info: type checkers, which go by 3.10, are to read on
-    pytest.skip("the harness of the benchmarks needs Python 3.11", allow_module_level=True)
-
 pytest.importorskip("websockets")
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
 LIAR = Path(__file__).resolve().parent / "interop" / "liar.py"
-sys.path.insert(0, str(BENCH))
-
-from harness.scenario import PeerName  # noqa: E402
-from models.content import ContentError, File, Sink  # noqa: E402
 
 AWAIT = ("wirespeed:await@run", "websockets:await@asyncio")
 CALLBACKS = ("wirespeed:callbacks@asyncio",)
@@ -209,52 +204,35 @@ DEFLATE = r"ContentError: the server did not agree to permessage-deflate$"
 LIBRARIES = AWAIT + CALLBACKS + BLOCKING
 
 
-def wrong_counts() -> list[Lie]:
-    """Returns the lies about what /sink has received, and about the echo that is looked at before."""
-    received = [Lie(f"lie={name}&at=2", SINK) for name in ("lose", "repeat", "short")]
-    return [*received, Lie("lie=count", SINK), Lie("", ECHO, "echo")]
+def second(complaint: str, *names: str, which: str = "at=2", peers: tuple[str, ...] = ()) -> list[Lie]:
+    """Returns lies about the second message with one complaint."""
+    return [Lie(f"lie={name}&{which}", complaint, peers=peers) for name in names]
+
+
+# About what /sink has received, and about the echo that is looked at before.
+COUNTS = [*second(SINK, "lose", "repeat", "short"), Lie("lie=count", SINK), Lie("", ECHO, "echo")]
+STAMPS = [
+    *second(STAMPED.format(2), "change"),
+    *second(STAMPED.format(3), "repeat"),
+    *second(UNSTAMPED, "text"),
+    *second(CLOCK, "behind", "ahead"),
+]
 
 
 LIES = {
-    "round-trip": [
-        Lie("lie=change&at=2", REPLY),
-        Lie("lie=repeat&at=2", REPLY),
-        Lie("lie=text&at=2", REPLY),
-        Lie("lie=short&at=2", REPLY, peers=LIBRARIES),
-    ],
-    "one-way": [
-        Lie("lie=change&at=2", STAMPED.format(2)),
-        Lie("lie=repeat&at=2", STAMPED.format(3)),
-        Lie("lie=short&at=2", STAMPED.format(2), peers=LIBRARIES),
-        Lie("lie=text&at=2", UNSTAMPED),
-        Lie("lie=behind&at=2", CLOCK),
-        Lie("lie=ahead&at=2", CLOCK),
-    ],
-    "one-way-window": [
-        Lie("lie=change&at=2", STAMPED.format(2)),
-        Lie("lie=lose&at=2", STAMPED.format(2)),
-        Lie("lie=reorder&at=2", STAMPED.format(2)),
-        Lie("lie=repeat&at=2", STAMPED.format(3)),
-        Lie("lie=short&at=2", OTHER_LENGTH),
-        Lie("lie=text&at=2", UNSTAMPED),
-        Lie("lie=behind&at=2", CLOCK),
-        Lie("lie=ahead&at=2", CLOCK),
-    ],
+    "round-trip": [*second(REPLY, "change", "repeat", "text"), *second(REPLY, "short", peers=LIBRARIES)],
+    "one-way": [*STAMPS, *second(STAMPED.format(2), "short", peers=LIBRARIES)],
+    "one-way-window": [*STAMPS, *second(STAMPED.format(2), "lose", "reorder"), *second(OTHER_LENGTH, "short")],
     # Looked at are the number of messages, always, and one of them now and then: what is wrong in one only
     # may pass.
     "duplex": [
-        Lie("lie=lose&at=2", STREAM),
-        Lie("lie=repeat&at=2", STREAM),
-        Lie("lie=change&since=2", STREAM),
-        Lie("lie=reorder&since=2", STREAM),
-        Lie("lie=short&since=2", STREAM),
-        Lie("lie=text&since=2", STREAM),
+        *second(STREAM, "lose", "repeat"),
+        *second(STREAM, "change", "reorder", "short", "text", which="since=2"),
         Lie("lie=count", SINK),
     ],
     "transfer-in": [
-        Lie("lie=change&at=2", FILES),
+        *second(FILES, "change", "reorder"),
         Lie("lie=lose&at=2", "ContentError: in place of a message of the file came {"),
-        Lie("lie=reorder&at=2", FILES),
         Lie("lie=repeat&at=2", "ContentError: 20032 bytes came in the messages of a file of 20001$"),
         Lie("lie=short&at=2", "ContentError: 20000 bytes came in the messages of a file of 20001$"),
         Lie("lie=text&at=2", "ContentError: in place of a message of the file came x+$"),
@@ -262,27 +240,20 @@ LIES = {
         Lie("lie=digest", FILES),
     ],
     "transfer-out": [
-        Lie("lie=change&at=2", FILES),
-        Lie("lie=lose&at=2", FILES),
-        Lie("lie=reorder&at=2", FILES),
-        Lie("lie=repeat&at=2", FILES),
-        Lie("lie=short&at=2", FILES),
+        *second(FILES, "change", "lose", "reorder", "repeat", "short"),
         Lie("lie=count", FILES),
         Lie("lie=digest", FILES),
     ],
-    "send-each": wrong_counts(),
-    "tasks": wrong_counts(),
-    "many": [Lie(f"lie={name}&at=0", REPLY) for name in ("change", "repeat", "short", "text")],
-    "sleep": [Lie(f"lie={name}&at=0", REPLY) for name in ("change", "repeat", "short", "text")],
-    "compute": [Lie("lie=change&at=2", REPLY)],
-    "open": [Lie(f"lie={name}&since=0", ECHO) for name in ("change", "short", "text")],
-    "deflate-round-trip": [
-        Lie("", DEFLATE, "plain"),
-        *(Lie(f"lie={name}&at=2", REPLY) for name in ("change", "repeat", "short", "binary")),
-    ],
-    "deflate-send": [Lie("", DEFLATE, "plain"), *wrong_counts()],
-    "codec-round-trip": [Lie(f"lie={name}&at=2", DOCUMENT) for name in ("change", "lose", "reorder", "repeat")],
-    "codec-send": wrong_counts(),
+    "send-each": COUNTS,
+    "tasks": COUNTS,
+    "many": second(REPLY, "change", "repeat", "short", "text", which="at=0"),
+    "sleep": second(REPLY, "change", "repeat", "short", "text", which="at=0"),
+    "compute": second(REPLY, "change"),
+    "open": second(ECHO, "change", "short", "text", which="since=0"),
+    "deflate-round-trip": [Lie("", DEFLATE, "plain"), *second(REPLY, "change", "repeat", "short", "binary")],
+    "deflate-send": [Lie("", DEFLATE, "plain"), *COUNTS],
+    "codec-round-trip": second(DOCUMENT, "change", "lose", "reorder", "repeat"),
+    "codec-send": COUNTS,
 }
 
 

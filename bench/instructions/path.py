@@ -149,26 +149,16 @@ def ended(status: int | None) -> None:
         raise SystemExit(f"the client ended with status {status}")
 
 
-PATHS: dict[str, Callable[[int, str], Any]] = {
-    "sync-round-trip": sync_round_trip,
-    "sync-stream": sync_stream,
-    "sync-send": sync_send,
-    "await-round-trip": await_round_trip,
-    "await-send": await_send,
-    "await-open": await_open,
-    "callbacks-round-trip": callbacks_round_trip,
-    "server-echo": server_echo,
-    "server-open": server_open,
-    "sync-open": sync_open,
-    "engine-echo": engine_echo,
-    "engine-batches": engine_batches,
-}
+PATHS: list[Callable[[int, str], Any]] = [
+    *(sync_round_trip, sync_stream, sync_send, sync_open, await_round_trip, await_send, await_open),
+    *(callbacks_round_trip, server_echo, server_open, engine_echo, engine_batches),
+]
 
 
 def main() -> None:
     name, count, url = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     loop, _, path = name.rpartition(":")
-    result = PATHS[path](count, url)
+    result = {one.__name__.replace("_", "-"): one for one in PATHS}[path](count, url)
     if not asyncio.iscoroutine(result):
         return
     if loop == "run":
