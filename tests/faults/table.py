@@ -180,8 +180,8 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "memory",
         "*",
         "*",
-        "test_memory.py: each allocation of each call of the clients for threads and asyncio, and messages that grow; "
-        "of handlers and loops, whose own allocations fail as well, nothing is promised",
+        "test_memory.py: each allocation of each call of the connections for threads and asyncio, of both ends, and "
+        "messages that grow; of handlers and loops, whose own allocations fail as well, nothing is promised",
     ),
     ("names", _any(STAGES[1:]), "*", "names are looked up before anything else"),
     ("names", "dialling", _SERVERS, "a server looks up no name for a connection"),

@@ -22,6 +22,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it is measured in /proc"),
 ]
 
+# By the way in which it waits, and whether it is the end that accepts.
+ENDS = [f"{way}{end}" for way in ("sync", "fd", "transport") for end in ("", "-server")]
+
 PATH = [str(Path(__file__).parents[1]), str(Path(wirespeed.__file__).parents[1])]
 
 
@@ -39,9 +42,9 @@ def run(program: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-ONE_BY_ONE = """
+ONE_BY_ONE = '''
 import _testcapi
-import asyncio
+import asyncio, atexit, queue, subprocess, threading
 import wirespeed, wirespeed.sync
 
 uri, api = sys.argv[1:]
@@ -55,14 +58,11 @@ KNOWN = ("can't allocate lock", "PyObject pointer is null", "internal error: a p
 def is_documented(exc):
     return isinstance(exc, (MemoryError, wirespeed.ConnectionClosed, OSError)) or str(exc) in KNOWN
 
-def blocking():
-    ws = [wirespeed.sync.connect(uri, **options)]
+def of_blocking(ws):
     def probe():
         ws[0].send("probe")
         while ws[0].recv(10) != "probe":
             pass
-    def again():
-        ws[0] = wirespeed.sync.connect(uri, **options)
     def echo(message):
         def call():
             ws[0].send(message)
@@ -71,29 +71,30 @@ def blocking():
     calls = dict(
         send=lambda: ws[0].send("x" * 1000), large=lambda: ws[0].send(large), echo=echo("x" * 1000),
         echo_large=echo(large), ping=lambda: ws[0].ping(), send_many=lambda: ws[0].send_many(["a", "b"]),
-        connect=lambda: wirespeed.sync.connect(uri, **options).close(),
     )
-    return calls, lambda: ws[0].state, probe, again, lambda: ws[0].close()
+    return calls, lambda: ws[0].state, probe
 
-def awaiting():
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)
-    def run(make):
-        return loop.run_until_complete(asyncio.wait_for(make(), 20))
-    async def connect():
-        return await wirespeed.connect(uri, io_port=api, **options)
-    ws = [run(connect)]
+def blocking():
+    ws = [wirespeed.sync.connect(uri, **options)]
+    def again():
+        ws[0] = wirespeed.sync.connect(uri, **options)
+    calls, state, probe = of_blocking(ws)
+    calls["connect"] = lambda: wirespeed.sync.connect(uri, **options).close()
+    return calls, state, probe, again, lambda: ws[0].close()
+
+loop = asyncio.new_event_loop()
+loop.set_exception_handler(lambda *_: None)
+
+def run(make):
+    return loop.run_until_complete(asyncio.wait_for(make(), 20))
+
+def of_awaiting(ws):
     async def probing():
         await ws[0].send("probe")
         while await ws[0].recv() != "probe":
             pass
-    async def echoing(message):
-        await ws[0].send(message)
-        return await ws[0].recv()
     async def pinging():
         await ws[0].ping()
-    def again():
-        ws[0] = run(connect)
     # Of a loop's own allocations nothing is promised: only the calls are made without memory, by hand.
     def step(make):
         def call():
@@ -108,9 +109,75 @@ def awaiting():
         send=step(lambda: ws[0].send("x" * 1000)), large=step(lambda: ws[0].send(large)),
         recv=step(lambda: ws[0].recv()), ping=step(pinging), nowait=lambda: ws[0].send_nowait("x"),
     )
-    return calls, lambda: ws[0].state, lambda: run(probing), again, lambda: run(ws[0].close)
+    return calls, lambda: ws[0].state, lambda: run(probing)
 
-calls, state, probe, again, close = blocking() if api == "sync" else awaiting()
+def awaiting():
+    async def connect():
+        return await wirespeed.connect(uri, io_port=api, **options)
+    ws = [run(connect)]
+    def again():
+        ws[0] = run(connect)
+    return *of_awaiting(ws), again, lambda: run(ws[0].close)
+
+PEER = """
+import sys
+import wirespeed.sync
+# Each time that the server has closed, a new one.
+while True:
+    try:
+        with wirespeed.sync.connect(sys.argv[1], proxy=None, compression=None, ping_interval=None) as ws:
+            for message in ws:
+                ws.send(message)
+    except wirespeed.ConnectionClosed:
+        pass
+    except OSError:
+        break
+"""
+
+def start_peer(port):
+    # Another process, whose allocations do not fail.
+    command = [sys.executable, "-c", f"import sys\\nsys.path[:0] = {sys.path!r}\\n{PEER}", f"ws://127.0.0.1:{port}/"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    atexit.register(process.kill)
+
+def blocking_server():
+    connections = queue.SimpleQueue()
+    def handler(ws):
+        connections.put(ws)
+        ws.wait_closed()
+    server = wirespeed.sync.serve(handler, "127.0.0.1", 0, compression=None, ping_interval=None)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    start_peer(server.sockets[0].getsockname()[1])
+    ws = [connections.get(timeout=20)]
+    def again():
+        ws[0].close()
+        ws[0] = connections.get(timeout=20)
+    return *of_blocking(ws), again, server.shutdown
+
+def awaiting_server():
+    connections = asyncio.Queue()
+    async def handler(ws):
+        connections.put_nowait(ws)
+        await ws.wait_closed()
+    async def start():
+        return await wirespeed.serve(
+            handler, "127.0.0.1", 0, compression=None, ping_interval=None, io_port=api.removesuffix("-server")
+        )
+    server = run(start)
+    start_peer(server.sockets[0].getsockname()[1])
+    ws = [run(connections.get)]
+    async def another():
+        await ws[0].close()
+        ws[0] = await connections.get()
+    async def stop():
+        server.close()
+        await server.wait_closed()
+    calls, state, probe = of_awaiting(ws)
+    calls["broadcast"] = lambda: wirespeed.broadcast([ws[0]], "x" * 1000)
+    return calls, state, probe, lambda: run(another), lambda: run(stop)
+
+make = {"sync": blocking, "sync-server": blocking_server}.get(api, awaiting_server if "server" in api else awaiting)
+calls, state, probe, again, close = make()
 failures = 0
 for name, call in calls.items():
     call()
@@ -139,11 +206,11 @@ for name, call in calls.items():
             again()
 close()
 print("failures", failures)
-"""
+'''
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the interpreter itself is not ready for it in all places")
-@pytest.mark.parametrize("api", ["sync", "fd", "transport"])
+@pytest.mark.parametrize("api", ENDS)
 def test_allocations_of_python_fail_one_by_one(server: WebSocketsServer, api: str) -> None:
     pytest.importorskip("_testcapi")
     (line,) = run(ONE_BY_ONE, server.uri, api)
@@ -151,7 +218,7 @@ def test_allocations_of_python_fail_one_by_one(server: WebSocketsServer, api: st
 
 
 GROWING = """
-import asyncio, resource, socket, struct, threading
+import asyncio, queue, resource, socket, struct, threading
 import wirespeed, wirespeed.sync
 from faults.peer import Gone, Peer
 from wirespeed.engine import Disconnected, Engine, Message
@@ -213,6 +280,47 @@ if api.startswith("engine"):
             if other.received:
                 break
     print("subject", over[0].code)
+elif api.endswith("server"):
+    ended = queue.SimpleQueue()
+    def told(exc):
+        ended.put(f"subject {exc.sent.code} {type(exc.__cause__).__name__}")
+    def attack(port):
+        first = Peer(socket.create_connection(("127.0.0.1", port)), is_server=False)
+        thread = threading.Thread(target=flood, args=[first])
+        limit()
+        ready.set()
+        thread.start()
+        print(ended.get(timeout=60))
+        thread.join(20)
+        # Others are served.
+        other = Peer(socket.create_connection(("127.0.0.1", port)), is_server=False)
+        other.open()
+        other.send(b"other")
+        other.receive()
+        assert other.received == [b"other"]
+        other.close()
+    if api == "sync-server":
+        def handler(ws):
+            try:
+                for message in ws:
+                    ws.send(message)
+            except wirespeed.ConnectionClosedError as exc:
+                told(exc)
+        with wirespeed.sync.serve(handler, "127.0.0.1", 0, **options) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            attack(server.sockets[0].getsockname()[1])
+    else:
+        async def handler(ws):
+            try:
+                async for message in ws:
+                    await ws.send(message)
+            except wirespeed.ConnectionClosedError as exc:
+                told(exc)
+        async def main():
+            port = api.removesuffix("-server")
+            async with wirespeed.serve(handler, "127.0.0.1", 0, io_port=port, **options) as server:
+                await asyncio.to_thread(attack, server.sockets[0].getsockname()[1])
+        asyncio.run(main())
 else:
     listener = socket.create_server(("127.0.0.1", 0))
     def serve():
@@ -247,7 +355,7 @@ else:
 
 
 @pytest.mark.parametrize("how", ["frame", "fragments"])
-@pytest.mark.parametrize("api", ["sync", "fd", "transport"])
+@pytest.mark.parametrize("api", ENDS)
 def test_a_message_for_which_there_is_no_memory(api: str, how: str) -> None:
     """Without limits, a peer may send what does not fit: the connection fails with code 1011, and says why."""
     assert "subject 1011 MemoryError" in run(GROWING, api, how)
