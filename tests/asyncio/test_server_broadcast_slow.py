@@ -23,7 +23,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 
 if IS_WIRESPEED:
-    from wirespeed import State, broadcast
+    from wirespeed import Listener, State, broadcast
     from wirespeed.asyncio._broadcasting import report
 
 Run = Callable[..., Any]
@@ -125,7 +125,7 @@ class Missing:
         self._label = "it"
         self._state = State.OPEN
 
-    def _closed_future(self) -> None:
+    def _closed_future(self, *, awaited: bool) -> None:
         return None
 
 
@@ -200,6 +200,36 @@ def test_drop(setting: Setting, run: Run) -> None:
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.parametrize("kind", [set, list])
+def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run, kind: type[Any]) -> None:
+    """Whoever is told of the end of one may take it out of what is being broadcast to: the others get theirs."""
+    clients = kind()
+    add, discard = (clients.add, clients.discard) if isinstance(clients, set) else (clients.append, clients.remove)
+
+    class Member(Listener):
+        def on_open(self, ws: Any) -> None:
+            add(ws)
+
+        def on_close(self, ws: Any, code: int, reason: str) -> None:
+            discard(ws)
+
+    async def main() -> None:
+        async with serve(setting, None, listener=Member, compression=None) as server:
+            deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
+            quick = [await Raw.open(server, "/quick") for _ in range(5)]
+            for _ in range(ROUNDS):
+                sent = broadcast(clients, BLOCK, slow="drop")
+                for raw in quick:
+                    assert (await raw.frame()).payload == BLOCK
+                if sent == 5:
+                    break
+            assert len(clients) == 5
+            for raw in (deaf, *quick):
+                raw.close()
+
+    run(main)
 
 
 def test_close(setting: Setting, run: Run) -> None:

@@ -44,8 +44,8 @@ def connected_blocking(client: Any, server: Any, handler: Any, **options: Any) -
 
 
 @contextlib.contextmanager
-def silent_server() -> Iterator[str]:
-    """A server that accepts and then says nothing more, and closes nothing."""
+def silent_server(*, close_code: int | None = None) -> Iterator[str]:
+    """A server that accepts and then says nothing more but a close frame, if a code is given, and closes nothing."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
@@ -57,6 +57,8 @@ def silent_server() -> Iterator[str]:
                 while not (events := protocol.events_received()):
                     protocol.receive_data(sock.recv(4096))
                 protocol.send_response(protocol.accept(events[0]))  # type: ignore[arg-type]
+                if close_code is not None:
+                    protocol.send_close(close_code, "going")
                 sock.sendall(b"".join(protocol.data_to_send()))
                 done.wait(20)
 

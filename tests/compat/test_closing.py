@@ -129,3 +129,18 @@ def test_failing_by_the_protocol_of_a_thread(server: Any) -> None:
         assert ended.wait(10)
         with pytest.raises(websockets.ConnectionClosedError):
             ws.send("x")
+
+
+def test_the_code_of_a_connection_that_is_not_closed_yet(package: Any) -> None:
+    """The close frame is there, TCP is not over: there is no code before there is all of the end."""
+
+    async def main() -> None:
+        with silent_server(close_code=1001) as uri:
+            async with package.asyncio.client.connect(uri, close_timeout=0.2) as ws:
+                while ws.state is package.State.OPEN:
+                    await asyncio.sleep(0.01)
+                for holder in (ws, ws.protocol):
+                    assert (holder.close_code, holder.close_reason) == (None, None)
+            assert (ws.close_code, ws.close_reason) == (1001, "going")
+
+    run(main)

@@ -107,7 +107,7 @@ class _Stall:
         self._label = connection._label
         self.begin(why)
         _stalls[self._key] = self
-        future = connection._closed_future()
+        future = connection._closed_future(awaited=False)
         if future is not None:
             future.add_done_callback(self._gone)
 

@@ -147,19 +147,21 @@ pub struct Watchers<E: Environment> {
     pub pings: Vec<(u64, E::Future)>,
     /// Those who wait until it is over.
     pub closers: Vec<E::Future>,
+    /// Those who are told then, and for whom nobody waits.
+    pub observers: Vec<E::Future>,
     /// Those who wait for the end in order to raise it.
     pub enders: Vec<E::Waiter>,
 }
 
 impl<E: Environment> Default for Watchers<E> {
     fn default() -> Self {
-        Self { pings: Vec::new(), closers: Vec::new(), enders: Vec::new() }
+        Self { pings: Vec::new(), closers: Vec::new(), observers: Vec::new(), enders: Vec::new() }
     }
 }
 
 impl<E: Environment> Watchers<E> {
     fn futures(&self) -> impl Iterator<Item = &E::Future> {
-        self.closers.iter().chain(self.pings.iter().map(|(_, future)| future))
+        self.closers.iter().chain(&self.observers).chain(self.pings.iter().map(|(_, future)| future))
     }
 }
 
@@ -178,9 +180,29 @@ impl<E: Environment> Rare<Watchers<E>> {
         }
     }
 
-    /// Takes those who wait until it is over.
+    /// Takes those who are told that it is over.
     pub fn take_closers(&mut self) -> Vec<E::Future> {
-        self.get_mut().map(|watchers| take(&mut watchers.closers)).unwrap_or_default()
+        let Some(watchers) = self.get_mut() else { return Vec::new() };
+        let mut closers = take(&mut watchers.closers);
+        closers.append(&mut watchers.observers);
+        closers
+    }
+
+    /// Nobody waits for these futures any more.
+    pub fn forget_futures(&mut self, is_forgotten: impl Fn(&E::Future) -> bool) {
+        if let Some(watchers) = self.get_mut() {
+            watchers.closers.retain(|future| !is_forgotten(future));
+            watchers.observers.retain(|future| !is_forgotten(future));
+            watchers.pings.retain(|(_, future)| !is_forgotten(future));
+        }
+    }
+
+    /// Whether anybody waits.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.get().is_some_and(|watchers| {
+            !watchers.closers.is_empty() || !watchers.pings.is_empty() || !watchers.enders.is_empty()
+        })
     }
 
     /// All who wait for the end in order to raise it.
@@ -254,10 +276,7 @@ impl<E: Environment> Flow<E> {
     /// Whether anybody waits.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        !self.receivers.is_empty()
-            || self.outbox.is_awaited()
-            || self.watchers.enders().next().is_some()
-            || self.watchers.futures().next().is_some()
+        !self.receivers.is_empty() || self.outbox.is_awaited() || self.watchers.is_awaited()
     }
 
     /// Whether a server has yet to answer the opening handshake.
@@ -414,7 +433,8 @@ impl<E: Environment> Flow<E> {
         self.paused = false;
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
         waiters.extend(self.outbox.take_all());
-        let Watchers { pings, closers, enders } = self.watchers.take();
+        let closers = self.watchers.take_closers();
+        let Watchers { pings, enders, .. } = self.watchers.take();
         waiters.extend(enders);
         let pings = pings.into_iter().map(|(_, future)| future).collect();
         let flushes = self.outbox.take_flushes().collect();

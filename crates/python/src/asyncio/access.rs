@@ -53,8 +53,23 @@ impl AsyncConnection {
         )))
     }
 
-    pub(super) fn create_future(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        invoke::method(self.event_loop.bind(py), intern!(py, "create_future"), []).map(Bound::unbind)
+    /// A future for one of the watchers. When it is given up, it is no reason any more to keep the connection.
+    pub(super) fn create_future(this: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = this.py();
+        let future = invoke::method(this.get().event_loop.bind(py), intern!(py, "create_future"), [])?;
+        let done = Self::make_port(this)?.bind(py).getattr(intern!(py, "_future_done"))?;
+        invoke::method(&future, intern!(py, "add_done_callback"), [&done])?;
+        Ok(future.unbind())
+    }
+
+    /// A future of [`Self::create_future`] has its result, or was given up.
+    pub(super) fn on_future_done(this: &Bound<'_, Self>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = this.py();
+        if !invoke::method(future, intern!(py, "cancelled"), [])?.is_truthy()? {
+            return Ok(());
+        }
+        this.get().lock(py)?.watchers.forget_futures(|other| other.is(future));
+        this.get().release(py)
     }
 
     /// Whether tasks may be resumed from where we are, a callback of the loop.
@@ -88,7 +103,26 @@ impl AsyncConnection {
     /// Runs what is done for this connection alone: a panic, which is a defect of ours, ends it, and nobody else.
     #[inline]
     pub(super) fn contain<R>(this: &Bound<'_, Self>, f: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
-        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Self::fail_after_panic(this)))
+        match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) => Self::leave(this, error),
+            Err(_) => Err(Self::fail_after_panic(this)),
+        }
+    }
+
+    /// Ends a call that raises. Whatever it has begun is brought to its end all the same: what it has queued leaves,
+    /// and whoever is due is told.
+    #[cold]
+    pub(super) fn leave<R>(this: &Bound<'_, Self>, error: PyErr) -> PyResult<R> {
+        let py = this.py();
+        if this.get().lock(py).is_ok_and(|state| state.is_finished() && !state.has_notes()) {
+            return Err(error);
+        }
+        match Self::settle(this) {
+            // What ends programs is more than what the call has to say.
+            Err(other) if !other.is_instance_of::<PyException>(py) => Err(other),
+            _ => Err(error),
+        }
     }
 
     /// A panic has left the connection, perhaps half changed: whoever waits is told that it is over. What whoever has

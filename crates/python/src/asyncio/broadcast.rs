@@ -75,8 +75,8 @@ pub(crate) fn broadcast(
     let message = Encoded::new(kind, bytes.piece(0..bytes.len())).map_err(|error| errors::refused(py, error))?;
     let mut sent = 0;
     let mut missed = Vec::new();
-    for connection in connections.try_iter()? {
-        let connection = connection?;
+    // All of them first: a listener that is told of the end of one may change what they are in.
+    for connection in connections.try_iter()?.collect::<PyResult<Vec<_>>>()? {
         let Ok(connection) = connection.cast::<AsyncConnection>() else {
             let name = source::type_name(&connection);
             return Err(PyTypeError::new_err(format!("connections must be connections of an event loop, not {name}")));

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)] // raw methods: the trampoline would cost as much as they do
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use pyo3::exceptions::PyTypeError;
@@ -29,9 +28,7 @@ unsafe fn enter(
     unsafe {
         let py = Python::assume_attached();
         let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
-        let result = catch_unwind(AssertUnwindSafe(|| body(&this)))
-            .unwrap_or_else(|_| Err(AsyncConnection::fail_after_panic(&this)));
-        result.unwrap_or_else(|error| {
+        AsyncConnection::contain(&this, || body(&this)).unwrap_or_else(|error| {
             error.restore(py);
             ptr::null_mut()
         })

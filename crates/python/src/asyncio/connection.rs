@@ -15,7 +15,6 @@ use wirespeed_driver::drive::{End, Hold, Item, Limits, Marks};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 
-use super::access::is_done;
 use super::exclusive::Exclusive;
 use super::guarded::Guarded;
 use super::invoke;
@@ -284,7 +283,7 @@ impl AsyncConnection {
         if this.lock(py)?.drive.link().keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
-        let future = this.create_future(py)?;
+        let future = Self::create_future(slf)?;
         Self::contain(slf, || {
             {
                 let mut state = this.lock(py)?;
@@ -331,8 +330,10 @@ impl AsyncConnection {
         Self::contain(slf, || Self::begin_close(slf, code, reason, keep))
     }
 
-    /// A future for the end of the connection; `None` if it is over.
-    fn _closed_future(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+    /// A future for the end of the connection; `None` if it is over. Unless it is `awaited`, the connection may be
+    /// forgotten meanwhile.
+    #[pyo3(signature = (*, awaited = true))]
+    fn _closed_future(slf: &Bound<'_, Self>, awaited: bool) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
         Self::settle(slf)?; // it may be over, and nobody has been told yet
@@ -346,23 +347,19 @@ impl AsyncConnection {
         if over {
             return Ok(None);
         }
-        let future = this.create_future(py)?;
-        // Those that were given up are dropped, outside the lock: a look at them is a call of Python.
-        let known = this.lock(py)?.watchers.take_closers();
-        let mut waiting: Vec<_> = known.into_iter().filter(|future| !is_done(future.bind(py))).collect();
-        waiting.push(future.clone_ref(py));
+        let future = Self::create_future(slf)?;
         {
             let mut state = this.lock(py)?;
-            if state.end != End::Complete {
-                state.watchers.make().closers.append(&mut waiting);
+            if state.end == End::Complete {
+                return Ok(None); // meanwhile
             }
+            let watchers = state.watchers.make();
+            let futures = if awaited { &mut watchers.closers } else { &mut watchers.observers };
+            futures.push(future.clone_ref(py));
         }
-        if !waiting.is_empty() {
-            // It has ended meanwhile.
-            super::driving::tell_closers(py, waiting)?;
-            return Ok(None);
+        if awaited {
+            this.hold(slf);
         }
-        this.hold(slf);
         Ok(Some(future))
     }
 

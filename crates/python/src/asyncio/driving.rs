@@ -350,6 +350,7 @@ impl AsyncConnection {
         let conn = this.get();
         let (mut steps, mut settling) = (Steps::new(), Settling::default());
         loop {
+            steps.note(Self::tell_notes(this));
             let step = conn.lock(py)?.next_step(&mut settling, py, Instant::now);
             match step {
                 Step::LookKept => steps.note(conn.note_kept(py)),
@@ -382,16 +383,8 @@ impl AsyncConnection {
     /// Parses what was read and left, for the queue.
     fn fill(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
-        let mut notes = super::state::Notes::default();
-        let filled = this.get().lock(py)?.fill_queue(py, &mut notes);
-        let mut steps = Steps::new();
-        match filled {
-            Ok(true) => steps.note(this.get().serve_soon(py)),
-            Ok(false) => {}
-            Err(error) => steps.note(Err(error)),
-        }
-        steps.note(Self::tell_notes(this, notes));
-        steps.end()
+        // What else was found is told by whoever settles.
+        if this.get().lock(py)?.fill_queue(py)? { this.get().serve_soon(py) } else { Ok(()) }
     }
 
     /// TCP is over: tells everybody, once.

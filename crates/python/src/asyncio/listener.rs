@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use pyo3::exceptions::{PyBufferError, PyException};
+use pyo3::exceptions::{PyBufferError, PyException, PyKeyboardInterrupt, PyRuntimeError, PySystemExit};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -18,7 +18,8 @@ use wirespeed_driver::protocol::CloseCode;
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
 use super::invoke;
-use super::state::{Arrival, Notes};
+use super::invoke::Steps;
+use super::state::{Arrival, Control};
 
 /// The methods of a listener, looked up once.
 pub(super) struct Listener {
@@ -138,7 +139,6 @@ impl AsyncConnection {
         let Some(listener) = &conn.listener else { return Ok(()) };
         let iteration = conn.loop_state.get().iteration();
         loop {
-            let mut notes = Notes::default();
             let arrival = {
                 let mut state = conn.lock(py)?;
                 if state.drive.is_over() {
@@ -150,12 +150,13 @@ impl AsyncConnection {
                     return conn.serve_soon(py);
                 }
                 let zero_copy = listener.zero_copy && listener.on_message.is_some();
-                state.next_arrival(py, zero_copy, &mut notes)?
+                state.next_arrival(py, zero_copy)?
             };
-            Self::tell_notes(this, notes)?;
+            let mut steps = Steps::new();
+            steps.note(Self::tell_notes(this));
             let Some(arrival) = arrival else {
                 conn.lock(py)?.drive.peer.release_parsed();
-                return Ok(());
+                return steps.end();
             };
             if conn.lock(py)?.listener_error.is_some() {
                 continue;
@@ -173,10 +174,16 @@ impl AsyncConnection {
                     Some(method) => conn.lend(this, listener, method, data, len),
                     None => Ok(()),
                 },
-                control => Self::tell_control(this, control),
+                Arrival::Control(control) => Self::tell_control(this, control),
             };
             if let Err(error) = result {
-                Self::fail_listener(this, error)?;
+                steps.note(Self::fail_listener(this, error));
+            }
+            if let Err(error) = steps.end() {
+                // The program goes on, perhaps: so does what was read behind this.
+                conn.lock(py)?.inbox.set_unparsed(Unparsed::Postponed);
+                conn.serve_soon(py)?;
+                return Err(error);
             }
         }
     }
@@ -228,15 +235,14 @@ impl AsyncConnection {
     }
 
     /// Tells of a ping or pong.
-    pub(super) fn tell_control(this: &Bound<'_, Self>, control: Arrival) -> PyResult<()> {
+    pub(super) fn tell_control(this: &Bound<'_, Self>, control: Control) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
         if this.get().lock(this.py())?.listener_error.is_some() {
             return Ok(());
         }
         let (method, data) = match control {
-            Arrival::Ping(data) => (&listener.on_ping, data),
-            Arrival::Pong(data) => (&listener.on_pong, data),
-            Arrival::Message(_) | Arrival::View(..) => return Ok(()),
+            Control::Ping(data) => (&listener.on_ping, data),
+            Control::Pong(data) => (&listener.on_pong, data),
         };
         let Some(method) = method else { return Ok(()) };
         let data = PyBytes::new(this.py(), &data);
@@ -282,12 +288,21 @@ impl AsyncConnection {
     }
 
     /// A callback has raised: the connection is closed with 1011, and `wait_closed` raises it. Of
-    /// KeyboardInterrupt and its kin, the loop hears.
+    /// KeyboardInterrupt and SystemExit, the loop hears.
     fn fail_listener(this: &Bound<'_, Self>, error: PyErr) -> PyResult<()> {
         let py = this.py();
-        if !error.is_instance_of::<PyException>(py) {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) || error.is_instance_of::<PySystemExit>(py) {
             return Err(error);
         }
+        let error = if error.is_instance_of::<PyException>(py) {
+            error
+        } else {
+            // Whoever waits for the end is not to take it for its own cancellation.
+            let told =
+                PyRuntimeError::new_err(format!("a method of the listener has raised {}", error.get_type(py).name()?));
+            told.set_cause(py, Some(error));
+            told
+        };
         {
             let mut state = this.get().lock(py)?;
             if state.listener_error.is_some() {

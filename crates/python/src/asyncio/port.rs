@@ -106,6 +106,12 @@ impl Port {
         Self::writable(slf)
     }
 
+    /// A future of the connection has its result, or was given up.
+    fn _future_done(slf: &Bound<'_, Self>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
+        AsyncConnection::contain(&connection, || AsyncConnection::on_future_done(&connection, future))
+    }
+
     // ---- asyncio.Protocol ----
 
     fn connection_made(slf: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {

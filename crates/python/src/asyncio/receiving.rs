@@ -19,11 +19,12 @@ impl AsyncConnection {
     /// The next step of an operation.
     #[inline]
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
-        match operation.kind() {
+        let step = match operation.kind() {
             Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
             Kind::Flush => self.flush_step(this, operation),
             _ => self.send_step(this, operation),
-        }
+        };
+        step.or_else(|error| Self::leave(this, error))
     }
 
     #[inline]
@@ -41,7 +42,6 @@ impl AsyncConnection {
             }
         }
         let delivery = delivery(operation.kind());
-        let mut notes = Notes::default();
         let mut state = self.lock(py)?;
         if self.listens() {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv cannot be used"));
@@ -65,19 +65,18 @@ impl AsyncConnection {
             self.hold(this);
             return Ok(Step::Yield);
         } else {
-            state.take(py, operation.option, delivery, &mut notes)?
+            state.take(py, operation.option, delivery)?
         };
         match taken {
             Some(item) => {
                 state.drive.peer.release_parsed();
                 // The application receives again; a pong goes out before it may be busy for a while.
-                let due = state.is_resumable() || state.is_write_due() || !notes.is_empty();
+                let due = state.is_resumable() || state.is_write_due() || state.has_notes();
                 // Those who wait for the message after this one.
                 let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
                 drop(state);
                 let mut steps = Steps::new();
                 if due {
-                    steps.note(Self::tell_notes(this, notes));
                     steps.note(Self::settle(this));
                 }
                 if serve {
@@ -93,10 +92,9 @@ impl AsyncConnection {
             }
             None => {
                 let due =
-                    state.drive.is_closing() || state.paused || state.drive.link().queued() > 0 || !notes.is_empty();
+                    state.drive.is_closing() || state.paused || state.drive.link().queued() > 0 || state.has_notes();
                 drop(state);
                 if due {
-                    Self::tell_notes(this, notes)?;
                     Self::settle(this)?;
                 }
                 self.wait_for_message(this, operation, delivery)
@@ -129,8 +127,10 @@ impl AsyncConnection {
         };
         self.hold(this);
         self.loop_state.get().begin_iteration();
-        if paused {
-            Self::settle(this)?; // somebody wants more
+        // Somebody wants more.
+        if paused && let Err(error) = Self::settle(this) {
+            self.abandon(this, &waiter, operation.kind());
+            return Err(error);
         }
         Ok(Step::Wait(waiter))
     }
@@ -165,13 +165,13 @@ impl AsyncConnection {
         first: Item<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let py = this.py();
-        let mut notes = Notes::default();
         let mut items = vec![first];
         {
             let mut state = self.lock(py)?;
             // Those who wait already come first.
             while items.len() < operation.limit && !state.inbox.is_streaming() && !state.has_receivers(py) {
-                match state.take(py, operation.option, Delivery::Messages, &mut notes) {
+                // As they are: what cannot be decoded must not be lost.
+                match state.take(py, None, Delivery::Messages) {
                     Ok(Some(item)) => items.push(item),
                     // What ended it, if anything did, is for the next call: these messages come first.
                     Ok(None) | Err(_) => break,
@@ -179,8 +179,11 @@ impl AsyncConnection {
             }
             state.drive.peer.release_parsed();
         }
-        Self::tell_notes(this, notes)?;
-        Self::settle(this)?;
+        if let Err(error) = Self::settle(this) {
+            // A signal handler has raised: what was taken is still to be received.
+            self.lock(py)?.inbox.put_back(items.into_iter());
+            return Err(error);
+        }
         // The list is made outside the connection's lock: a collection may start here.
         let list = PyList::empty(py);
         let mut items = items.into_iter();
@@ -213,19 +216,22 @@ impl AsyncConnection {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv_nowait cannot be used"));
         }
         conn.check_thread(py, "recv_nowait()")?;
-        let mut notes = Notes::default();
         let taken = {
             let mut state = conn.lock(py)?;
             if state.inbox.is_streaming() {
                 return Err(errors::streaming(py));
             }
             let waiting = state.has_receivers(py);
-            let taken = if waiting { None } else { state.take(py, decode, Delivery::Messages, &mut notes)? };
+            let taken = if waiting { None } else { state.take(py, decode, Delivery::Messages)? };
             state.inbox.set_polled(taken.is_none() && !waiting);
             taken
         };
-        Self::tell_notes(this, notes)?;
-        Self::settle(this)?;
+        if let Err(error) = Self::settle(this) {
+            if let Some(item) = taken {
+                conn.lock(py)?.inbox.untake(item, false);
+            }
+            return Err(error);
+        }
         match taken {
             Some(item) => finish_item(py, item, decode).map(Some),
             None if conn.lock(py)?.is_finished() => Err(conn.closed(py)),
@@ -274,20 +280,19 @@ impl AsyncConnection {
     #[inline]
     fn next_served(&self, this: &Bound<'_, Self>, steps: &mut Steps) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
-        let mut notes = Notes::default();
         let mut postponed = false;
         let served = {
             let mut state = self.lock(py)?;
             let next = state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.wants())));
             match next {
                 None => {
-                    match state.fill_queue(py, &mut notes) {
+                    match state.fill_queue(py) {
                         Ok(more) => postponed = more,
                         Err(error) => steps.note(Err(error)),
                     }
                     None
                 }
-                Some((index, (decode, delivery))) => match state.take(py, decode, delivery, &mut notes) {
+                Some((index, (decode, delivery))) => match state.take(py, decode, delivery) {
                     Ok(None) => {
                         state.drive.peer.release_parsed();
                         None
@@ -313,7 +318,7 @@ impl AsyncConnection {
         if postponed {
             steps.note(self.serve_soon(py));
         }
-        steps.note(Self::tell_notes(this, notes));
+        steps.note(Self::tell_notes(this));
         Ok(served)
     }
 
@@ -367,8 +372,9 @@ impl AsyncConnection {
 
     /// Tells those who wait for pongs, and a listener that leaves the messages to `recv`.
     #[inline]
-    pub(super) fn tell_notes(this: &Bound<'_, Self>, notes: Notes) -> PyResult<()> {
-        if notes.is_empty() { Ok(()) } else { Self::tell_notes_slowly(this, notes) }
+    pub(super) fn tell_notes(this: &Bound<'_, Self>) -> PyResult<()> {
+        let notes = this.get().lock(this.py())?.take_notes();
+        notes.map_or(Ok(()), |notes| Self::tell_notes_slowly(this, *notes))
     }
 
     fn tell_notes_slowly(this: &Bound<'_, Self>, notes: Notes) -> PyResult<()> {

@@ -291,21 +291,15 @@ impl AsyncConnection {
                         () => Sent::Done,
                     });
                 }
-                Err(error) => {
-                    // What came before is accepted, so it leaves.
-                    Self::write_out(this)?;
-                    return Err(error);
-                }
+                // What came before is accepted: it leaves with the call, see `leave`.
+                Err(error) => return Err(error),
             };
             let sent = match source::message(&message, text)? {
                 Some((kind, bytes)) => {
                     turn_due |= self.lock(py)?.outbox.is_turn_due(bytes.len(), iteration);
                     self.queue(this, &message, kind, &bytes, compress)?
                 }
-                None => {
-                    Self::write_out(this)?;
-                    return Err(wrong_type(&message, "messages"));
-                }
+                None => return Err(wrong_type(&message, "messages")),
             };
             if let Some(sent) = sent {
                 return Ok(sent);
@@ -385,7 +379,10 @@ impl AsyncConnection {
         self.hold(this);
         self.loop_state.get().begin_iteration();
         // There may be room by now.
-        Self::settle(this)?;
+        if let Err(error) = Self::settle(this) {
+            self.abandon(this, &waiter, Kind::Drain);
+            return Err(error);
+        }
         Ok(Step::Wait(waiter))
     }
 

@@ -136,12 +136,17 @@ class ProtocolView:
     @property
     def close_code(self) -> int | None:
         """Close code received, ``None`` if the connection is not closed."""
-        return self._owner.close_code if self._owner._state == _State.CLOSED else None
+        return None if (close := self._close) is None else close[0]
 
     @property
     def close_reason(self) -> str | None:
         """Close reason received, ``None`` if the connection is not closed."""
-        return self._owner.close_reason if self._owner._state == _State.CLOSED else None
+        return None if (close := self._close) is None else close[1]
+
+    @property
+    def _close(self) -> tuple[int, str] | None:
+        close: tuple[int, str] | None = self._owner._close if self._owner._state == _State.CLOSED else None
+        return close
 
     @property
     def close_exc(self) -> Any:

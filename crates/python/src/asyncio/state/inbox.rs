@@ -15,32 +15,31 @@ pub(in crate::asyncio) enum Arrival {
     Message(Py<PyAny>),
     /// A binary message that lies in the read buffer, for a view of it.
     View(*const u8, usize),
+    Control(Control),
+}
+
+/// A control frame, for a listener.
+pub(in crate::asyncio) enum Control {
     Ping(Vec<u8>),
     Pong(Vec<u8>),
 }
 
-/// What was found beside messages, to be told outside the lock.
+/// What was found beside messages, to be told outside the lock: kept with the connection until it is, so that whatever
+/// ends a call loses nothing of it.
 #[derive(Default)]
 pub(in crate::asyncio) struct Notes {
     /// Futures of pings that were answered, and the latency in seconds.
     pub(in crate::asyncio) pongs: Vec<(Py<PyAny>, f64)>,
     /// For a listener that leaves the messages to `recv`.
-    pub(in crate::asyncio) controls: Vec<Arrival>,
+    pub(in crate::asyncio) controls: Vec<Control>,
 }
 
-impl Notes {
-    #[inline]
-    pub(in crate::asyncio) fn is_empty(&self) -> bool {
-        self.pongs.is_empty() && self.controls.is_empty()
-    }
-}
-
-/// How the objects of one call are made, and where it writes down what else it finds.
+/// How the objects of one call are made, and where what else is found is written down.
 struct Objects<'a, 'py> {
     py: Python<'py>,
     /// As in `recv(decode=...)`.
     decode: Option<bool>,
-    notes: &'a mut Notes,
+    notes: &'a mut Option<Box<Notes>>,
     watchers: &'a mut Rare<Watchers<Asyncio>>,
     tell_controls: bool,
 }
@@ -60,23 +59,29 @@ impl Receiver<PyPayload> for Objects<'_, '_> {
 
     fn ping(&mut self, payload: &[u8]) {
         if self.tell_controls {
-            self.notes.controls.push(Arrival::Ping(payload.to_vec()));
+            self.notes.get_or_insert_default().controls.push(Control::Ping(payload.to_vec()));
         }
     }
 
     fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>) {
         note_pong(self.watchers, answered, self.notes);
         if self.tell_controls {
-            self.notes.controls.push(Arrival::Pong(payload.to_vec()));
+            self.notes.get_or_insert_default().controls.push(Control::Pong(payload.to_vec()));
         }
     }
 }
 
 /// Writes down which futures a pong answers: that of its ping, and all before (RFC 6455 5.5.3).
-fn note_pong(watchers: &mut Rare<Watchers<Asyncio>>, answered: Option<(Vec<u64>, Duration)>, notes: &mut Notes) {
+fn note_pong(
+    watchers: &mut Rare<Watchers<Asyncio>>,
+    answered: Option<(Vec<u64>, Duration)>,
+    notes: &mut Option<Box<Notes>>,
+) {
     let Some((answered, latency)) = answered else { return };
     let latency = latency.as_secs_f64();
-    notes.pongs.extend(watchers.take_answered(&answered).map(|future| (future, latency)));
+    for future in watchers.take_answered(&answered) {
+        notes.get_or_insert_default().pongs.push((future, latency));
+    }
 }
 
 impl State {
@@ -87,28 +92,24 @@ impl State {
         py: Python<'_>,
         decode: Option<bool>,
         delivery: Delivery,
-        notes: &mut Notes,
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
         let Flow { inbox, drive, watchers, .. } = &mut self.flow;
-        let mut objects = Objects { py, decode, notes, watchers, tell_controls: self.tell_controls };
+        let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
+        let mut objects = Objects { py, decode, notes, watchers, tell_controls };
         inbox.take(&mut drive.peer, delivery, &mut objects)
     }
 
     /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the
     /// loop, which the caller must ask for.
-    pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>, notes: &mut Notes) -> PyResult<bool> {
+    pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>) -> PyResult<bool> {
         let Flow { inbox, drive, watchers, .. } = &mut self.flow;
-        let mut objects = Objects { py, decode: None, notes, watchers, tell_controls: self.tell_controls };
+        let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
+        let mut objects = Objects { py, decode: None, notes, watchers, tell_controls };
         inbox.fill(&mut drive.peer, true, &mut objects)
     }
 
     /// What to tell a listener next; `zero_copy`: of whole binary messages, where they lie.
-    pub(in crate::asyncio) fn next_arrival(
-        &mut self,
-        py: Python<'_>,
-        zero_copy: bool,
-        notes: &mut Notes,
-    ) -> PyResult<Option<Arrival>> {
+    pub(in crate::asyncio) fn next_arrival(&mut self, py: Python<'_>, zero_copy: bool) -> PyResult<Option<Arrival>> {
         let Flow { inbox, drive, watchers, .. } = &mut self.flow;
         loop {
             inbox.count(RECEIVED_COST);
@@ -122,10 +123,10 @@ impl State {
                     inbox.count(payload_len(&payload));
                     Arrival::Message(payload::message(py, kind, payload, None)?)
                 }
-                Some(PeerEvent::Ping(payload)) => Arrival::Ping(payload.as_slice().to_vec()),
+                Some(PeerEvent::Ping(payload)) => Arrival::Control(Control::Ping(payload.as_slice().to_vec())),
                 Some(PeerEvent::Pong { payload, answered }) => {
-                    note_pong(watchers, answered, notes);
-                    Arrival::Pong(payload.as_slice().to_vec())
+                    note_pong(watchers, answered, &mut self.notes);
+                    Arrival::Control(Control::Pong(payload.as_slice().to_vec()))
                 }
                 Some(PeerEvent::Closing) => continue,
             };

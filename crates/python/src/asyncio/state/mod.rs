@@ -14,7 +14,7 @@ use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::Delivery;
 use wirespeed_driver::write_queue::Flushed;
 
-pub(super) use self::inbox::{Arrival, Notes};
+pub(super) use self::inbox::{Arrival, Control, Notes};
 use super::loop_state::LoopState;
 use super::waiter::{Stage, WaiterRef};
 use crate::handover;
@@ -56,6 +56,8 @@ pub(super) struct State {
     pub(super) tell_controls: bool,
     /// `recv_streaming` is running.
     pub(super) streaming_receiver: bool,
+    /// What has yet to be told.
+    notes: Option<Box<Notes>>,
     /// What a listener raised.
     pub(super) listener_error: Option<Py<PyBaseException>>,
     /// What the loop says is acted upon.
@@ -100,6 +102,7 @@ impl State {
             resuming: false,
             tell_controls: false,
             streaming_receiver: false,
+            notes: None,
             listener_error: None,
             begun: false,
             lost: false,
@@ -115,10 +118,27 @@ impl State {
         event_loop.moving(py, much, || drive.flush())
     }
 
+    /// As [`Flow::is_settled`]; and nobody has anything to be told.
+    #[inline]
+    pub(super) fn is_settled(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        self.notes.is_none() && self.flow.is_settled(now)
+    }
+
+    /// Whether somebody has something to be told.
+    #[inline]
+    pub(super) fn has_notes(&self) -> bool {
+        self.notes.is_some()
+    }
+
+    /// Takes what has yet to be told.
+    pub(super) fn take_notes(&mut self) -> Option<Box<Notes>> {
+        self.notes.take()
+    }
+
     /// Whether anything must keep this connection alive although the application may have dropped it: a task
     /// that waits on it.
     pub(super) fn is_awaited(&self) -> bool {
-        self.turn_pending || self.flow.is_awaited()
+        self.turn_pending || self.notes.is_some() || self.flow.is_awaited()
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -126,7 +146,8 @@ impl State {
         for waiter in flow.receivers.iter().chain(flow.outbox.waiters()).chain(flow.watchers.enders()) {
             waiter.visit(visit)?;
         }
-        for future in flow.watchers.futures() {
+        let answered = self.notes.iter().flat_map(|notes| &notes.pongs).map(|(future, _)| future);
+        for future in flow.watchers.futures().chain(answered) {
             visit.call(future)?;
         }
         // Its traceback knows the frames it went through, and they the connection.
@@ -141,6 +162,7 @@ impl State {
             flow.outbox.take_all().collect::<Vec<_>>(),
             flow.outbox.take_flushes().collect::<Vec<_>>(),
             flow.watchers.take(),
+            self.notes.take(),
             self.listener_error.take(),
         )
     }

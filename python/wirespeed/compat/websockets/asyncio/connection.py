@@ -132,6 +132,18 @@ class Connection(_Connection):
         await self._wait_for_end()
 
     @property
+    def close_code(self) -> int | None:
+        """Close code received, ``None`` if the connection is not closed."""
+        code: int | None = self.protocol.close_code
+        return code
+
+    @property
+    def close_reason(self) -> str | None:
+        """Close reason received, ``None`` if the connection is not closed."""
+        reason: str | None = self.protocol.close_reason
+        return reason
+
+    @property
     def state(self) -> Any:
         """State of the connection."""
         return protocols.State(self._state)

@@ -1,0 +1,269 @@
+"""A call that raises costs nothing but itself: what came before it, and whoever else waits, gets its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, new_loop, soon, spin
+from interop.checks import within
+from interop.frames import PONG, binary, frame, text
+from interop.scripted import ScriptedServer, Wire
+from interop.subject import IS_WIRESPEED
+
+if IS_WIRESPEED:
+    from wirespeed.asyncio import Listener
+
+pytestmark = pytest.mark.wirespeed_only("decode, send_many and listeners are ours")
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+OPTIONS = {"compression": None, "ping_interval": None}
+# No text, whoever wants it as such.
+GARBAGE = b"\xff"
+
+
+def sending(data: bytes) -> Callable[[Wire], Any]:
+    def script(wire: Wire) -> Any:
+        wire.accept(then=data)
+        return wire.read_until_close()
+
+    return script
+
+
+async def all_of(ws: Any, count: int) -> list[Any]:
+    """Take so many messages; one that cannot be decoded is its exception."""
+    found: list[Any] = []
+    while len(found) < count:
+        try:
+            found += await ws.recv_many(decode=True)
+        except UnicodeDecodeError:
+            found.append(UnicodeDecodeError)
+    return found
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "there"])
+def test_recv_many_loses_no_message(scripted: Scripted, run: Run, connect: Connect, waits: bool) -> None:
+    """What cannot be decoded is raised by a call of its own, also where it was not queued before."""
+    data = text("a") + binary(GARBAGE) + text("b") + binary(GARBAGE)
+
+    def script(wire: Wire) -> None:
+        wire.accept(then=b"" if waits else data)
+        server.pause()
+        if waits:
+            wire.send(data)
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, **OPTIONS) as ws:
+            task = asyncio.ensure_future(all_of(ws, 4))
+            await asyncio.sleep(0.05)
+            server.release.set()
+            assert await task == ["a", UnicodeDecodeError, "b", UnicodeDecodeError]
+
+    with within(8):
+        run(main)
+
+
+@pytest.mark.parametrize("bad", ["\ud800", None, GARBAGE, ZeroDivisionError], ids=repr)
+def test_messages_before_one_that_is_refused_leave(scripted: Scripted, run: Run, connect: Connect, bad: Any) -> None:
+    """Although somebody receives already, so that nothing else makes the connection look."""
+
+    def script(wire: Wire) -> list[bytes]:
+        wire.accept()
+        frames = [wire.read_frame().payload for _ in range(2)]
+        wire.send(text("got them"))
+        wire.read_until_close()
+        return frames
+
+    server = scripted(script)
+
+    def messages() -> Any:
+        yield from ("a", "b")
+        if bad is ZeroDivisionError:
+            raise ZeroDivisionError
+        yield bad
+
+    async def main() -> None:
+        async with connect(server.uri, **OPTIONS) as ws:
+            receiver = asyncio.ensure_future(ws.recv())
+            await spin()
+            with pytest.raises((UnicodeError, TypeError, ZeroDivisionError)):
+                await ws.send_many(messages(), text=True)
+            assert await receiver == "got them"
+
+    with within(8):
+        run(main)
+    assert server.result == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("method", ["recv", "recv_nowait", "recv_many"])
+def test_a_pong_before_what_cannot_be_decoded(scripted: Scripted, run: Run, connect: Connect, method: str) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        payload = wire.read_frame().payload
+        wire.send(text("before") + frame(PONG, payload) + binary(GARBAGE))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        async with connect(server.uri, **OPTIONS) as ws:
+
+            async def receive() -> None:
+                assert await ws.recv(decode=True) == "before"
+                with pytest.raises(UnicodeDecodeError):
+                    while True:
+                        # The first of these finds the pong, as the task was resumed with its message.
+                        try:
+                            if method == "recv_nowait":
+                                ws.recv_nowait(decode=True)
+                            else:
+                                await getattr(ws, method)(decode=True)
+                        except BlockingIOError:
+                            await asyncio.sleep(0)
+
+            receiver = asyncio.ensure_future(receive())
+            await spin()
+            pong = await ws.ping()
+            assert await asyncio.wait_for(pong, 5) >= 0
+            await receiver
+
+    with within(8):
+        run(main)
+
+
+@pytest.mark.parametrize("method", ["recv_nowait", "recv_many"])
+def test_messages_of_a_call_that_is_interrupted(
+    scripted: Scripted, run: Run, connect: Connect, setting: Setting, method: str
+) -> None:
+    """A listener of pings ends the program, which goes on all the same: no message is lost."""
+    raised = 0
+
+    class Controls(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
+        def on_pong(self, ws: Any, data: bytes) -> None:
+            nonlocal raised
+            raised += 1
+            raise KeyboardInterrupt
+
+    server = scripted(sending(text("a") + frame(PONG, b"x") + text("b") + frame(PONG, b"y") + text("c")))
+
+    async def main() -> None:
+        found: list[Any] = []
+        async with connect(server.uri, listener=Controls(), **OPTIONS) as ws:
+            # Of what is in the socket the calls themselves take the messages: no callback of the loop looks at it.
+            while len(found) < 3:
+                try:
+                    found += await ws.recv_many() if method == "recv_many" else [ws.recv_nowait()]
+                except BlockingIOError:
+                    await asyncio.sleep(0)
+                except KeyboardInterrupt:
+                    pass
+        assert found == ["a", "b", "c"]
+
+    with within(8):
+        run(main)
+    assert raised
+
+
+def test_a_listener_raises_what_is_no_exception(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A CancelledError of something else ends the connection like any other; who waits for the end is not cancelled."""
+    told: list[Any] = []
+
+    class Cancelled(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
+        def on_message(self, ws: Any, message: Any) -> None:
+            told.append(message)
+            raise asyncio.CancelledError
+
+    server = scripted(sending(text("a") + text("b")))
+
+    async def main() -> None:
+        ws = await connect(server.uri, listener=Cancelled(), **OPTIONS)
+        with pytest.raises(RuntimeError, match="a method of the listener has raised CancelledError") as info:
+            await asyncio.wait_for(ws.wait_closed(), 5)
+        assert isinstance(info.value.__cause__, asyncio.CancelledError)
+
+    with within(8):
+        run(main)
+    assert told == ["a"]
+    assert server.result[1] is not None
+    assert server.result[1].code == 1011
+
+
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+def test_messages_behind_one_whose_listener_ends_the_program(
+    scripted: Scripted, run: Run, connect: Connect, setting: Setting, exception: type[BaseException]
+) -> None:
+    """A loop that goes on, as after `run_until_complete`, goes on with them."""
+    if setting.loop == "uvloop":
+        pytest.skip("uvloop gives what a callback raises to the exception handler, or ends with it")
+    told: list[Any] = []
+
+    class Ends(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
+        def on_message(self, ws: Any, message: Any) -> None:
+            told.append(message)
+            if message == "a":
+                raise exception
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_frame()
+        wire.send(text("a") + text("b") + text("c"))
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, listener=Ends(), **OPTIONS)
+        ws.send_nowait("it is open")
+        await soon(lambda: told == ["a", "b", "c"])
+        await ws.close()
+
+    loop = new_loop(setting.loop)
+    try:
+        task = loop.create_task(main())
+        with within(8):
+            try:
+                loop.run_until_complete(task)
+            except exception:
+                loop.run_until_complete(task)
+    finally:
+        loop.close()
+    assert told == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("what", ["wait_closed", "ping"])
+def test_forgotten_after_a_wait_that_was_given_up(scripted: Scripted, run: Run, connect: Connect, what: str) -> None:
+    """Nobody waits for it any more: it warns and is gone."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, **OPTIONS)
+        waited = await ws.ping() if what == "ping" else ws.wait_closed()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(waited, 0.05)
+        del waited
+        await spin()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del ws
+            await spin()
+            gc.collect()
+        assert any("unclosed connection" in str(warning.message) for warning in caught)
+
+    with within(8):
+        run(main)
