@@ -640,3 +640,28 @@ def test_socket_is_closed(scripted: Scripted) -> None:
             ws = connect(server.uri)
             ws.close()
         assert ws.state.name == "CLOSED"
+
+
+def test_fault_of_a_peer_that_goes_on_found_by_a_thread_that_sends(scripted: Scripted) -> None:
+    """Its close frame says what is wrong, and is not lost to a reset, though more is there than one read takes."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        wire.read_frame()
+        # RFC 6455 5.2: reserved bits.
+        wire.send(b"\xf2\x00" + bytes(8_000_000))
+        _, end = wire.read_until_close()
+        wire.half_close()
+        return end, wire.read_to_end()
+
+    server = scripted(script)
+    ws = connect(server.uri, compression=None, ping_interval=None)
+    with within(20), pytest.raises(exceptions.ConnectionClosedError) as info:
+        while True:
+            ws.send("x" * 1000)
+            time.sleep(0.0005)
+    assert info.value.sent is not None
+    assert info.value.sent.code == 1002
+    end, rest = server.result
+    assert end is not None
+    assert (end.code, rest) == (1002, b"")

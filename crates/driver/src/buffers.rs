@@ -8,6 +8,8 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::entropy;
+
 /// Bytes read from a socket at once. Large enough that a system call costs nothing per message of a stream,
 /// small enough to stay in the second-level cache.
 pub const READ_SIZE: usize = 256 * 1024;
@@ -63,20 +65,22 @@ thread_local! {
 pub struct ReadBuffer {
     bytes: Vec<u8>,
     /// Its part of [`LENT`].
-    counted: usize,
+    counted: u32,
+    /// The process that counts it, as [`entropy::forks`] does; of that, what is told apart in a word.
+    forks: u32,
 }
 
 impl ReadBuffer {
     fn lend(bytes: Vec<u8>) -> Self {
-        let counted = bytes.capacity();
-        LENT.fetch_add(counted, Ordering::Relaxed);
-        Self { bytes, counted }
+        let counted = u32::try_from(bytes.capacity()).unwrap_or(u32::MAX); // it is one of the sizes above
+        LENT.fetch_add(counted as usize, Ordering::Relaxed);
+        Self { bytes, counted, forks: entropy::forks() as u32 }
     }
 
     /// Bytes in a vector of their size: for what may stay for a while.
     #[must_use]
     pub fn exact(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec(), counted: 0 }
+        Self { bytes: bytes.to_vec(), ..Self::default() }
     }
 }
 
@@ -100,10 +104,17 @@ impl Drop for ReadBuffer {
     #[inline]
     fn drop(&mut self) {
         if self.counted > 0 {
-            LENT.fetch_sub(self.counted, Ordering::Relaxed);
+            if self.forks == entropy::forks() as u32 {
+                LENT.fetch_sub(self.counted as usize, Ordering::Relaxed);
+            }
             give_read(mem::take(&mut self.bytes));
         }
     }
+}
+
+/// In the child after a fork: what is out is out in the parent. Of its other threads nothing would come back here.
+pub(crate) fn after_fork() {
+    LENT.store(0, Ordering::Relaxed);
 }
 
 /// Bytes of read buffers that are out, of all connections of the process.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wirespeed_protocol::deflate::Contexts;
 
+use crate::entropy;
+
 /// Bytes for the whole process, unless [`set_budget`] says otherwise: some 300 connections that talk
 /// compressed at the same time.
 pub const BUDGET: usize = 64 << 20;
@@ -94,32 +96,43 @@ fn reserve(size: usize) -> bool {
     fits
 }
 
+/// In the child after a fork: of what the parent's connections keep, and its other threads have taken, nothing would come
+/// back here.
+pub(crate) fn after_fork() {
+    USED.store(0, Ordering::Relaxed);
+    let _ = RESERVE.try_with(|thread| thread.0.set(0));
+}
+
 /// Leave to keep them; given back when it is dropped.
 #[derive(Debug)]
 pub struct Context {
-    size: usize,
+    size: u32,
+    /// The process that counts it, as [`entropy::forks`] does; of that, what is told apart in a word.
+    forks: u32,
 }
 
 impl Context {
     /// For how many bytes.
     #[must_use]
     pub const fn size(&self) -> usize {
-        self.size
+        self.size as usize
     }
 
-    /// Leave for `size` bytes, if the budget has room for them.
+    /// Leave for `size` bytes, 4 GiB at most, if the budget has room for them.
     #[must_use]
     pub fn take(size: usize) -> Option<Self> {
+        u32::try_from(size).ok()?;
         // While the thread ends there is no reserve.
         let taken = size > 0 && RESERVE.try_with(|thread| thread.take(size)).unwrap_or_else(|_| reserve(size));
-        taken.then(|| Self { size }) // not `then_some`: dropped, it would give back what was not taken
+        taken.then(|| Self { size: size as u32, forks: entropy::forks() as u32 }) // not `then_some`: dropped, it would give back what was not taken
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if RESERVE.try_with(|thread| thread.give(self.size)).is_err() {
-            USED.fetch_sub(self.size, Ordering::Relaxed);
+        let size = self.size();
+        if self.forks == entropy::forks() as u32 && RESERVE.try_with(|thread| thread.give(size)).is_err() {
+            USED.fetch_sub(size, Ordering::Relaxed);
         }
     }
 }

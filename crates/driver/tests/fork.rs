@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use support::{End, NativeHost, hooked, layers, peer, shake_hands, sockets, until};
 use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
+use wirespeed_driver::buffers::{self, LENT_MAX, READ_SIZE};
 use wirespeed_driver::drive::{Drive, Progress};
-use wirespeed_driver::entropy;
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
+use wirespeed_driver::{contexts, entropy};
 
 fn is_silent(socket: &Socket) -> bool {
     let mut buffer = Vec::with_capacity(64);
@@ -104,4 +105,22 @@ fn a_child_says_nothing() {
     // Its only descriptor is gone here, so the stream ends; a shutdown, or a frame, would be told before.
     let mut buffer = Vec::with_capacity(64);
     assert_eq!(blocking_there.receive(&mut buffer, usize::MAX, Mode::NonBlocking).unwrap(), 0);
+}
+
+/// Buffers and compressors that the parent's threads have would never come back to the child.
+#[test]
+fn a_child_counts_only_its_own() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+    let context = contexts::Context::take(contexts::BUDGET - (2 << 20)).unwrap();
+    assert!(contexts::Context::take(4 << 20).is_none());
+    entropy::after_fork();
+    assert_eq!(buffers::lent(), 0);
+    let own = contexts::Context::take(contexts::BUDGET - (2 << 20)).unwrap();
+    // What is dropped here all the same was never counted here.
+    drop((out, context));
+    assert_eq!(buffers::lent(), 0);
+    assert!(contexts::Context::take(4 << 20).is_none());
+    drop(own);
+    assert!(contexts::Context::take(4 << 20).is_some());
 }

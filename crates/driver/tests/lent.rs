@@ -7,9 +7,10 @@ mod support;
 
 use std::sync::{Mutex, PoisonError};
 
-use support::{layers, peer, sockets};
+use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::Peer;
 use wirespeed_driver::buffers::{self, LARGE_READ_SIZE, LENT_MAX, READ_SIZE, SMALL_READ_SIZE};
+use wirespeed_driver::peer::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{MessageKind, Side};
 use wirespeed_driver::socket::Mode;
 
@@ -45,6 +46,35 @@ fn only_a_stream_without_tls_is_read_in_large_pieces() {
     server.receive_slice(&client.link.take_output()[..1000]);
     assert!(server.poll_event().is_none());
     assert!(server.begin_read(usize::MAX).is_large());
+}
+
+/// A record of TLS fills a small buffer, and more: 16 KiB and its overhead.
+#[test]
+fn records_are_read_while_buffers_are_small() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (client, server) = layers(&[]);
+    let (mut client, mut server) = (End::new(client), End::new(server));
+    shake_hands(&mut client, &mut server, 1000);
+    let (client_socket, server_socket) = sockets(None);
+    let (mut client, mut server) = (peer(Side::Client, Some(client.layer)), peer(Side::Server, Some(server.layer)));
+    let _out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+    for size in [10, 16_300, 16_384, 70_000, 200_000] {
+        client.link.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+        let mut received = None;
+        for _ in 0..200 {
+            client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+            let mut read = server.begin_read(usize::MAX);
+            let result = read.read(&server_socket, Mode::NonBlocking);
+            server.complete_read(read, result);
+            if let Some(PeerEvent::Message { payload, .. }) = server.poll_event() {
+                received = Some(payload_len(&payload));
+                break;
+            }
+            assert!(server.link.failure().is_none() && !server.link.is_eof(), "of {size} bytes");
+        }
+        assert_eq!(received, Some(size));
+        server.release_parsed();
+    }
 }
 
 #[test]

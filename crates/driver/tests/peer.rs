@@ -461,3 +461,40 @@ fn a_read_takes_no_more_than_it_is_told() {
     let messages = std::iter::from_fn(|| server.poll_event().map(drop)).count();
     assert!(messages > 8, "{messages}");
 }
+
+/// The peer takes what we send, and there is always more: its ping is answered behind what was queued when it came.
+#[test]
+fn a_pong_has_its_place_in_a_stream_that_never_ends() {
+    let (mut ours, mut theirs) = (peer(Side::Server, None), peer(Side::Client, None));
+    let (here, there) = sockets(Some(20_000));
+    let fill = |ours: &mut Peer| {
+        while ours.link.queued() < 500_000 {
+            ours.link.send_message(MessageKind::Binary, &[0; 50_000], None).unwrap();
+        }
+        let _ = ours.link.flush(&here, Mode::NonBlocking);
+    };
+    fill(&mut ours);
+    for payload in [b"one", b"two"] {
+        theirs.link.send_ping(payload).unwrap();
+    }
+    ours.receive_slice(&theirs.link.take_output());
+    while ours.poll_event().is_some() {}
+    let mut taken = 0;
+    let answer = 'read: loop {
+        let mut read = theirs.begin_read(usize::MAX);
+        let result = read.read(&there, Mode::NonBlocking);
+        theirs.complete_read(read, result);
+        while let Some(event) = theirs.poll_event() {
+            match event {
+                PeerEvent::Pong { payload, .. } => break 'read payload.as_slice().to_vec(),
+                PeerEvent::Message { .. } => taken += 50_000,
+                _ => {}
+            }
+        }
+        fill(&mut ours);
+        assert!(ours.link.queued() > 100_000);
+        assert!(taken < 2_000_000, "no pong after {taken} bytes");
+    };
+    // RFC 6455 5.5.3: the last of several may be answered alone.
+    assert_eq!(answer, b"two");
+}

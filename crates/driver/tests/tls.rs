@@ -261,8 +261,8 @@ fn configurations_that_cannot_work_name_the_argument() {
 fn tls_inside_tls() {
     let (outer_client, outer_server) = connected(&[], 1000);
     let (inner_client, inner_server) = layers(&[]);
-    let mut client = End::new(Box::new(Stacked::new(outer_client.layer, inner_client)));
-    let mut server = End::new(Box::new(Stacked::new(outer_server.layer, inner_server)));
+    let mut client = End::new(Box::new(Stacked::new(outer_client.layer, inner_client, Vec::new())));
+    let mut server = End::new(Box::new(Stacked::new(outer_server.layer, inner_server, Vec::new())));
     shake_hands(&mut client, &mut server, 13);
     let message = vec![7; 50_000];
     let mut wire = Vec::new();

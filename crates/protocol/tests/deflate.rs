@@ -432,3 +432,25 @@ fn idle_connections_forget_what_they_sent() {
     assert_eq!(sizes[2], sizes[0]);
     assert_eq!(sizes[3], sizes[1]);
 }
+
+/// zlib takes and gives 4 GiB at once: what is behind them must not be left out.
+#[test]
+#[ignore = "half a minute, and 7 GiB of address space: for whoever changes the compressor"]
+fn more_than_zlib_takes_at_once() {
+    let message = vec![0; (1 << 32) + (1 << 20)];
+    let mut bytes = Vec::new();
+    sender(params(15, false)).send_message(BINARY, &message, None, || KEY, &mut bytes).unwrap();
+    let [frame] = &Frame::decode_all(&bytes)[..] else { panic!("one frame") };
+    let (mut inflate, mut piece, mut len) = (zlib_rs::Inflate::new(false, 15), vec![1; 1 << 20], 0);
+    loop {
+        let (consumed, produced) = (inflate.total_in() as usize, inflate.total_out());
+        inflate.decompress(&frame.payload[consumed..], &mut piece, zlib_rs::InflateFlush::SyncFlush).unwrap();
+        let produced = (inflate.total_out() - produced) as usize;
+        assert!(piece[..produced].iter().all(|&byte| byte == 0));
+        len += produced;
+        if produced == 0 {
+            break;
+        }
+    }
+    assert_eq!(len, message.len());
+}

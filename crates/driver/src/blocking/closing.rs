@@ -85,8 +85,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if state.drive.link().state() == ProtocolState::CloseSent && state.drive.link().failure().is_none() {
             return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
         }
-        // The socket is broken for writing: look at what can be read without waiting.
-        while state.drive.link().failure().is_some() && !state.drive.is_over() && !state.reading {
+        // The socket is broken for writing: look at what can be read without waiting. After a fault of the peer it is
+        // not, and our close frame must not be lost to a reset.
+        let is_broken = |state: &Guard<'_, B, M>| {
+            state.drive.link().failure().is_some_and(|failure| !matches!(failure, Failure::Fault(_)))
+        };
+        while is_broken(&state) && !state.drive.is_over() && !state.reading {
             self.fill_queue(&mut state, host)?;
             if state.drive.link().is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
                 self.end(&mut state, Failure::Aborted);

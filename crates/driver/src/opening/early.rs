@@ -24,11 +24,15 @@ pub(super) struct Early {
 impl Early {
     /// Puts a layer on top, whose handshake begins. What it has to say is in the output.
     pub(super) fn start_layer(&mut self, layer: Box<dyn Layer>) -> Result<(), tls::Error> {
+        let came = std::mem::take(&mut self.plain);
         self.layer = Some(match self.layer.take() {
-            Some(outer) => Box::new(Stacked::new(outer, layer)),
-            None => layer,
+            // What came was decrypted by the outer layer; what that has not is still its own.
+            Some(outer) => Box::new(Stacked::new(outer, layer, came)),
+            None => {
+                self.cipher_tail = came;
+                layer
+            }
         });
-        self.cipher_tail = std::mem::take(&mut self.plain);
         self.decrypt()
     }
 
@@ -130,5 +134,90 @@ impl Early {
         // A vector of its size: this may stay for the life of the connection.
         self.cipher_tail = cipher.get(consumed..).unwrap_or_default().to_vec();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
+mod tests {
+    use std::any::Any;
+
+    use super::*;
+    use crate::tls::{Error, Session};
+
+    /// Records of a length and as many bytes, each changed by a key: what both layers of a tunnel do, and no more.
+    struct Toy(u8);
+
+    fn record(key: u8, plain: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(plain.len()).unwrap();
+        std::iter::once(length).chain(plain.iter().map(|byte| byte ^ key)).collect()
+    }
+
+    impl Layer for Toy {
+        fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, _: &mut Vec<u8>) -> Result<usize, Error> {
+            let mut consumed = 0;
+            while let Some((&length, rest)) = incoming[consumed..].split_first() {
+                let Some(bytes) = rest.get(..usize::from(length)) else { break };
+                plain.extend(bytes.iter().map(|byte| byte ^ self.0));
+                consumed += 1 + bytes.len();
+            }
+            Ok(consumed)
+        }
+
+        fn send(&mut self, _: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
+            outgoing.extend(record(self.0, plain));
+            Ok(())
+        }
+
+        fn close(&mut self, _: &mut [u8], _: &mut Vec<u8>) {}
+
+        fn is_handshaking(&self) -> bool {
+            false
+        }
+
+        fn is_peer_closed(&self) -> bool {
+            false
+        }
+
+        fn alpn(&self) -> Option<Vec<u8>> {
+            None
+        }
+
+        fn version(&self) -> Option<String> {
+            None
+        }
+
+        fn session(&self) -> Option<Session> {
+            None
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    /// Wherever the bytes behind the answer of a proxy are cut, and whether it has sent them with its answer.
+    #[test]
+    fn what_comes_behind_the_answer_of_a_proxy_is_for_the_inner_layer() {
+        let inner = [record(2, b"first"), record(2, b"second")].concat();
+        let wires = [
+            [record(1, b"200"), record(1, &inner)].concat(),
+            [record(1, &[b"200".as_slice(), &inner[..4]].concat()), record(1, &inner[4..])].concat(),
+        ];
+        for wire in wires {
+            for cut in 4..=wire.len() {
+                let (now, later) = wire.split_at(cut);
+                let mut early = Early::default();
+                early.start_layer(Box::new(Toy(1))).unwrap();
+                early.receive(now).unwrap();
+                if early.plain().unwrap().is_none_or(|plain| plain.len() < 3) {
+                    continue; // its answer is not whole
+                }
+                early.consume(3);
+                early.start_layer(Box::new(Toy(2))).unwrap();
+                early.receive(later).unwrap();
+                assert_eq!(early.plain().unwrap(), Some(b"firstsecond".as_slice()), "cut at {cut}");
+            }
+        }
     }
 }

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::mask::{self, Key};
-use wirespeed_protocol::{
-    CloseFrame, Connection, ControlPayload, Delivery, MessageKind, PayloadBuffer, SendError, Side, State,
-};
+use wirespeed_protocol::{CloseFrame, Connection, Delivery, MessageKind, PayloadBuffer, SendError, Side, State};
 
 use super::failure::{Closing, Failure};
 use crate::buffers;
@@ -88,7 +86,7 @@ pub struct Link<B = Vec<u8>> {
     /// Part of a large frame was encoded: nothing else may be until its rest is.
     mid_frame: bool,
     /// A pong that must wait: for the rest of a large frame or for the peer to take what is queued.
-    deferred_pong: Option<Box<ControlPayload>>,
+    deferred_pong: Option<Box<control::DeferredPong>>,
     /// A close frame that must wait for the rest of a large frame.
     deferred_close: bool,
     pub(super) received_then_sent: Option<bool>,
@@ -404,7 +402,7 @@ impl<B: PayloadBuffer> Link<B> {
         }
         self.seal();
         let mut result = self.output.flush(socket, mode);
-        if self.deferred_pong.is_some() && !self.mid_frame && self.output.is_empty() {
+        if self.is_pong_due() {
             self.send_deferred();
             self.seal();
             result = self.output.flush(socket, mode);

@@ -313,6 +313,9 @@ impl<B: PayloadBuffer> Peer<B> {
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.
             buffer.extend_from_slice(self.link.cipher_tail());
+            // Nothing is read into no room, which would look like the end of the stream: the record that has begun may
+            // fill a small buffer.
+            buffer.reserve(buffers::SMALL_READ_SIZE);
         }
         ReadOperation { buffer, most, destination, large: self.flooded, direct: 0, offered: 0 }
     }

@@ -13,10 +13,10 @@ pub struct Stacked {
 }
 
 impl Stacked {
-    /// `outer` has finished its handshake; `inner` begins its own.
+    /// `outer` has finished its handshake; `inner` begins its own, with the bytes that came `between`.
     #[must_use]
-    pub fn new(outer: Box<dyn Layer>, inner: Box<dyn Layer>) -> Self {
-        Self { outer, inner, between: Vec::new() }
+    pub fn new(outer: Box<dyn Layer>, inner: Box<dyn Layer>, between: Vec<u8>) -> Self {
+        Self { outer, inner, between }
     }
 }
 

@@ -133,7 +133,8 @@ impl Deflater {
             unsafe {
                 out.set_len(out.len() + produced);
             }
-            if produced < room {
+            // zlib takes 4 GiB at once: with room left there may still be input.
+            if produced < room && (input.is_empty() || self.stream.total_in() == total_in && produced == 0) {
                 break;
             }
         }

@@ -12,6 +12,14 @@ use crate::entropy::draw_key;
 /// that pings cannot fill our memory.
 const PONG_BACKLOG: usize = 64 * 1024;
 
+/// The answer to the last ping, while there is no place for it.
+pub(super) struct DeferredPong {
+    payload: ControlPayload,
+    /// How many bytes are written when its place has come: those that were queued when the first ping came that it
+    /// answers.
+    behind: u64,
+}
+
 impl<B: PayloadBuffer> Link<B> {
     /// Queues a ping.
     pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), SendError> {
@@ -30,7 +38,7 @@ impl<B: PayloadBuffer> Link<B> {
         self.check_frame()?;
         // Whoever has sent a ping may take nothing for an answer that comes behind a close frame.
         if let Some(pong) = self.deferred_pong.take() {
-            self.encode_pong(&pong);
+            self.encode_pong(&pong.payload);
         }
         self.encode(|connection, out| connection.send_close(code, reason, draw_key, out))
     }
@@ -53,7 +61,10 @@ impl<B: PayloadBuffer> Link<B> {
 
     pub(in crate::peer) fn queue_pong(&mut self, payload: ControlPayload) {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
-            self.deferred_pong = Some(Box::new(payload));
+            // That of an earlier ping had this place already.
+            let behind = self.written() + self.queued() as u64;
+            let behind = self.deferred_pong.take().map_or(behind, |earlier| earlier.behind);
+            self.deferred_pong = Some(Box::new(DeferredPong { payload, behind }));
         } else {
             // One that still waits is for an earlier ping, which this answers too: it must not come behind.
             self.deferred_pong = None;
@@ -77,9 +88,18 @@ impl<B: PayloadBuffer> Link<B> {
         });
     }
 
+    /// Whether the place of the pong that waits has come, however much was queued behind it. The peer takes what we
+    /// send, so that its pings fill nothing, and it may take us for dead without an answer.
+    pub(super) fn is_pong_due(&self) -> bool {
+        let place = self.deferred_pong.as_ref().map(|pong| pong.behind);
+        !self.mid_frame && place.is_some_and(|behind| self.queued() == 0 || self.written() >= behind)
+    }
+
     pub(super) fn send_deferred(&mut self) {
-        if let Some(pong) = self.deferred_pong.take() {
-            self.queue_pong(*pong);
+        if (self.is_pong_due() || self.queued() <= PONG_BACKLOG)
+            && let Some(pong) = self.deferred_pong.take()
+        {
+            self.encode_pong(&pong.payload);
         }
         if mem::take(&mut self.deferred_close) {
             self.queue_close();
