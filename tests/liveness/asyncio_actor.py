@@ -77,6 +77,8 @@ class Actor:
                 uncancel()  # since Python 3.11
         except Exception as exc:
             call.raised(exc, link.state)
+            if isinstance(exc, UnicodeDecodeError):
+                link.take(self.number, exc.object)  # the call was given it, and could not make text of it
             link.lost += call.receives and call.result == "interrupted"
         finally:
             self.call = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import payload
 from .payload import Ident
-from .plan import Step
+from .plan import BAD, Step, decoding
 from .record import Call, Link
 
 __all__ = ["ATTEMPT", "Calls", "attempt"]
@@ -85,11 +85,15 @@ class Calls:
     def _each(self, call: Call, step: Step) -> Iterator[Any]:
         for size in step.get("sizes"):
             yield self.message(call, size)
+        if step.get("bad"):
+            yield BAD
 
     async def _lazily(self, call: Call, step: Step) -> AsyncIterator[Any]:
         for size in step.get("sizes"):
             await asyncio.sleep(0)
             yield self.message(call, size)
+        if step.get("bad"):
+            yield BAD
 
     async def _flush(self, call: Call, link: Link, step: Step, wait: Any) -> None:
         await wait(link.ws.flush)
@@ -97,13 +101,13 @@ class Calls:
     # ---- receiving ----
 
     async def _recv(self, call: Call, link: Link, step: Step, wait: Any) -> None:
-        link.take(call.actor, await wait(link.ws.recv))
+        link.take(call.actor, await wait(lambda: link.ws.recv(**decoding(step))))
 
     async def _recv_nowait(self, call: Call, link: Link, step: Step, wait: Any) -> None:
-        link.take(call.actor, await wait(link.ws.recv_nowait))
+        link.take(call.actor, await wait(lambda: link.ws.recv_nowait(**decoding(step))))
 
     async def _recv_many(self, call: Call, link: Link, step: Step, wait: Any) -> None:
-        for message in await wait(lambda: link.ws.recv_many(step.get("limit"))):
+        for message in await wait(lambda: link.ws.recv_many(step.get("limit"), **decoding(step))):
             link.take(call.actor, message)
 
     async def _iterate(self, call: Call, link: Link, step: Step, wait: Any) -> None:

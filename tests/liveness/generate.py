@@ -151,9 +151,13 @@ class _Generator:
             return more
         if name in ("fragments", "send_many"):
             sizes = tuple(self._size() for _ in range(rng.choice([1, 2, 3, 6])))
-            return [("sizes", sizes), ("text", rng.random() < 0.5), ("lazy", rng.random() < 0.4)]
-        if name == "recv_many":
-            return [("limit", rng.choice([1, 2, 1000]))]
+            more = [("sizes", sizes), ("text", rng.random() < 0.5), ("lazy", rng.random() < 0.4)]
+            # The last item cannot be encoded.
+            return [*more, ("bad", True)] if name == "send_many" and rng.random() < 0.3 else more
+        if name in ("recv", "recv_many", "recv_nowait"):
+            more = [("limit", rng.choice([1, 2, 1000]))] if name == "recv_many" else []
+            decode = rng.choice([None, None, True, True, False])
+            return more if decode is None else [*more, ("decode", decode)]
         if name == "iterate":
             return [("count", rng.choice([1, 2, 5]))]
         if name == "stream":
@@ -168,7 +172,8 @@ class _Generator:
             return (("count", rng.choice([1, 5, 100, 1500, 9000])),)
         if verb == "message":
             sizes = tuple(self._size() for _ in range(rng.choice([1, 1, 1, 2, 4])))
-            return (("sizes", sizes), ("text", rng.random() < 0.5), ("ping", rng.random() < 0.3))
+            more = (("sizes", sizes), ("text", rng.random() < 0.5), ("ping", rng.random() < 0.3))
+            return (*more, ("garbage", rng.random() < 0.3))
         if verb == "flood":
             return (("sizes", (rng.choice([60, 500]),)), ("count", rng.choice([5, 50, 200])))
         if verb == "close":

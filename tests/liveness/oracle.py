@@ -17,9 +17,11 @@ __all__ = ["judge"]
 # What a call may raise, besides ConnectionClosed once the connection is not open.
 _ALLOWED = {
     "send_nowait": {"BlockingIOError"},
-    "recv_nowait": {"BlockingIOError", "ConcurrencyError"},
+    "recv": {"ConcurrencyError", "UnicodeDecodeError"},
+    "recv_many": {"ConcurrencyError", "UnicodeDecodeError"},
+    "recv_nowait": {"BlockingIOError", "ConcurrencyError", "UnicodeDecodeError"},
     "fragments": {"ConcurrencyError"},
-} | {verb: {"ConcurrencyError"} for verb in ("recv", "recv_many", "stream", "iterate")}
+} | {verb: {"ConcurrencyError"} for verb in ("stream", "iterate")}
 
 
 def judge(record: Record, *, ordered: bool) -> list[str]:
@@ -78,6 +80,9 @@ def _sent(link: Link, calls: list[Call], *, ordered: bool) -> list[str]:
 def _promised(call: Call) -> bool:
     if call.verb == "broadcast":
         return False
+    # What came before the item that could not be encoded was accepted.
+    if call.verb == "send_many" and "UnicodeEncodeError" in call.kinds:
+        return True
     if call.verb == "send_many" and not call.step.get("lazy"):
         # What was taken out of the iterable is sent.
         return call.result in ("returned", "cancelled")
@@ -134,6 +139,8 @@ def _errors(call: Call, link: Link, *, ordered: bool) -> list[str]:
     if call.result == "cancelled" and not call.cancelling:
         return [f"nobody has cancelled it: {call}"]
     if call.result != "raised" or call.kinds & _ALLOWED.get(call.verb, set()):
+        return []
+    if call.step.get("bad") and "UnicodeEncodeError" in call.kinds:
         return []
     # Threads do not wait for the end of another's message in fragments; tasks do.
     if not ordered and call.verb in ("send", "send_many") and "ConcurrencyError" in call.kinds:

@@ -7,7 +7,7 @@ import random
 import zlib
 from typing import Any
 
-__all__ = ["HEADER", "Damaged", "Ident", "make", "read"]
+__all__ = ["HEADER", "Damaged", "Ident", "make", "read", "spoil"]
 
 # Longer than any header: a first fragment of this size tells which message it belongs to.
 HEADER = 30
@@ -16,6 +16,10 @@ _RANDOM = random.Random(20)
 # What does not compress, and what does. Both are text, so that every message may be either.
 _POOL = "".join(_RANDOM.choices("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", k=65_536)) * 20
 _FLAT = "It was a bright cold day in April, and the clocks were striking thirteen. " * 18_000
+
+
+# What no text has.
+_SPOILT = b"\xff"
 
 
 class Damaged(Exception):
@@ -52,6 +56,11 @@ def make(ident: Ident, size: int, *, text: bool) -> str | bytes:
     return message if text else message.encode()
 
 
+def spoil(message: bytes) -> bytes:
+    """Return a message of `make` so that it is no UTF-8, and can still be read."""
+    return message[:-1] + _SPOILT
+
+
 def read(message: Any, *, whole: bool = True) -> Ident:
     """Check a message and return who sent it.
 
@@ -63,6 +72,7 @@ def read(message: Any, *, whole: bool = True) -> Ident:
         Damaged: It is not as it was sent.
     """
     text = message if isinstance(message, str) else bytes(message).decode("ascii", "replace")
+    spoilt = not isinstance(message, str) and bytes(message[-1:]) == _SPOILT
     try:
         head, _, _ = text[:HEADER].partition("|")
         task, number, size, crc = head.split(".")
@@ -72,6 +82,9 @@ def read(message: Any, *, whole: bool = True) -> Ident:
         raise Damaged(f"no message of ours: {len(text)} bytes, {text[:40]!r}") from None
     if whole and len(text) != declared:
         raise Damaged(f"message {ident} has {len(text)} bytes of {declared}")
-    if whole and zlib.crc32(text[HEADER:].encode()) != checksum:
+    if whole and spoilt:
+        if bytes(message) != spoil(bytes(make(ident, declared, text=False))):  # type: ignore[arg-type]
+            raise Damaged(f"message {ident} of {declared} bytes has another content")
+    elif whole and zlib.crc32(text[HEADER:].encode()) != checksum:
         raise Damaged(f"message {ident} of {declared} bytes has another content")
     return ident

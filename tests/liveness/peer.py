@@ -128,12 +128,16 @@ class Peer:
     def _do_pong(self) -> None:
         self._say(PONG, b"unsolicited")
 
-    def _do_message(self, sizes: tuple[int, ...] = (200,), text: bool = True, ping: bool = False) -> None:
+    def _do_message(
+        self, sizes: tuple[int, ...] = (200,), text: bool = True, ping: bool = False, garbage: bool = False
+    ) -> None:
         if self.close_sent:
             return
         ident = Ident(PEER_TASK, len(self.sent))
         message = payload.make(ident, sum(max(size, payload.HEADER) for size in sizes), text=False)
         assert isinstance(message, bytes)
+        if garbage and not text:
+            message = payload.spoil(message)
         parts = []
         for size in sizes:
             parts.append(message[: max(size, payload.HEADER)])

@@ -11,7 +11,10 @@ from typing import Any
 
 from .settings import Setting, named
 
-__all__ = ["CALLS", "PEER", "RECEIVING", "SENDING", "Plan", "Step"]
+__all__ = ["BAD", "CALLS", "PEER", "RECEIVING", "SENDING", "Plan", "Step", "decoding"]
+
+# What `send_many` refuses: it is no text that UTF-8 has a form for.
+BAD = "\ud800"
 
 # What the peer can be told.
 PEER = frozenset(
@@ -106,6 +109,12 @@ class Plan:
         lines += [f"  {name} = {value!r}" for name, value in self.options.items()]
         lines += [f"  {number:3}. {step}" for number, step in enumerate(self.steps, 1)]
         return "\n".join(lines)
+
+
+def decoding(step: Step) -> dict[str, bool]:
+    """Return the argument of a call that receives."""
+    decode = step.get("decode")
+    return {} if decode is None else {"decode": decode}
 
 
 def _hashable(value: Any) -> Any:

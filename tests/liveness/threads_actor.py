@@ -33,6 +33,8 @@ def _finish(call: Call, record: Record, calls: Calls) -> None:
         call.result = "returned"
     except (Exception, Poke) as exc:
         call.raised(exc, link.state)
+        if isinstance(exc, UnicodeDecodeError):
+            link.take(call.actor, exc.object)  # the call was given it, and could not make text of it
         link.lost += call.receives and call.result == "interrupted"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import payload
 from .payload import Ident
-from .plan import Step
+from .plan import BAD, Step, decoding
 from .record import Call, Link
 
 __all__ = ["ATTEMPT", "Calls", "attempt"]
@@ -56,6 +57,8 @@ class Calls:
     def _each(self, call: Call, step: Step) -> Iterator[Any]:
         for size in step.get("sizes"):
             yield self.message(call, size)
+        if step.get("bad"):
+            yield BAD
 
     def _fragments(self, call: Call, link: Link, step: Step) -> None:
         sizes = [max(size, payload.HEADER) for size in step.get("sizes")]
@@ -72,13 +75,14 @@ class Calls:
     # ---- receiving ----
 
     def _recv(self, call: Call, link: Link, step: Step) -> None:
-        link.take(call.actor, attempt(link.ws.recv, step.get("timeout")))
+        link.take(call.actor, attempt(functools.partial(link.ws.recv, step.get("timeout"), **decoding(step))))
 
     def _recv_nowait(self, call: Call, link: Link, step: Step) -> None:
-        link.take(call.actor, attempt(link.ws.recv_nowait))
+        link.take(call.actor, attempt(functools.partial(link.ws.recv_nowait, **decoding(step))))
 
     def _recv_many(self, call: Call, link: Link, step: Step) -> None:
-        for message in attempt(link.ws.recv_many, step.get("limit"), step.get("timeout")):
+        recv_many = functools.partial(link.ws.recv_many, **decoding(step))
+        for message in attempt(recv_many, step.get("limit"), step.get("timeout")):
             link.take(call.actor, message)
 
     def _iterate(self, call: Call, link: Link, step: Step) -> None:

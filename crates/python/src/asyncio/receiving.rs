@@ -170,8 +170,7 @@ impl AsyncConnection {
             let mut state = self.lock(py)?;
             // Those who wait already come first.
             while items.len() < operation.limit && !state.inbox.is_streaming() && !state.has_receivers(py) {
-                // As they are: what cannot be decoded must not be lost.
-                match state.take(py, None, Delivery::Messages) {
+                match state.take(py, operation.option, Delivery::Messages) {
                     Ok(Some(item)) => items.push(item),
                     // What ended it, if anything did, is for the next call: these messages come first.
                     Ok(None) | Err(_) => break,

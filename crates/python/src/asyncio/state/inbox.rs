@@ -85,7 +85,8 @@ fn note_pong(
 }
 
 impl State {
-    /// The next message or fragment that is there.
+    /// The next message or fragment that is there. Nothing is done to it that its bytes could make fail, so that whoever
+    /// gives up what was taken can put it back: text of a binary message, `decode=True`, is made by who has it.
     #[inline]
     pub(in crate::asyncio) fn take(
         &mut self,
@@ -95,6 +96,7 @@ impl State {
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
         let Flow { inbox, drive, watchers, .. } = &mut self.flow;
         let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
+        let decode = decode.filter(|text| !text);
         let mut objects = Objects { py, decode, notes, watchers, tell_controls };
         inbox.take(&mut drive.peer, delivery, &mut objects)
     }
