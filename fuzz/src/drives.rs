@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::Drive;
-use wirespeed_driver::buffers::WRITE_SIZE;
+use wirespeed_driver::buffers::{self, LENT_MAX, READ_SIZE, WRITE_SIZE};
 use wirespeed_driver::drive::{Progress, Reading};
 use wirespeed_driver::peer::{LargeSend, PeerEvent};
 use wirespeed_driver::tls::client::Version;
@@ -50,6 +50,12 @@ pub fn run(data: &[u8]) {
 /// With TLS at both ends, whose records are cut and joined anywhere.
 pub fn run_tls(data: &[u8]) {
     World::run(data, true);
+}
+
+/// The same while so many read buffers are out that each read has a small one, which a record of TLS may fill.
+pub fn run_crowded(data: &[u8]) {
+    let _crowd: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+    World::run(data, data.first().is_none_or(|choice| choice & 128 == 0));
 }
 
 impl World {

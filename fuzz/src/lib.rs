@@ -8,7 +8,7 @@
 //! | `client_head`, `server_head` | whole = pieces; what is accepted obeys RFC 6455 4, checked line by line |
 //! | `lent` | input that is lent out and put back = input at once |
 //! | `opening` | the proxy's answer and the server's, each alone; nobody takes for said under TLS what was not |
-//! | `drives`, `drives_tls` | what one end has sent arrives at the other, in order, before its close frame; all ends in its time |
+//! | `drives`, `drives_tls`, `drives_crowded` | what one end has sent arrives at the other, in order, before its close frame; all ends in its time |
 //! | `jwt` | a parser of JSON that knows nothing of tokens; none is accepted of which a bit was changed |
 //! | `jwt_keys` | what a key says it is for; no error shows any of it |
 //! | `jwt_places` | who takes the request apart himself |
@@ -49,7 +49,7 @@ pub mod topics;
 pub type Target = fn(&[u8]);
 
 /// Every target with the name of its corpus.
-pub const TARGETS: [(&str, Target); 18] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("receive", receive::run),
     ("round_trip", round_trip::run),
     ("deflate", deflate::run),
@@ -58,6 +58,7 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("lent", lent::run),
     ("drives", drives::run),
     ("drives_tls", drives::run_tls),
+    ("drives_crowded", drives::run_crowded),
     ("opening", opening::run),
     ("jwt", jwt::run),
     ("jwt_keys", jwt_keys::run),
