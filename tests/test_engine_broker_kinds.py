@@ -192,6 +192,23 @@ def test_cluster_whose_nodes_restart(cluster: list[Redis]) -> None:
         assert sorted(got) == sorted(f"after {topic}" for topic in topics)
 
 
+def test_cluster_that_breaks_while_something_is_under_way(cluster: list[Redis]) -> None:
+    """Whoever waits for it is told that it is in doubt: one node says nothing, and the end of another is heard."""
+    url = "redis+cluster://" + ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    topics = (f"topic.{number}" for number in range(1000))
+    topic = next(topic for topic in topics if int(cluster[0].say("CLUSTER", "KEYSLOT", topic)[0][1:]) < 5462)
+    with Publisher(url) as publisher:
+        publisher.publish(topic, "before")
+        publisher.flush(20)
+        cluster[0].pause()
+        publisher.publish(topic, "under way")
+        wait_for(lambda: publisher.status.queued == 0)
+        cluster[1].kill()
+        with pytest.raises(ConnectionError, match="1 of the messages"):
+            publisher.flush(10)
+        assert publisher.status.doubtful == 1
+
+
 # With TLS
 
 

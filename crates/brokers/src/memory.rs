@@ -87,14 +87,15 @@ pub(crate) async fn serve(shared: &Shared) {
     shared.forget_interests();
     shared.set_connected();
     let publish = async {
+        let mut under_way = shared.under_way();
         loop {
-            let items = shared.take(BATCH);
+            let items = under_way.take(BATCH);
             if items.is_empty() {
                 shared.outgoing.notified().await;
             }
             for item in items {
                 send(&member, &shared.name(&item.to), &item).await;
-                shared.settle(1);
+                under_way.settle(1);
             }
         }
     };

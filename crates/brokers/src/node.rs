@@ -8,6 +8,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod under_way;
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,6 +23,7 @@ use wirespeed_engine::lock as locked;
 use wirespeed_engine::topics::{Pattern, Topic};
 
 use self::store::Store;
+pub(crate) use self::under_way::UnderWay;
 use crate::account::{ALL, Account, Arrival, For};
 use crate::address::{Address, Kind};
 use crate::envelope::NodeId;
@@ -362,28 +364,13 @@ impl Shared {
 
     // ---- for the thread: what leaves ----
 
-    /// Takes what waits, of so many bytes.
-    pub(crate) fn take(&self, most: usize) -> Vec<crate::queue::Item> {
-        self.change(|queue| {
-            wirespeed_engine::driver::protocol::faults::reach("brokers.take");
-            queue.take(most)
-        })
+    /// What a connection takes out of the queue: nothing yet.
+    pub(crate) fn under_way(&self) -> UnderWay<'_> {
+        UnderWay::new(self)
     }
 
-    /// The broker has so many of what was taken.
-    pub(crate) fn settle(&self, count: u64) {
-        self.published.fetch_add(count, Ordering::Relaxed);
-        self.change(|queue| queue.settle(count, false));
-    }
-
-    /// The broker takes no such message.
-    pub(crate) fn refuse(&self, count: u64) {
-        self.count_refused(count);
-        self.change(|queue| queue.settle(count, true));
-    }
-
-    /// The connection broke while so many were under way.
-    pub(crate) fn doubt(&self, count: u64) {
+    /// Whether the broker has so many of what was taken, is not known.
+    fn doubt(&self, count: u64) {
         if count > 0 {
             self.change(|queue| queue.settle(count, true));
             self.count_doubtful(count);

@@ -243,12 +243,13 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
     let client = target.client().await?;
     let mut connection = patiently(client.get_multiplexed_async_connection_with_config(&config)).await?;
     link.set_up(PUBLISHES);
+    let mut under_way = shared.under_way();
     loop {
         // If the other one broke, this one may have without having said so, and what is taken would be in doubt.
         if !shared.is_connected() {
             patiently(ping(&mut connection)).await?;
         }
-        let items = shared.take(BATCH);
+        let items = under_way.take(BATCH);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
@@ -256,22 +257,17 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             }
             continue;
         }
-        let count = items.len() as u64;
         let mut commands = redis::pipe();
         for parcel in parcel::pack(items, parcel::MOST) {
             commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]).ignore();
         }
-        // Whoever drops this has the thread ended, or it is a defect: then what is under way is in doubt.
         match commands.query_async::<()>(&mut connection).await {
-            Ok(()) => shared.settle(count),
+            Ok(()) => under_way.settle(under_way.count()),
             Err(error) if is_answer(&error) => {
-                shared.refuse(count);
+                under_way.refuse(under_way.count());
                 shared.set_reason(&error.to_string());
             }
-            Err(error) => {
-                shared.doubt(count);
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         }
     }
 }
