@@ -59,6 +59,24 @@ def test_together_no_larger_than_nats_takes(tmp_path: Path) -> None:
 # What Redis has beside
 
 
+def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) -> None:
+    """What is published as soon as it is said to be connected is in no doubt: it goes out by a new connection."""
+    with broker("redis", tmp_path) as server, Node(server.url) as one:
+        assert isinstance(server, Redis)
+
+        def has_settled(count: int) -> bool:
+            return one.status.published + one.status.doubtful == count
+
+        for number in range(5):
+            server.kill()
+            wait_for(lambda: not one.status.is_connected, "nobody has noticed")
+            server.start()
+            wait_for(lambda: one.status.is_connected, "not connected again")
+            one.engine.publish("t", str(number))
+            wait_for(functools.partial(has_settled, number + 1))
+        assert one.status.doubtful == 0
+
+
 class Sentinel(Redis):
     """``redis-sentinel``, which watches one server and its replica."""
 

@@ -119,6 +119,8 @@ impl Link<'_> {
     fn set_down(&self, which: u8, reason: &Broken) {
         self.up.set(self.up.get() & !which);
         self.shared.set_disconnected(&reason.to_string());
+        // Whoever publishes and has nothing to do asks the server before it is said again that there is a connection.
+        self.shared.outgoing.notify_one();
     }
 }
 
