@@ -77,6 +77,34 @@ def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) 
         assert one.status.doubtful == 0
 
 
+def test_what_nobody_subscribed_to_is_not_lost(tmp_path: Path) -> None:
+    """A topic that was left while Redis was away, and is subscribed to again later."""
+    with broker("redis", tmp_path) as server, Node(server.url) as one, Node(server.url) as two:
+        assert isinstance(server, Redis)
+        ws = two.client("t", "u")
+        two.has(2)
+        one.engine.publish("t", "before")
+        assert ws.recv(20) == "before"
+        server.kill()
+        wait_for(lambda: not one.status.is_connected and not two.status.is_connected, "nobody has noticed")
+        ws.send("- t")
+        assert ws.recv(20) == "ready"
+        server.start()
+        wait_for(lambda: one.status.is_connected and two.status.is_connected, "not connected again")
+        two.has(1)
+        for number in range(5):
+            one.engine.publish("t", f"{number}, for nobody")
+        one.engine.publish("u", "behind them")
+        assert ws.recv(20) == "behind them"
+        ws.send("+ t")
+        assert ws.recv(20) == "ready"
+        two.has(2)
+        for text in ("after", "the last"):
+            one.engine.publish("t", text)
+            assert ws.recv(20) == text
+        assert two.status.lost == 0
+
+
 class Sentinel(Redis):
     """``redis-sentinel``, which watches one server and its replica."""
 

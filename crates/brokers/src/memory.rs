@@ -84,7 +84,6 @@ fn join(name: &str, prefix: &str) -> Membership {
 pub(crate) async fn serve(shared: &Shared) {
     let member = join(&shared.address.path, &shared.prefix);
     let account = RefCell::new(shared.account());
-    shared.forget_interests();
     shared.set_connected();
     let publish = async {
         let mut under_way = shared.under_way();
@@ -101,7 +100,8 @@ pub(crate) async fn serve(shared: &Shared) {
     };
     let subscribe = async {
         loop {
-            for (pattern, wanted) in shared.take_interests() {
+            let changes = shared.take_interests(&mut account.borrow_mut());
+            for (pattern, wanted) in changes {
                 change(&member.inbox, &pattern, wanted);
                 if wanted {
                     account.borrow_mut().ask(&pattern);

@@ -141,7 +141,6 @@ pub(crate) async fn serve(shared: &Arc<Shared>) {
     let Some(client) = connect(shared).await else { return future::pending().await };
     let subscriptions = RefCell::new(Subscriptions::default());
     let account = RefCell::new(shared.account());
-    shared.forget_interests();
     let id: String = shared.id.iter().map(|byte| format!("{byte:02x}")).collect();
     let nats = Nats {
         shared,
@@ -335,7 +334,7 @@ impl Nats<'_> {
         shared.wait_connected().await;
         while !self.add(None).await {}
         loop {
-            let changes = shared.take_interests();
+            let changes = shared.take_interests(&mut self.account.borrow_mut());
             if changes.is_empty() {
                 shared.wanted.notified().await;
                 continue;

@@ -403,13 +403,20 @@ impl Shared {
         self.receives
     }
 
+    /// An account of what comes; nothing is subscribed to yet.
     pub(crate) fn account(&self) -> Account {
+        self.forget_interests();
         Account::new(self.id, &self.prefix, self.address.kind == Kind::Cluster)
     }
 
     /// What is to be subscribed to, and what no longer.
-    pub(crate) fn take_interests(&self) -> Vec<(Pattern, bool)> {
-        locked(&self.interests).take()
+    pub(crate) fn take_interests(&self, account: &mut Account) -> Vec<(Pattern, bool)> {
+        let (changes, left) = {
+            let mut interests = locked(&self.interests);
+            (interests.take(), interests.take_left())
+        };
+        left.iter().for_each(|pattern| account.forget(pattern));
+        changes
     }
 
     /// That was done.
@@ -420,7 +427,12 @@ impl Shared {
     }
 
     /// The broker has no subscription of ours any more.
-    pub(crate) fn forget_interests(&self) {
+    pub(crate) fn lose_subscriptions(&self, account: &mut Account) {
+        account.disconnect();
+        self.forget_interests();
+    }
+
+    fn forget_interests(&self) {
         locked(&self.interests).forget();
         self.wanted.notify_one();
     }

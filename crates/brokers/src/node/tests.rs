@@ -112,17 +112,20 @@ fn whoever_flushes_hears_of_what_was_dropped_for_others() {
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
-/// Whatever happens, in any order: of room that was not there and is there everybody is told, each message is counted
-/// once, and a flush ends once nothing is queued or under way.
-#[test]
-fn any_order() {
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
+fn randomly(mut seed: u64) -> impl FnMut(usize) -> usize {
+    move |below| {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
         usize::try_from(seed >> 33).unwrap() % below
-    };
+    }
+}
+
+/// Whatever happens, in any order: of room that was not there and is there everybody is told, each message is counted
+/// once, and a flush ends once nothing is queued or under way.
+#[test]
+fn any_order() {
+    let mut random = randomly(0x9e37_79b9_7f4a_7c15);
     for round in 0..300 {
         let policy = [Policy::DropNewest, Policy::DropOldest, Policy::Raise][round % 3];
         let (shared, ears) = shared(1000 + random(4000), policy);
@@ -158,6 +161,138 @@ fn any_order() {
             );
             let nothing = under_way.count() == 0 && shared.queue.look(Queue::len) == 0;
             assert_eq!(shared.flush(taken, Some(Instant::now())).is_some(), nothing, "round {round}, step {step}");
+        }
+    }
+}
+
+/// What another node publishes, of which some comes: subscriptions at the broker, and whether there is a connection.
+struct Simulated {
+    shared: Shared,
+    account: Account,
+    /// They outlive a connection, as those of NATS do.
+    outlive: bool,
+    connected: bool,
+    there: Vec<Pattern>,
+    /// What was left since the thread's last turn.
+    left: Vec<Pattern>,
+    /// Of each topic: the last number, how many that were wanted have not come since the last that did, and whether
+    /// nobody wanted it at some time since.
+    topics: Vec<(Topic, u64, u64, bool)>,
+    overall: u64,
+}
+
+impl Simulated {
+    fn new(outlive: bool) -> Self {
+        let (shared, _) = shared(1000, Policy::DropNewest);
+        let topics = ["a", "b", "c"].map(|name| (Topic::new(name).unwrap(), 0, 0, true)).into();
+        let account = shared.account();
+        Self { shared, account, outlive, connected: true, there: Vec::new(), left: Vec::new(), topics, overall: 0 }
+    }
+
+    /// The thread's turn; `all`: it gets to its end.
+    fn turn(&mut self, all: bool) {
+        if !self.connected {
+            return;
+        }
+        let changes = self.shared.take_interests(&mut self.account);
+        std::mem::take(&mut self.left).iter().for_each(|pattern| self.leave(pattern));
+        for (pattern, wanted) in &changes {
+            self.there.retain(|other| other != pattern);
+            if *wanted {
+                self.account.ask(pattern);
+                self.there.push(pattern.clone());
+            } else {
+                self.account.end(pattern);
+            }
+        }
+        if !all && !self.outlive {
+            return self.set_connected(false);
+        }
+        for (pattern, wanted) in &changes {
+            if *wanted {
+                self.account.confirm(pattern);
+            }
+            self.shared.done(pattern, *wanted);
+        }
+    }
+
+    fn leave(&mut self, pattern: &Pattern) {
+        for (topic, _, _, left) in &mut self.topics {
+            *left |= pattern.matches(topic);
+        }
+    }
+
+    fn set_connected(&mut self, connected: bool) {
+        if self.connected && !connected && !self.outlive {
+            self.there.clear();
+            self.shared.lose_subscriptions(&mut self.account);
+        }
+        if connected && !self.connected {
+            self.connected = true;
+            self.turn(true); // before anything comes
+        }
+        self.connected = connected;
+    }
+
+    fn publish(&mut self, at: usize, wanted: bool) {
+        let (topic, number, missing, left) = &mut self.topics[at];
+        *number += 1;
+        self.overall += 1;
+        if !self.connected || !self.there.iter().any(|pattern| pattern.matches(topic)) {
+            *missing += u64::from(wanted);
+            return;
+        }
+        let place = crate::envelope::Place { overall: self.overall, epoch: 1, on_topic: *number };
+        let origin = crate::envelope::Origin { node: [2; 16], place };
+        let bytes = crate::envelope::seal(origin, MessageKind::Text, None, b"x");
+        let counts = || [&self.shared.received, &self.shared.lost].map(|counter| counter.load(Ordering::Relaxed));
+        let before = counts();
+        self.shared.arrive(&mut self.account, topic.as_str(), None, &bytes);
+        let after = counts();
+        if after[0] == before[0] {
+            *missing += u64::from(wanted);
+            return;
+        }
+        let lost = after[1] - before[1];
+        assert!(lost <= *missing, "{lost} of {topic} are said to be lost, and {missing} are");
+        assert!(lost == *missing || *left, "{lost} of {topic} are said to be lost, and {missing} are");
+        (*missing, *left) = (0, false);
+    }
+}
+
+/// What is said to be missing was wanted when it was published; and all of that is, on a topic that was never left.
+#[test]
+fn what_is_lost_was_wanted() {
+    const PATTERNS: [&str; 4] = ["a", "b", "c", "*"];
+    let mut random = randomly(0x2545_f491_4f6c_dd1d);
+    for round in 0..400 {
+        let mut simulated = Simulated::new(round % 2 == 0);
+        let patterns = PATTERNS.map(|text| Pattern::new(text).unwrap());
+        let mut wanted = [false; PATTERNS.len()];
+        for _ in 0..120 {
+            match random(10) {
+                0 | 1 => {
+                    let at = random(patterns.len());
+                    wanted[at] = !wanted[at];
+                    if locked(&simulated.shared.interests).want(&patterns[at], wanted[at]) {
+                        simulated.shared.wanted.notify_one();
+                    }
+                    if !wanted[at] {
+                        simulated.leave(&patterns[at]);
+                        simulated.left.push(patterns[at].clone());
+                    }
+                }
+                2 => simulated.set_connected(false),
+                3 => simulated.set_connected(true),
+                4 | 5 => simulated.turn(true),
+                6 => simulated.turn(random(4) > 0),
+                _ => {
+                    let at = random(simulated.topics.len());
+                    let is_wanted = std::iter::zip(&patterns, wanted)
+                        .any(|(pattern, wanted)| wanted && pattern.matches(&simulated.topics[at].0));
+                    simulated.publish(at, is_wanted);
+                }
+            }
         }
     }
 }

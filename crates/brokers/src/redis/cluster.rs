@@ -41,8 +41,7 @@ pub(super) async fn serve(shared: &Shared) {
             }
         };
         shared.set_disconnected(&reason.to_string());
-        account.borrow_mut().disconnect();
-        shared.forget_interests();
+        shared.lose_subscriptions(&mut account.borrow_mut());
         tokio::time::sleep(backoff::delay(attempt)).await;
         attempt += 1;
     }
@@ -160,7 +159,7 @@ async fn subscribe(
     patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await?;
     let mut first = true;
     loop {
-        let changes = shared.take_interests();
+        let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
             if std::mem::take(&mut first) {
                 shared.set_connected();

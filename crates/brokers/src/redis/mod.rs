@@ -54,8 +54,7 @@ pub(crate) async fn serve(shared: &Shared) {
         if shared.receives() {
             again(&link, RECEIVES, async |target| {
                 let error = receive(&link, target, &account).await;
-                account.borrow_mut().disconnect();
-                shared.forget_interests();
+                shared.lose_subscriptions(&mut account.borrow_mut());
                 error
             })
             .await;
@@ -370,7 +369,7 @@ async fn subscribe(
     patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await?;
     let mut first = true;
     loop {
-        let changes = shared.take_interests();
+        let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
             if std::mem::take(&mut first) {
                 link.set_up(RECEIVES); // all that was wanted is there
