@@ -143,7 +143,7 @@ mod tests {
         interests.want(&a, true);
         interests.take();
         interests.want(&a, false); // while it is being done
-        assert_eq!(Vec::from_iter(interests.take_left()), [a.clone()]);
+        assert!(interests.take_left().contains(&a));
         interests.want(&a, true);
         interests.done(&a, true);
         interests.want(&b, true);
@@ -151,7 +151,7 @@ mod tests {
         interests.want(&a, false);
         interests.want(&b, false); // never asked for
         interests.want(&a, true);
-        assert_eq!(Vec::from_iter(interests.take_left()), [a.clone()]);
+        assert!(interests.take_left().contains(&a));
         assert_eq!(interests.take(), [(a, true)]);
         assert!(interests.take_left().is_empty());
     }
