@@ -1458,7 +1458,16 @@ class NativeEngine:
         min_version: str | None,
         max_version: str | None,
     ) -> None: ...
-    def _set_tls(self, tls: ServerTLS) -> None: ...
+    def _set_tls(
+        self,
+        tls: ServerTLS,
+        cert: tuple[str | None, bytes],
+        key: tuple[str | None, bytes],
+        client_ca: Sequence[tuple[str | None, bytes]],
+        alpn: Sequence[bytes],
+        min_version: str | None,
+        max_version: str | None,
+    ) -> None: ...
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Where ``metrics`` is; ``None`` without."""

@@ -12,7 +12,7 @@ use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
 use crate::broker::{Broker, Inlet, Message, Published, Slot, Took};
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, Renewal};
 use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
@@ -220,9 +220,10 @@ impl Engine {
         Arc::clone(&self.common.logs)
     }
 
-    /// Replaces the TLS configuration of all listeners that have one: for clients that come from now on.
-    pub fn set_tls(&self, config: &Arc<TlsConfig>) {
-        self.certificates.iter().for_each(|certificate| certificate.replace(Arc::clone(config)));
+    /// Replaces the TLS configuration of all listeners that have one, and where it is from: for clients that come from
+    /// now on.
+    pub fn set_tls(&self, config: &Arc<TlsConfig>, renewal: Option<&Renewal>) {
+        self.certificates.iter().for_each(|certificate| certificate.replace(Arc::clone(config), renewal.cloned()));
     }
 
     /// Ends it without haste: the steps are the caller's to make.

@@ -119,7 +119,8 @@ class Operations(NativeEngine):
     def reload_tls(self, ssl: TLS | None = None) -> None:
         """Use another certificate, for clients that come from now on.
 
-        The files of ``ssl`` are looked at anyway, once a second at most, when clients come.
+        The files of ``ssl`` are looked at anyway, once a second at most, when clients come: of the settings that are in
+        use, and of no others.
 
         Args:
             ssl: Settings; the default is to read the files of those that the engine has.
@@ -137,7 +138,7 @@ class Operations(NativeEngine):
             checked_tls(ssl)
         # A copy reads the files again.
         tls = dataclasses.replace(self._tls if ssl is None else ssl)
-        self._set_tls(checked_tls(tls))
+        self._set_tls(checked_tls(tls), *_sources(tls))
         self._tls = tls
 
     # ---- the end ----

@@ -432,9 +432,22 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// Replaces the TLS configuration.
-    fn _set_tls(&self, tls: PyRef<'_, ServerTLS>) -> PyResult<()> {
-        self.running()?.set_tls(&tls.config);
+    /// Replaces the TLS configuration, and where it is from.
+    #[allow(clippy::too_many_arguments, reason = "Python makes one tuple of them")]
+    fn _set_tls(
+        &self,
+        py: Python<'_>,
+        tls: PyRef<'_, ServerTLS>,
+        cert: operations::Source,
+        key: operations::Source,
+        client_ca: Vec<operations::Source>,
+        alpn: Vec<Vec<u8>>,
+        min_version: Option<&str>,
+        max_version: Option<&str>,
+    ) -> PyResult<()> {
+        let renewal = operations::renewal(cert, key, client_ca, alpn, min_version, max_version)?;
+        let (engine, config) = (self.running()?, &tls.config);
+        py.detach(|| engine.set_tls(config, Some(&renewal))); // the files are read
         Ok(())
     }
 
