@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -224,6 +225,13 @@ impl Engine {
     /// now on.
     pub fn set_tls(&self, config: &Arc<TlsConfig>, renewal: Option<&Renewal>) {
         self.certificates.iter().for_each(|certificate| certificate.replace(Arc::clone(config), renewal.cloned()));
+    }
+
+    /// Where it is told, once, until when this engine drains that another one has taken over from; what is there has
+    /// ended when nobody can any more. `None`: nobody can, or somebody else has it.
+    #[must_use]
+    pub fn handed_over(&self) -> Option<Receiver<Instant>> {
+        lock(&self.keeper).as_mut()?.given()
     }
 
     /// Ends it without haste: the steps are the caller's to make.

@@ -24,7 +24,7 @@ use super::bell::{EventsBell, RoomBell};
 use super::broker;
 use super::limits::PyLimits;
 use super::many;
-use super::operations::{self, NativeDraining, NativeLogs};
+use super::operations::{self, NativeDraining, NativeHandover, NativeLogs};
 use super::room;
 use super::routes;
 use super::session::{PySession, forked, refused_by_engine, with_message};
@@ -471,6 +471,11 @@ impl NativeEngine {
     ) -> PyResult<NativeDraining> {
         let code = u16::try_from(code).unwrap_or(0); // as above
         NativeDraining::begin(&*self.running()?, timeout, batch, notice, code, reason, py)
+    }
+
+    /// Where it is told that another engine has taken over; `None`: none can.
+    fn _handed_over(&self) -> PyResult<Option<NativeHandover>> {
+        Ok(self.running()?.handed_over().map(|given| NativeHandover(Mutex::new(given))))
     }
 
     fn _logs(&self) -> PyResult<NativeLogs> {
