@@ -5,8 +5,6 @@
 //! to the engine. Nobody waits for the thread but who asks it to flush, or closes it.
 
 mod store;
-#[cfg(test)]
-mod tests;
 mod thread;
 mod under_way;
 
@@ -537,3 +535,7 @@ impl Shared {
         *self.closing.borrow()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,7 +1,5 @@
 //! What is under way, and who is told of what: a node without its thread, which each test stands in for.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::atomic::AtomicUsize;
 
 use wirespeed_engine::broker::Unsendable;
