@@ -59,6 +59,52 @@ def test_together_no_larger_than_nats_takes(tmp_path: Path) -> None:
 # What Redis has beside
 
 
+def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) -> None:
+    """What is published as soon as it is said to be connected is in no doubt: it goes out by a new connection."""
+    with broker("redis", tmp_path) as server, Node(server.url) as one:
+        assert isinstance(server, Redis)
+
+        def has_settled(count: int) -> bool:
+            return one.status.published + one.status.doubtful == count
+
+        for number in range(5):
+            server.kill()
+            wait_for(lambda: not one.status.is_connected, "nobody has noticed")
+            server.start()
+            wait_for(lambda: one.status.is_connected, "not connected again")
+            one.engine.publish("t", str(number))
+            wait_for(functools.partial(has_settled, number + 1))
+        assert one.status.doubtful == 0
+
+
+def test_what_nobody_subscribed_to_is_not_lost(tmp_path: Path) -> None:
+    """A topic that was left while Redis was away, and is subscribed to again later."""
+    with broker("redis", tmp_path) as server, Node(server.url) as one, Node(server.url) as two:
+        assert isinstance(server, Redis)
+        ws = two.client("t", "u")
+        two.has(2)
+        one.engine.publish("t", "before")
+        assert ws.recv(20) == "before"
+        server.kill()
+        wait_for(lambda: not one.status.is_connected and not two.status.is_connected, "nobody has noticed")
+        ws.send("- t")
+        assert ws.recv(20) == "ready"
+        server.start()
+        wait_for(lambda: one.status.is_connected and two.status.is_connected, "not connected again")
+        two.has(1)
+        for number in range(5):
+            one.engine.publish("t", f"{number}, for nobody")
+        one.engine.publish("u", "behind them")
+        assert ws.recv(20) == "behind them"
+        ws.send("+ t")
+        assert ws.recv(20) == "ready"
+        two.has(2)
+        for text in ("after", "the last"):
+            one.engine.publish("t", text)
+            assert ws.recv(20) == text
+        assert two.status.lost == 0
+
+
 class Sentinel(Redis):
     """``redis-sentinel``, which watches one server and its replica."""
 
@@ -190,6 +236,23 @@ def test_cluster_whose_nodes_restart(cluster: list[Redis]) -> None:
         while len(got) < 30:
             got.append(ws.recv(20))
         assert sorted(got) == sorted(f"after {topic}" for topic in topics)
+
+
+def test_cluster_that_breaks_while_something_is_under_way(cluster: list[Redis]) -> None:
+    """Whoever waits for it is told that it is in doubt: one node says nothing, and the end of another is heard."""
+    url = "redis+cluster://" + ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    topics = (f"topic.{number}" for number in range(1000))
+    topic = next(topic for topic in topics if int(cluster[0].say("CLUSTER", "KEYSLOT", topic)[0][1:]) < 5462)
+    with Publisher(url) as publisher:
+        publisher.publish(topic, "before")
+        publisher.flush(20)
+        cluster[0].pause()
+        publisher.publish(topic, "under way")
+        wait_for(lambda: publisher.status.queued == 0)
+        cluster[1].kill()
+        with pytest.raises(ConnectionError, match="1 of the messages"):
+            publisher.flush(10)
+        assert publisher.status.doubtful == 1
 
 
 # With TLS

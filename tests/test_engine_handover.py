@@ -61,6 +61,57 @@ def test_a_child_that_ends_leaves_the_socket(tmp_path: Path) -> None:
     assert said == "taken over\n"
 
 
+@pytest.mark.parametrize("how", ["threads", "main", "loop"])
+def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: str, tmp_path: Path) -> None:
+    """The old engine ends within its time and a second, in which `run` and `serve` return."""
+    said = run(
+        """
+        import asyncio, subprocess, sys, threading, time
+        from wirespeed.engine import Engine
+        from wirespeed.sync import connect
+        path, how = sys.argv[1:]
+        old = Engine("127.0.0.1", workers=1, handover=path, drain_timeout=1)
+        called = threading.Event()
+        if how == "loop":
+            @old.on_message
+            async def handle(session, message):
+                called.set()
+                await asyncio.Event().wait()
+        else:
+            @old.on_message
+            def handle(session, message):
+                called.set()
+                threading.Event().wait()
+        taken_over = []
+        def take_over():
+            host, port = old.addresses[0]
+            with connect(f"ws://{host}:{port}/", proxy=None) as ws:
+                ws.send("for ever")
+                called.wait()
+                new = Engine(host, port, workers=1, handover=path)
+                new.start()
+                taken_over.append(time.monotonic())
+                time.sleep(30)
+        old.start()
+        threading.Thread(target=take_over, daemon=True).start()
+        old.run(threads=1 if how == "threads" else 0)
+        print(time.monotonic() - taken_over[0] < 10)
+        """,
+        str(tmp_path / "next"),
+        how,
+    )
+    assert said == "True\n"
+
+
+def test_who_waits_for_a_handover_ends_with_the_engine(tmp_path: Path) -> None:
+    engine = Engine("127.0.0.1", workers=1, handover=tmp_path / "next")
+    with engine:
+        waiting = [thread for thread in threading.enumerate() if thread.name == "wirespeed-ending"]
+        assert len(waiting) == 1
+    waiting[0].join(20)
+    assert not waiting[0].is_alive()
+
+
 def test_nobody_waits_at_the_socket_of_one_that_has_ended(tmp_path: Path) -> None:
     """A child keeps a copy of the listener: whoever connected before its end is told so all the same."""
     said = run(

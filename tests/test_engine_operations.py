@@ -526,6 +526,45 @@ def test_the_certificate_is_read_again(
     assert not any("PRIVATE" in text for _, text in log())
 
 
+def test_the_files_of_the_settings_that_are_in_use_are_looked_at(certificates: Certificates, tmp_path: Path) -> None:
+    """Also after others than at first were given; those of the first change nothing any more."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+        write(certificates, folder)
+    context = certificates.client_context()
+    with Engine("127.0.0.1", ssl=wirespeed.TLS(cert=old / "server.pem", key=old / "server.key")) as engine:
+        first = serial(engine, context)
+        engine.reload_tls(wirespeed.TLS(cert=new / "server.pem", key=new / "server.key"))
+        second = serial(engine, context)
+        assert second != first
+        write(certificates, old)
+        end = time.monotonic() + 4  # twice as long as it takes until a change is noticed
+        while time.monotonic() < end:
+            assert serial(engine, context) == second
+            time.sleep(0.2)
+        write(certificates, new)
+        eventually(lambda: serial(engine, context) != second)
+
+
+def test_files_that_change_before_the_start(certificates: Certificates, tmp_path: Path) -> None:
+    """What they say when the engine starts counts, if it can be used."""
+    write(certificates, tmp_path)
+    context = certificates.client_context()
+    settings = wirespeed.TLS(cert=tmp_path / "server.pem", key=tmp_path / "server.key")
+    with Engine("127.0.0.1", ssl=settings) as engine:
+        first = serial(engine, context)
+    write(certificates, tmp_path)
+    with Engine("127.0.0.1", ssl=settings) as engine:
+        second = serial(engine, context)
+        assert second != first
+    (tmp_path / "server.key").write_text("-----BEGIN nonsense")
+    with Engine("127.0.0.1", ssl=settings) as engine:
+        assert serial(engine, context) == first
+        write(certificates, tmp_path)
+        eventually(lambda: serial(engine, context) not in (first, second))
+
+
 def test_without_tls_there_is_nothing_to_reload() -> None:
     with Engine("127.0.0.1") as engine, pytest.raises(RuntimeError, match="no TLS"):
         engine.reload_tls()

@@ -52,6 +52,7 @@ __all__ = [
     "Message",
     "NativeDraining",
     "NativeEngine",
+    "NativeHandover",
     "NativeLogs",
     "NativePublisher",
     "NativeSelector",
@@ -1458,12 +1459,22 @@ class NativeEngine:
         min_version: str | None,
         max_version: str | None,
     ) -> None: ...
-    def _set_tls(self, tls: ServerTLS) -> None: ...
+    def _set_tls(
+        self,
+        tls: ServerTLS,
+        cert: tuple[str | None, bytes],
+        key: tuple[str | None, bytes],
+        client_ca: Sequence[tuple[str | None, bytes]],
+        alpn: Sequence[bytes],
+        min_version: str | None,
+        max_version: str | None,
+    ) -> None: ...
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Where ``metrics`` is; ``None`` without."""
 
     def _begin_drain(self, timeout: float, batch: int, notice: float, code: int, reason: str) -> NativeDraining: ...
+    def _handed_over(self) -> NativeHandover | None: ...
     def _logs(self) -> NativeLogs: ...
     def metrics(self) -> str:
         """Return what :meth:`stats` does as text, in the format that Prometheus reads (OpenMetrics 1.0)."""
@@ -1483,6 +1494,12 @@ class NativeDraining:
     def step(self) -> float | None: ...
     @property
     def drained(self) -> tuple[int, int]: ...
+
+@final
+class NativeHandover:
+    """The end of an engine that another one takes over from."""
+
+    def wait(self) -> float | None: ...
 
 @final
 class NativeLogs:

@@ -109,6 +109,11 @@ impl Account {
             self.asked.remove(pattern, number);
             self.confirmed.remove(pattern, number);
         }
+        self.forget(pattern);
+    }
+
+    /// Nobody wanted it for a while: what was published then is not missing.
+    pub(crate) fn forget(&mut self, pattern: &Pattern) {
         if pattern.is_exact() {
             let removed = self.on_topics.remove(pattern.as_str());
             self.remembered -= removed.map_or(0, |known| known.len());

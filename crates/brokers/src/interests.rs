@@ -13,6 +13,8 @@ struct Entry {
     wanted: bool,
     /// The broker knows.
     there: bool,
+    /// It was asked for, and not ended: the account remembers what came by it, also while there is no connection.
+    followed: bool,
 }
 
 /// See the module.
@@ -21,17 +23,25 @@ pub(crate) struct Interests {
     entries: HashMap<Pattern, Entry, RandomState>,
     /// Of those, which differ, and are not being done.
     differ: HashSet<Pattern, RandomState>,
+    /// Of those that are or were followed, which nobody wanted at some time since they were taken.
+    left: HashSet<Pattern, RandomState>,
 }
 
 impl Interests {
     /// Sets whether a pattern is wanted; whether there is something to do.
     pub(crate) fn want(&mut self, pattern: &Pattern, wanted: bool) -> bool {
+        if !wanted && self.entries.get(pattern).is_some_and(|entry| entry.followed) {
+            self.left.insert(pattern.clone());
+        }
         self.change(pattern, |entry| entry.wanted = wanted)
     }
 
     /// The broker was told: whether it has it now.
     pub(crate) fn done(&mut self, pattern: &Pattern, there: bool) -> bool {
-        self.change(pattern, |entry| entry.there = there)
+        self.change(pattern, |entry| {
+            entry.there = there;
+            entry.followed = there;
+        })
     }
 
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
@@ -53,10 +63,19 @@ impl Interests {
     pub(crate) fn take(&mut self) -> Vec<(Pattern, bool)> {
         let differ = std::mem::take(&mut self.differ);
         let wanted = |pattern: Pattern| {
-            let wanted = self.entries.get(&pattern).is_some_and(|entry| entry.wanted);
+            let entry = self.entries.get_mut(&pattern);
+            let wanted = entry.is_some_and(|entry| {
+                entry.followed = entry.wanted;
+                entry.wanted
+            });
             (pattern, wanted)
         };
         differ.into_iter().map(wanted).collect()
+    }
+
+    /// Which were not wanted at some time since the last call, and were followed.
+    pub(crate) fn take_left(&mut self) -> HashSet<Pattern, RandomState> {
+        std::mem::take(&mut self.left)
     }
 
     /// The broker knows nothing any more.
@@ -118,6 +137,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_left_is_told_whether_there_is_a_connection_or_not() {
+        let mut interests = Interests::default();
+        let (a, b) = (pattern("a"), pattern("b"));
+        interests.want(&a, true);
+        interests.take();
+        interests.want(&a, false); // while it is being done
+        assert!(interests.take_left().contains(&a));
+        interests.want(&a, true);
+        interests.done(&a, true);
+        interests.want(&b, true);
+        interests.forget();
+        interests.want(&a, false);
+        interests.want(&b, false); // never asked for
+        interests.want(&a, true);
+        assert!(interests.take_left().contains(&a));
+        assert_eq!(interests.take(), [(a, true)]);
+        assert!(interests.take_left().is_empty());
+    }
+
+    #[test]
     fn bounded_by_what_is_wanted() {
         let mut interests = Interests::default();
         for number in 0..10_000 {
@@ -125,6 +164,6 @@ mod tests {
             interests.want(&pattern, true);
             interests.want(&pattern, false);
         }
-        assert!(interests.entries.is_empty() && interests.differ.is_empty());
+        assert!(interests.entries.is_empty() && interests.differ.is_empty() && interests.left.is_empty());
     }
 }

@@ -84,23 +84,24 @@ fn join(name: &str, prefix: &str) -> Membership {
 pub(crate) async fn serve(shared: &Shared) {
     let member = join(&shared.address.path, &shared.prefix);
     let account = RefCell::new(shared.account());
-    shared.forget_interests();
     shared.set_connected();
     let publish = async {
+        let mut under_way = shared.under_way();
         loop {
-            let items = shared.take(BATCH);
+            let items = under_way.take(BATCH);
             if items.is_empty() {
                 shared.outgoing.notified().await;
             }
             for item in items {
                 send(&member, &shared.name(&item.to), &item).await;
-                shared.settle(1);
+                under_way.settle(1);
             }
         }
     };
     let subscribe = async {
         loop {
-            for (pattern, wanted) in shared.take_interests() {
+            let changes = shared.take_interests(&mut account.borrow_mut());
+            for (pattern, wanted) in changes {
                 change(&member.inbox, &pattern, wanted);
                 if wanted {
                     account.borrow_mut().ask(&pattern);

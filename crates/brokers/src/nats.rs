@@ -141,7 +141,6 @@ pub(crate) async fn serve(shared: &Arc<Shared>) {
     let Some(client) = connect(shared).await else { return future::pending().await };
     let subscriptions = RefCell::new(Subscriptions::default());
     let account = RefCell::new(shared.account());
-    shared.forget_interests();
     let id: String = shared.id.iter().map(|byte| format!("{byte:02x}")).collect();
     let nats = Nats {
         shared,
@@ -277,11 +276,10 @@ impl Nats<'_> {
         let shared = self.shared;
         loop {
             shared.wait_connected().await;
-            let sent = Cell::new(0);
-            let send = std::pin::pin!(self.send(&sent));
+            // What the server has not said by then that it has is in doubt.
+            let send = std::pin::pin!(self.send());
             let broke = std::pin::pin!(shared.wait_disconnected());
             future::select(send, broke).await;
-            shared.doubt(sent.get());
         }
     }
 
@@ -293,27 +291,24 @@ impl Nats<'_> {
         }
     }
 
-    /// Sends until it is dropped. `sent`: of how much the server has not said that it has it.
-    async fn send(&self, sent: &Cell<u64>) {
+    /// Sends until it is dropped.
+    async fn send(&self) {
         let shared = self.shared;
+        let mut sent = shared.under_way();
         loop {
-            let items = shared.take(BATCH);
+            let items = sent.take(BATCH);
             let idle = items.is_empty();
-            sent.set(sent.get() + items.len() as u64);
             for parcel in parcel::pack(items, self.most()) {
                 if let Err(error) = self.client.publish(shared.name(&parcel.to), parcel.bytes).await
                     && error.kind() != PublishErrorKind::Send
                 {
-                    sent.set(sent.get() - parcel.count);
-                    shared.refuse(parcel.count);
+                    sent.refuse(parcel.count);
                 }
             }
             let waited = shared.takes_flush();
-            if sent.get() > 0 && (waited || sent.get() >= UNCONFIRMED) {
-                let before = sent.get();
+            if sent.count() > 0 && (waited || sent.count() >= UNCONFIRMED) {
                 if self.confirm().await.is_ok() {
-                    sent.set(sent.get() - before);
-                    shared.settle(before);
+                    sent.settle(sent.count());
                 }
                 continue;
             }
@@ -321,7 +316,7 @@ impl Nats<'_> {
                 continue;
             }
             let notified = std::pin::pin!(shared.outgoing.notified());
-            if sent.get() == 0 {
+            if sent.count() == 0 {
                 notified.await;
                 continue;
             }
@@ -329,7 +324,7 @@ impl Nats<'_> {
             if let future::Either::Right(_) = future::select(notified, pause).await
                 && self.confirm().await.is_ok()
             {
-                shared.settle(sent.replace(0));
+                sent.settle(sent.count());
             }
         }
     }
@@ -339,7 +334,7 @@ impl Nats<'_> {
         shared.wait_connected().await;
         while !self.add(None).await {}
         loop {
-            let changes = shared.take_interests();
+            let changes = shared.take_interests(&mut self.account.borrow_mut());
             if changes.is_empty() {
                 shared.wanted.notified().await;
                 continue;

@@ -4,12 +4,14 @@
 //! subscribe change what is wanted in the same way. The thread makes the broker agree with both, and gives what comes
 //! to the engine. Nobody waits for the thread but who asks it to flush, or closes it.
 
+mod store;
 mod thread;
+mod under_way;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,8 @@ use wirespeed_engine::broker::{Broker, Connect, Message, Notice, RESERVED, Sink,
 use wirespeed_engine::lock as locked;
 use wirespeed_engine::topics::{Pattern, Topic};
 
+use self::store::Store;
+pub(crate) use self::under_way::UnderWay;
 use crate::account::{ALL, Account, Arrival, For};
 use crate::address::{Address, Kind};
 use crate::envelope::NodeId;
@@ -100,9 +104,8 @@ pub(crate) struct Shared {
     /// Until the end, as the engine has this and this the engine. `None`: nothing is to come.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     receives: bool,
-    queue: Mutex<Queue>,
-    /// Told when something is settled, and that somebody wants to know of it.
-    settled: Condvar,
+    queue: Store,
+    /// Somebody wants to know when everything is settled.
     flushes: AtomicBool,
     interests: Mutex<Interests>,
     notices: Mutex<Notices>,
@@ -131,31 +134,7 @@ impl Node {
     pub fn start(hub: &Hub, sink: Option<Arc<dyn Sink>>) -> io::Result<Self> {
         let mut id = NodeId::default();
         getrandom::fill(&mut id).map_err(io::Error::other)?;
-        let prefix = if hub.prefix.is_empty() { String::new() } else { format!("{}.", hub.prefix) };
-        let shared = Arc::new(Shared {
-            address: hub.address.clone(),
-            prefix,
-            id,
-            receives: sink.is_some(),
-            sink: Mutex::new(sink),
-            queue: Mutex::new(Queue::new(id, hub.limit, hub.policy)),
-            settled: Condvar::new(),
-            flushes: AtomicBool::new(false),
-            interests: Mutex::default(),
-            notices: Mutex::default(),
-            outgoing: Notify::new(),
-            wanted: Notify::new(),
-            defect: Notify::new(),
-            connected: watch::Sender::new(false),
-            closing: watch::Sender::new(false),
-            published: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            doubtful: AtomicU64::new(0),
-            invalid: AtomicU64::new(0),
-        });
+        let shared = Arc::new(Shared::new(hub, sink, id));
         let theirs = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
         let thread = std::thread::Builder::new().name("wirespeed-broker".into()).spawn(move || {
@@ -189,7 +168,7 @@ impl Broker for Node {
     }
 
     fn admits(&self, bytes: usize) -> bool {
-        let raises = locked(&self.shared.queue).raises(bytes);
+        let raises = self.shared.queue.look(|queue| queue.raises(bytes));
         if raises {
             self.shared.count_refused(1);
         }
@@ -197,16 +176,12 @@ impl Broker for Node {
     }
 
     fn has_room(&self) -> bool {
-        let queue = locked(&self.shared.queue);
-        !queue.is_filling() || !queue.is_strict() && !self.shared.is_connected()
+        self.shared.lets_relays_go_on()
     }
 
     fn status(&self) -> Status {
         let shared = &self.shared;
-        let (queued, queued_bytes) = {
-            let queue = locked(&shared.queue);
-            (queue.len(), queue.bytes())
-        };
+        let (queued, queued_bytes) = shared.queue.look(|queue| (queue.len(), queue.bytes()));
         let subscriptions = locked(&shared.interests).len();
         let notices = locked(&shared.notices);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -261,14 +236,40 @@ impl Drop for Node {
 }
 
 impl Shared {
+    fn new(hub: &Hub, sink: Option<Arc<dyn Sink>>, id: NodeId) -> Self {
+        let prefix = if hub.prefix.is_empty() { String::new() } else { format!("{}.", hub.prefix) };
+        Self {
+            address: hub.address.clone(),
+            prefix,
+            id,
+            receives: sink.is_some(),
+            sink: Mutex::new(sink),
+            queue: Store::new(Queue::new(id, hub.limit, hub.policy)),
+            flushes: AtomicBool::new(false),
+            interests: Mutex::default(),
+            notices: Mutex::default(),
+            outgoing: Notify::new(),
+            wanted: Notify::new(),
+            defect: Notify::new(),
+            connected: watch::Sender::new(false),
+            closing: watch::Sender::new(false),
+            published: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            doubtful: AtomicU64::new(0),
+            invalid: AtomicU64::new(0),
+        }
+    }
+
     // ---- for whoever publishes ----
 
     pub(crate) fn push(&self, to: To, message: Message<'_>) -> Took {
-        let mut queue = locked(&self.queue);
-        wirespeed_engine::driver::protocol::faults::reach("brokers.push");
-        let first = queue.len() == 0;
-        let pushed = queue.push(to, message);
-        drop(queue);
+        let (first, pushed) = self.change(|queue| {
+            wirespeed_engine::driver::protocol::faults::reach("brokers.push");
+            (queue.len() == 0, queue.push(to, message))
+        });
         if first && pushed.took == Took::Yes {
             self.outgoing.notify_one();
         }
@@ -284,43 +285,43 @@ impl Shared {
 
     /// Messages that were taken, ever.
     pub(crate) fn accepted(&self) -> u64 {
-        locked(&self.queue).accepted()
+        self.queue.look(Queue::accepted)
     }
 
     /// Waits until the broker has so many of them, or the deadline: see [`Broker::flush`].
     pub(crate) fn flush(&self, accepted: u64, deadline: Option<Instant>) -> Option<u64> {
-        let mut queue = locked(&self.queue);
-        loop {
-            if let Some(missing) = queue.flushed(accepted) {
-                return Some(missing);
+        self.queue.wait(deadline, |queue| {
+            let missing = queue.flushed(accepted);
+            if missing.is_none() {
+                self.flushes.store(true, Ordering::Release);
+                self.outgoing.notify_one();
             }
-            self.flushes.store(true, Ordering::Release);
-            self.outgoing.notify_one();
-            queue = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.settled.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return None,
-                Some(left) => self.settled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
-        }
+            missing
+        })
     }
 
     /// Whether a message of so many bytes finds room, or the broker was closed.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let queue = locked(&self.queue);
-        queue.has_room(bytes) || queue.is_closed()
+        self.queue.look(|queue| queue.has_room(bytes) || queue.is_closed())
     }
 
     /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or all has ended.
     pub(crate) fn wait_for_room(&self, bytes: usize, deadline: Instant) -> bool {
-        let mut queue = locked(&self.queue);
-        while !queue.has_room(bytes) && !queue.is_closed() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            queue = self.settled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        self.queue.wait(Some(deadline), |queue| (queue.has_room(bytes) || queue.is_closed()).then_some(())).is_some()
+    }
+
+    /// See [`Broker::has_room`].
+    fn lets_relays_go_on(&self) -> bool {
+        self.queue.look(|queue| !queue.is_filling() || !queue.is_strict() && !self.is_connected())
+    }
+
+    /// Changes the queue, and tells whom it concerns.
+    fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let (result, eased) = self.queue.change(change);
+        if eased {
+            self.tell_room();
         }
-        true
+        result
     }
 
     /// Relays may go on that wait for this.
@@ -361,47 +362,22 @@ impl Shared {
 
     // ---- for the thread: what leaves ----
 
-    /// Takes what waits, of so many bytes.
-    pub(crate) fn take(&self, most: usize) -> Vec<crate::queue::Item> {
-        let (items, eased) = {
-            let mut queue = locked(&self.queue);
-            wirespeed_engine::driver::protocol::faults::reach("brokers.take");
-            let filling = queue.is_filling();
-            (queue.take(most), filling && !queue.is_filling())
-        };
-        if !items.is_empty() {
-            self.settled.notify_all(); // there is room
-        }
-        if eased {
-            self.tell_room();
-        }
-        items
+    /// What a connection takes out of the queue: nothing yet.
+    pub(crate) fn under_way(&self) -> UnderWay<'_> {
+        UnderWay::new(self)
     }
 
-    /// The broker has so many of what was taken.
-    pub(crate) fn settle(&self, count: u64) {
-        self.published.fetch_add(count, Ordering::Relaxed);
-        self.end_wait(count, false);
-    }
-
-    /// The broker takes no such message.
-    pub(crate) fn refuse(&self, count: u64) {
-        self.count_refused(count);
-        self.end_wait(count, true);
-    }
-
-    /// The connection broke while so many were under way.
-    pub(crate) fn doubt(&self, count: u64) {
+    /// Whether the broker has so many of what was taken, is not known.
+    fn doubt(&self, count: u64) {
         if count > 0 {
-            self.doubtful.fetch_add(count, Ordering::Relaxed);
-            self.tell(Notice::Doubtful(count));
-            self.end_wait(count, true);
+            self.change(|queue| queue.settle(count, true));
+            self.count_doubtful(count);
         }
     }
 
-    fn end_wait(&self, count: u64, missing: bool) {
-        locked(&self.queue).settle(count, missing);
-        self.settled.notify_all();
+    fn count_doubtful(&self, count: u64) {
+        self.doubtful.fetch_add(count, Ordering::Relaxed);
+        self.tell(Notice::Doubtful(count));
     }
 
     /// Somebody waits until everything is settled.
@@ -425,13 +401,20 @@ impl Shared {
         self.receives
     }
 
+    /// An account of what comes; nothing is subscribed to yet.
     pub(crate) fn account(&self) -> Account {
+        self.forget_interests();
         Account::new(self.id, &self.prefix, self.address.kind == Kind::Cluster)
     }
 
     /// What is to be subscribed to, and what no longer.
-    pub(crate) fn take_interests(&self) -> Vec<(Pattern, bool)> {
-        locked(&self.interests).take()
+    pub(crate) fn take_interests(&self, account: &mut Account) -> Vec<(Pattern, bool)> {
+        let (changes, left) = {
+            let mut interests = locked(&self.interests);
+            (interests.take(), interests.take_left())
+        };
+        left.iter().for_each(|pattern| account.forget(pattern));
+        changes
     }
 
     /// That was done.
@@ -442,7 +425,12 @@ impl Shared {
     }
 
     /// The broker has no subscription of ours any more.
-    pub(crate) fn forget_interests(&self) {
+    pub(crate) fn lose_subscriptions(&self, account: &mut Account) {
+        account.disconnect();
+        self.forget_interests();
+    }
+
+    fn forget_interests(&self) {
         locked(&self.interests).forget();
         self.wanted.notify_one();
     }
@@ -547,3 +535,7 @@ impl Shared {
         *self.closing.borrow()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

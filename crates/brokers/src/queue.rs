@@ -211,6 +211,11 @@ impl Queue {
         self.accepted
     }
 
+    /// How many of those are settled.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled
+    }
+
     /// Whether so many are settled, and how many of all that are settled the broker may not have since the last
     /// time that it was said. `None`: not yet.
     pub(crate) fn flushed(&mut self, accepted: u64) -> Option<u64> {

@@ -43,36 +43,66 @@ struct Watch {
     seen: Option<Look>,
 }
 
+impl Watch {
+    /// Begins to watch the files that a configuration is from; and the configuration, as they say it by now. The look
+    /// comes first: what changes after it is seen by the next one.
+    fn begin(config: Arc<ServerConfig>, renewal: Option<Renewal>) -> (Arc<ServerConfig>, Option<Self>) {
+        let Some(renewal) = renewal.filter(|renewal| !renewal.files.is_empty()) else { return (config, None) };
+        let known = look(&renewal);
+        // What was read before is good, whatever the files say.
+        let config = (renewal.load)().unwrap_or(config);
+        (config, Some(Self { renewal, known, seen: None }))
+    }
+
+    /// Makes the configuration again, if the files have changed and rest.
+    fn renew(&mut self) -> Option<Result<Arc<ServerConfig>, String>> {
+        let there = look(&self.renewal);
+        if there == self.known {
+            self.seen = None;
+            return None;
+        }
+        if self.seen.as_ref() != Some(&there) {
+            self.seen = Some(there);
+            return None;
+        }
+        // Also where it fails: it is tried again once they have changed again.
+        self.known = there;
+        self.seen = None;
+        Some((self.renewal.load)())
+    }
+}
+
 /// See the module.
 pub(crate) struct Certificate {
     current: RwLock<Arc<ServerConfig>>,
     start: Instant,
     /// When the files were looked at, in nanoseconds since `start`.
     looked: AtomicU64,
-    watch: Option<Mutex<Watch>>,
+    /// Of the files that the current one is from; whoever replaces that holds it.
+    watch: Mutex<Option<Watch>>,
 }
 
 impl Certificate {
     pub(crate) fn new(config: Arc<ServerConfig>, renewal: Option<Renewal>, start: Instant) -> Self {
-        let watch = renewal.filter(|renewal| !renewal.files.is_empty()).map(|renewal| {
-            let known = look(&renewal);
-            Mutex::new(Watch { renewal, known, seen: None })
-        });
-        Self { current: RwLock::new(config), start, looked: AtomicU64::new(0), watch }
+        let (config, watch) = Watch::begin(config, renewal);
+        Self { current: RwLock::new(config), start, looked: AtomicU64::new(0), watch: Mutex::new(watch) }
     }
 
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         Arc::clone(&read(&self.current))
     }
 
-    pub(crate) fn replace(&self, config: Arc<ServerConfig>) {
+    /// From now on another one, and its files are looked at.
+    pub(crate) fn replace(&self, config: Arc<ServerConfig>, renewal: Option<Renewal>) {
+        let (config, begun) = Watch::begin(config, renewal);
+        let mut watch = lock(&self.watch);
         *write(&self.current) = config;
+        *watch = begun;
     }
 
     /// Looks at the files, if that was a second ago at least; what has come of it, if they have changed. By one
-    /// thread at a time, for which nobody waits.
+    /// thread at a time, for which nobody waits but who replaces it.
     pub(crate) fn renew(&self, now: Instant) -> Option<Result<(), String>> {
-        let watch = self.watch.as_ref()?;
         let now = u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX);
         let looked = self.looked.load(Ordering::Relaxed);
         if now.saturating_sub(looked) < LOOK.as_nanos() as u64
@@ -80,20 +110,8 @@ impl Certificate {
         {
             return None;
         }
-        let mut watch = lock(watch);
-        let there = look(&watch.renewal);
-        if there == watch.known {
-            watch.seen = None;
-            return None;
-        }
-        if watch.seen.as_ref() != Some(&there) {
-            watch.seen = Some(there);
-            return None;
-        }
-        // Also where it fails: it is tried again once they have changed again.
-        watch.known = there;
-        watch.seen = None;
-        Some((watch.renewal.load)().map(|config| self.replace(config)))
+        let mut watch = lock(&self.watch);
+        Some(watch.as_mut()?.renew()?.map(|config| *write(&self.current) = config))
     }
 }
 

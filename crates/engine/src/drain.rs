@@ -177,6 +177,12 @@ impl Draining {
         self.next = now;
     }
 
+    /// When all must be over.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// What has come of it, once it is over.
     #[must_use]
     pub fn drained(&self) -> Drained {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -12,7 +13,7 @@ use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
 use crate::broker::{Broker, Inlet, Message, Published, Slot, Took};
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, Renewal};
 use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
@@ -220,9 +221,17 @@ impl Engine {
         Arc::clone(&self.common.logs)
     }
 
-    /// Replaces the TLS configuration of all listeners that have one: for clients that come from now on.
-    pub fn set_tls(&self, config: &Arc<TlsConfig>) {
-        self.certificates.iter().for_each(|certificate| certificate.replace(Arc::clone(config)));
+    /// Replaces the TLS configuration of all listeners that have one, and where it is from: for clients that come from
+    /// now on.
+    pub fn set_tls(&self, config: &Arc<TlsConfig>, renewal: Option<&Renewal>) {
+        self.certificates.iter().for_each(|certificate| certificate.replace(Arc::clone(config), renewal.cloned()));
+    }
+
+    /// Where it is told, once, until when this engine drains that another one has taken over from; what is there has
+    /// ended when nobody can any more. `None`: nobody can, or somebody else has it.
+    #[must_use]
+    pub fn handed_over(&self) -> Option<Receiver<Instant>> {
+        lock(&self.keeper).as_mut()?.given()
     }
 
     /// Ends it without haste: the steps are the caller's to make.

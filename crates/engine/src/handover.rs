@@ -25,6 +25,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -176,6 +177,8 @@ pub(crate) struct Keeper {
     ours: (u64, u64),
     /// Its thread is of this process: a copy in a child has nothing to end.
     process: u32,
+    /// From the thread, which ends: until when it drains, if somebody has taken over.
+    given: Option<Receiver<Instant>>,
 }
 
 impl Drop for Keeper {
@@ -204,6 +207,12 @@ impl Keeper {
         }
         Ok(())
     }
+
+    /// Of which is heard, once, until when the engine drains that somebody has taken over from; it has ended when
+    /// nobody can any more. `None`: somebody else has it.
+    pub(crate) fn given(&mut self) -> Option<Receiver<Instant>> {
+        self.given.take()
+    }
 }
 
 /// Waits for an engine that takes over, at a socket beside the path until it [takes its place](Keeper::take_place): at
@@ -217,7 +226,8 @@ pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> 
     let ours = identity(&fresh)?;
     let (stop, stopped) = UnixStream::pair()?;
     let (path, process) = (path.to_owned(), std::process::id());
-    let keeper = Keeper { stop, fresh: Some(fresh.clone()), path, ours, process };
+    let (give, given) = channel();
+    let keeper = Keeper { stop, fresh: Some(fresh.clone()), path, ours, process, given: Some(given) };
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))?;
     std::thread::Builder::new().name("wirespeed-handover".to_owned()).spawn(move || {
         let gave = wait(&listener, &stopped, &reins);
@@ -226,7 +236,9 @@ pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> 
         if gave {
             let begun = || "the listeners were handed over: this engine drains".to_owned();
             reins.common.logs.note(Cause::Handover, Instant::now(), begun);
-            Draining::begin(reins, how, true, Instant::now()).finish();
+            let mut draining = Draining::begin(reins, how, true, Instant::now());
+            let _ = give.send(draining.deadline()); // nobody needs to want to know
+            draining.finish();
         }
     })?;
     Ok(keeper)

@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,30 @@ fn eventually(what: &str, is: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "not {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn an_opening_that_was_begun_is_answered_though_events_have_no_room() {
+    // Nothing else has anything sent in the time of the test.
+    let (open_timeout, ping_interval) = (PATIENCE * 2, None);
+    let engine = Engine::start(Config { max_events: 2, open_timeout, ping_interval, workers: 1, ..config() }).unwrap();
+    let head = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    let mut opening = TcpStream::connect(support::address(&engine)).unwrap();
+    opening.set_read_timeout(Some(PATIENCE)).unwrap();
+    opening.write_all(&head.as_bytes()[..20]).unwrap();
+    eventually("accepted", || engine.figures().total().connections == 1);
+    let mut client = Client::open(&engine, "/");
+    for _ in 0..3 {
+        client.send_text("filling");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    opening.write_all(&head.as_bytes()[20..]).unwrap();
+    let mut answer = [0; 12];
+    opening.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 101");
+    let (events, _) = engine.events().waiting();
+    assert!(events >= 2, "events have room");
 }
 
 #[test]

@@ -65,7 +65,7 @@ mod _native {
     #[pymodule_export]
     use crate::engine::limits::PyLimits;
     #[pymodule_export]
-    use crate::engine::operations::{NativeDraining, NativeLogs};
+    use crate::engine::operations::{NativeDraining, NativeHandover, NativeLogs};
     #[pymodule_export]
     use crate::engine::room::Sent;
     #[pymodule_export]

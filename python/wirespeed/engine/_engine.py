@@ -305,6 +305,7 @@ class Engine(Operations, Routing):
         self._start(self._tag_of_the_rest())
         try:
             self._begin_logging()
+            self._begin_hearing_of_a_handover()
             self._started = True
             self._end_as_told()
         except BaseException:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from .._native import NativeDraining, NativeEngine, NativeLogs
+from .._native import NativeDraining, NativeEngine, NativeHandover, NativeLogs
 from .._options.common import check_type
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._ending import Interrupted, Patience, interrupting
@@ -119,7 +119,8 @@ class Operations(NativeEngine):
     def reload_tls(self, ssl: TLS | None = None) -> None:
         """Use another certificate, for clients that come from now on.
 
-        The files of ``ssl`` are looked at anyway, once a second at most, when clients come.
+        The files of ``ssl`` are looked at anyway, once a second at most, when clients come: of the settings that are in
+        use, and of no others.
 
         Args:
             ssl: Settings; the default is to read the files of those that the engine has.
@@ -137,7 +138,7 @@ class Operations(NativeEngine):
             checked_tls(ssl)
         # A copy reads the files again.
         tls = dataclasses.replace(self._tls if ssl is None else ssl)
-        self._set_tls(checked_tls(tls))
+        self._set_tls(checked_tls(tls), *_sources(tls))
         self._tls = tls
 
     # ---- the end ----
@@ -263,6 +264,14 @@ class Operations(NativeEngine):
         self._patience.end(time.monotonic())
         self.stop()
 
+    def _begin_hearing_of_a_handover(self) -> None:
+        # The engine drains by itself once another one has taken over, and handlers are waited for here.
+        handover = self._handed_over()
+        if handover is not None:
+            # A daemon, as that of the log.
+            arguments = (handover, self._patience)
+            threading.Thread(target=_end_in_time, args=arguments, name="wirespeed-ending", daemon=True).start()
+
     @contextlib.contextmanager
     def _leaving_handlers(self, after: float = 0) -> Iterator[None]:
         """Interrupt what is called here, once the engine has ended and `after` seconds more, where that can be."""
@@ -305,6 +314,13 @@ def _give_sigterm_back() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_give_sigterm_back)
+
+
+def _end_in_time(handover: NativeHandover, patience: Patience) -> None:
+    """Say when the engine ends, once another one has taken over."""
+    seconds = handover.wait()
+    if seconds is not None:
+        patience.end(time.monotonic() + seconds)
 
 
 def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future;
-use wirespeed_engine::broker::{Notice, State};
+use wirespeed_engine::broker::State;
 use wirespeed_engine::lock as locked;
 
 use super::Shared;
 use crate::address::Kind;
+use crate::queue::Queue;
 use crate::{backoff, memory, nats, redis};
 
 /// How long what was taken may take to be sent when all ends.
@@ -34,7 +35,7 @@ impl Shared {
                 // What these steps meet may be what the panic has left.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.set_disconnected("a defect of ours")));
                 let _ = catch_unwind(AssertUnwindSafe(|| {
-                    let under_way = locked(&self.queue).under_way(); // the lock is given up here
+                    let under_way = self.queue.look(Queue::under_way); // the lock is given up here
                     self.doubt(under_way);
                 }));
                 self.forget_interests();
@@ -43,21 +44,15 @@ impl Shared {
                 std::thread::sleep(pause);
             }
         }
-        let left = locked(&self.queue).close();
-        self.settled.notify_all();
-        self.doubt_at_end(left);
+        let left = self.change(Queue::close);
+        if left > 0 {
+            self.count_doubtful(left);
+        }
         self.connected.send_replace(false);
         self.tell_room();
         let mut notices = locked(&self.notices);
         notices.state = State::Closed;
         notices.reason = None;
-    }
-
-    fn doubt_at_end(&self, left: u64) {
-        if left > 0 {
-            self.doubtful.fetch_add(left, Ordering::Relaxed);
-            self.tell(Notice::Doubtful(left));
-        }
     }
 
     /// Moves messages until it is dropped.
@@ -74,7 +69,7 @@ impl Shared {
         let mut closing = self.closing.subscribe();
         let _ = closing.wait_for(|closing| *closing).await; // its sender is here
         let deadline = tokio::time::Instant::now() + LINGER;
-        while self.is_connected() && !locked(&self.queue).is_settled() && tokio::time::Instant::now() < deadline {
+        while self.is_connected() && !self.queue.look(Queue::is_settled) && tokio::time::Instant::now() < deadline {
             self.flushes.store(true, Ordering::Release);
             self.outgoing.notify_one();
             tokio::time::sleep(Duration::from_millis(2)).await;

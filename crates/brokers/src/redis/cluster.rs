@@ -41,8 +41,7 @@ pub(super) async fn serve(shared: &Shared) {
             }
         };
         shared.set_disconnected(&reason.to_string());
-        account.borrow_mut().disconnect();
-        shared.forget_interests();
+        shared.lose_subscriptions(&mut account.borrow_mut());
         tokio::time::sleep(backoff::delay(attempt)).await;
         attempt += 1;
     }
@@ -93,9 +92,10 @@ async fn run(
 }
 
 async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broken, Broken> {
+    let mut under_way = shared.under_way();
     loop {
         shared.wait_connected().await;
-        let items = shared.take(BATCH);
+        let items = under_way.take(BATCH);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
@@ -105,8 +105,6 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             continue;
         }
         let groups = by_channel(shared, items);
-        let mut left: u64 =
-            groups.iter().map(|(_, payloads)| payloads.iter().map(|payload| payload.count).sum::<u64>()).sum();
         for chunk in groups.chunks(AT_ONCE) {
             let sent = future::join_all(chunk.iter().map(|(channel, payloads)| {
                 let mut connection = connection.clone();
@@ -120,18 +118,13 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             .await;
             let mut broken = None;
             for (count, sent) in sent {
-                left -= count;
                 match sent {
-                    Ok(()) => shared.settle(count),
-                    Err(error) if is_answer(&error) => shared.refuse(count),
-                    Err(error) => {
-                        shared.doubt(count);
-                        broken = Some(error);
-                    }
+                    Ok(()) => under_way.settle(count),
+                    Err(error) if is_answer(&error) => under_way.refuse(count),
+                    Err(error) => broken = Some(error),
                 }
             }
             if let Some(error) = broken {
-                shared.doubt(left);
                 return Err(error.into());
             }
         }
@@ -166,7 +159,7 @@ async fn subscribe(
     patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await?;
     let mut first = true;
     loop {
-        let changes = shared.take_interests();
+        let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
             if std::mem::take(&mut first) {
                 shared.set_connected();

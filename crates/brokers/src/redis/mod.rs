@@ -54,8 +54,7 @@ pub(crate) async fn serve(shared: &Shared) {
         if shared.receives() {
             again(&link, RECEIVES, async |target| {
                 let error = receive(&link, target, &account).await;
-                account.borrow_mut().disconnect();
-                shared.forget_interests();
+                shared.lose_subscriptions(&mut account.borrow_mut());
                 error
             })
             .await;
@@ -119,6 +118,8 @@ impl Link<'_> {
     fn set_down(&self, which: u8, reason: &Broken) {
         self.up.set(self.up.get() & !which);
         self.shared.set_disconnected(&reason.to_string());
+        // Whoever publishes and has nothing to do asks the server before it is said again that there is a connection.
+        self.shared.outgoing.notify_one();
     }
 }
 
@@ -243,12 +244,13 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
     let client = target.client().await?;
     let mut connection = patiently(client.get_multiplexed_async_connection_with_config(&config)).await?;
     link.set_up(PUBLISHES);
+    let mut under_way = shared.under_way();
     loop {
         // If the other one broke, this one may have without having said so, and what is taken would be in doubt.
         if !shared.is_connected() {
             patiently(ping(&mut connection)).await?;
         }
-        let items = shared.take(BATCH);
+        let items = under_way.take(BATCH);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
@@ -256,22 +258,17 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             }
             continue;
         }
-        let count = items.len() as u64;
         let mut commands = redis::pipe();
         for parcel in parcel::pack(items, parcel::MOST) {
             commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]).ignore();
         }
-        // Whoever drops this has the thread ended, or it is a defect: then what is under way is in doubt.
         match commands.query_async::<()>(&mut connection).await {
-            Ok(()) => shared.settle(count),
+            Ok(()) => under_way.settle(under_way.count()),
             Err(error) if is_answer(&error) => {
-                shared.refuse(count);
+                under_way.refuse(under_way.count());
                 shared.set_reason(&error.to_string());
             }
-            Err(error) => {
-                shared.doubt(count);
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -372,7 +369,7 @@ async fn subscribe(
     patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await?;
     let mut first = true;
     loop {
-        let changes = shared.take_interests();
+        let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
             if std::mem::take(&mut first) {
                 link.set_up(RECEIVES); // all that was wanted is there

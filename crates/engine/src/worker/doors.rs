@@ -290,6 +290,7 @@ impl Worker {
                     live.note_read_closed();
                 }
                 self.clients.replace(key, Client::Live(Box::new(live)));
+                self.mark(key); // for the answer, which leaves also where nothing may be read
                 self.set_time(key, Instant::now());
                 self.read(key); // there may be more than was read
             }

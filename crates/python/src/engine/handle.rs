@@ -24,7 +24,7 @@ use super::bell::{EventsBell, RoomBell};
 use super::broker;
 use super::limits::PyLimits;
 use super::many;
-use super::operations::{self, NativeDraining, NativeLogs};
+use super::operations::{self, NativeDraining, NativeHandover, NativeLogs};
 use super::room;
 use super::routes;
 use super::session::{PySession, forked, refused_by_engine, with_message};
@@ -432,9 +432,22 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// Replaces the TLS configuration.
-    fn _set_tls(&self, tls: PyRef<'_, ServerTLS>) -> PyResult<()> {
-        self.running()?.set_tls(&tls.config);
+    /// Replaces the TLS configuration, and where it is from.
+    #[allow(clippy::too_many_arguments, reason = "Python makes one tuple of them")]
+    fn _set_tls(
+        &self,
+        py: Python<'_>,
+        tls: PyRef<'_, ServerTLS>,
+        cert: operations::Source,
+        key: operations::Source,
+        client_ca: Vec<operations::Source>,
+        alpn: Vec<Vec<u8>>,
+        min_version: Option<&str>,
+        max_version: Option<&str>,
+    ) -> PyResult<()> {
+        let renewal = operations::renewal(cert, key, client_ca, alpn, min_version, max_version)?;
+        let (engine, config) = (self.running()?, &tls.config);
+        py.detach(|| engine.set_tls(config, Some(&renewal))); // the files are read
         Ok(())
     }
 
@@ -458,6 +471,11 @@ impl NativeEngine {
     ) -> PyResult<NativeDraining> {
         let code = u16::try_from(code).unwrap_or(0); // as above
         NativeDraining::begin(&*self.running()?, timeout, batch, notice, code, reason, py)
+    }
+
+    /// Where it is told that another engine has taken over; `None`: none can.
+    fn _handed_over(&self) -> PyResult<Option<NativeHandover>> {
+        Ok(self.running()?.handed_over().map(|given| NativeHandover(Mutex::new(given))))
     }
 
     fn _logs(&self) -> PyResult<NativeLogs> {

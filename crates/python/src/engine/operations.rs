@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -250,6 +251,21 @@ impl NativeDraining {
     fn drained(&self) -> (u64, u64) {
         let drained = self.0.lock().unwrap_or_else(PoisonError::into_inner).drained();
         (drained.ended, drained.cut)
+    }
+}
+
+/// The end of an engine that another one takes over from: it does not keep the engine alive by a thread that waits.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct NativeHandover(pub(crate) Mutex<Receiver<Instant>>);
+
+#[pymethods]
+impl NativeHandover {
+    /// Waits until that begins; how many seconds it may take. `None`: the engine has ended otherwise.
+    fn wait(&self, py: Python<'_>) -> Option<f64> {
+        py.detach(|| {
+            let deadline = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()?;
+            Some(deadline.saturating_duration_since(Instant::now()).as_secs_f64())
+        })
     }
 }
 

@@ -1,0 +1,63 @@
+//! What was taken out of the queue, until it is known what has become of it.
+
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use crate::queue::Item;
+
+/// The only way to take something out of the queue. Of what is neither settled nor refused when this is dropped nobody
+/// knows whether the broker has it: it is in doubt.
+pub(crate) struct UnderWay<'a> {
+    shared: &'a Shared,
+    count: u64,
+}
+
+impl<'a> UnderWay<'a> {
+    pub(super) fn new(shared: &'a Shared) -> Self {
+        Self { shared, count: 0 }
+    }
+
+    /// Takes what waits, of so many bytes.
+    pub(crate) fn take(&mut self, most: usize) -> Vec<Item> {
+        let items = self.shared.change(|queue| {
+            wirespeed_engine::driver::protocol::faults::reach("brokers.take");
+            queue.take(most)
+        });
+        self.count += items.len() as u64;
+        items
+    }
+
+    /// How many messages.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The broker has so many of them.
+    pub(crate) fn settle(&mut self, count: u64) {
+        let count = self.end(count);
+        self.shared.published.fetch_add(count, Ordering::Relaxed);
+        self.shared.change(|queue| queue.settle(count, false));
+    }
+
+    /// It takes no such messages.
+    pub(crate) fn refuse(&mut self, count: u64) {
+        let count = self.end(count);
+        self.shared.change(|queue| queue.settle(count, true));
+        self.shared.count_refused(count);
+    }
+
+    fn end(&mut self, count: u64) -> u64 {
+        let count = count.min(self.count);
+        self.count -= count;
+        count
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        // A second panic would be the end of the process: the thread sees to it once it has caught this one.
+        if !std::thread::panicking() {
+            self.shared.doubt(self.count);
+        }
+    }
+}
