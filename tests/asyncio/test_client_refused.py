@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -267,3 +269,108 @@ def test_forgotten_after_a_wait_that_was_given_up(scripted: Scripted, run: Run, 
 
     with within(8):
         run(main)
+
+
+def test_no_room_while_fragments_are_sent(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Whoever is refused in the middle of somebody's message is not told in each turn that there is room."""
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        return wire.read_until_close()
+
+    server = scripted(script)
+
+    class Writable(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
+        called = 0
+
+        def on_writable(self, ws: Any) -> None:
+            self.called += 1
+            ws.send_nowait("now")
+
+    async def main() -> None:
+        listener = Writable()
+        async with connect(server.uri, listener=listener, **OPTIONS) as ws:
+            go_on = asyncio.Event()
+
+            async def slowly() -> Any:
+                yield "a"
+                await go_on.wait()
+                yield "b"
+
+            sender = asyncio.ensure_future(ws.send(slowly()))
+            await spin()
+            with pytest.raises(BlockingIOError):
+                ws.send_nowait("too early")
+            await spin()
+            assert listener.called == 0
+            assert ws.state.name == "OPEN"
+            go_on.set()
+            await sender
+            await soon(lambda: listener.called == 1)
+
+    with within(8):
+        run(main)
+    assert [frame.payload for frame in server.result[0]][-1] == b"now"
+
+
+def test_another_thread_is_refused_without_an_effect(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The end that has come by then is told by the loop, and in its thread."""
+    threads: list[Any] = []
+
+    class Closes(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
+        def on_close(self, ws: Any, code: int, reason: str) -> None:
+            threads.append(threading.current_thread())
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, listener=Closes(), close_timeout=0.05, **OPTIONS)
+        closing = asyncio.ensure_future(ws.close())
+        await spin()
+        refused: list[BaseException] = []
+
+        def call() -> None:
+            time.sleep(0.1)
+            try:
+                ws.send_nowait("x")
+            except RuntimeError as exc:
+                refused.append(exc)
+
+        other = threading.Thread(target=call)
+        other.start()
+        other.join()  # the loop does not run meanwhile
+        assert len(refused) == 1
+        assert threads == []
+        await closing
+        assert threads == [threading.current_thread()]
+
+    with within(8):
+        run(main)
+
+
+def test_abort_after_the_loop_with_a_ping_that_was_not_answered(
+    scripted: Scripted, connect: Connect, setting: Setting
+) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+
+    if setting == Setting("uvloop", "transport"):
+        pytest.skip("uvloop's transports cannot be aborted after their loop")
+    server = scripted(script)
+    loop = new_loop(setting.loop)
+
+    async def main() -> Any:
+        ws = await connect(server.uri, **OPTIONS)
+        return ws, await ws.ping(), ws._closed_future()
+
+    with within(8):
+        ws, *futures = loop.run_until_complete(main())
+        loop.close()
+        ws.abort()
+    assert all(future.done() for future in futures)
+    assert futures[0].exception() is not None

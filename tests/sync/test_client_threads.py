@@ -7,14 +7,16 @@ import functools
 import operator
 import queue
 import re
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from interop.checks import pong_arrives, within
-from interop.frames import Close, Frame, close, text
+from interop.frames import Close, Frame, binary, close, text
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
@@ -356,3 +358,34 @@ def test_frames_of_concurrent_senders_stay_whole(scripted: Scripted, threads: Th
     assert on_the_wire == Close(1000)
     assert len(frames) == senders * each
     assert all(frame == Frame(2, frame.payload[:1] * 200_000) for frame in frames)
+
+
+def test_a_sender_reads_on_when_the_full_queue_has_room(scripted: Scripted) -> None:
+    """A peer that reads once all of its own is taken, while a thread waits for room, and another takes a message."""
+    piece, last = bytes(300_000), bytes(3_000_000)
+
+    def script(wire: Wire) -> int:
+        wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        wire.accept()
+        # The queue is full with 16 of them, which are more than 4 MiB.
+        for message in [piece] * 16 + [last]:
+            wire.send(binary(message))
+        size = len(wire.read_frame().payload)
+        wire.send(close(1000))
+        return size
+
+    server = scripted(script, receive_buffer=8192)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    sock.connect((server.host, server.port))
+    ws = connect(server.uri, sock=sock, compression=None, ping_interval=None, max_size=None)
+    sender = threading.Thread(target=ws.send, args=[bytes(20_000_000)])
+    sender.start()
+    with within(15):
+        time.sleep(1.0)
+        assert ws.recv() == piece
+        sender.join(8)
+        assert not sender.is_alive(), "it waits for ever"
+        assert [len(ws.recv()) for _ in range(16)] == [len(piece)] * 15 + [len(last)]
+    ws.close()
+    assert server.result == 20_000_000

@@ -109,18 +109,21 @@ impl Account {
             self.asked.remove(pattern, number);
             self.confirmed.remove(pattern, number);
         }
-        self.forget(pattern);
+        self.forget(pattern, |_| false);
     }
 
-    /// Nobody wanted it for a while: what was published then is not missing.
-    pub(crate) fn forget(&mut self, pattern: &Pattern) {
+    /// Nobody wanted it for a while: what was published then is not missing, but to topics that `stayed`.
+    pub(crate) fn forget(&mut self, pattern: &Pattern, stayed: impl Fn(&Topic) -> bool) {
         if pattern.is_exact() {
+            if Topic::new(pattern.as_str()).is_ok_and(|topic| stayed(&topic)) {
+                return;
+            }
             let removed = self.on_topics.remove(pattern.as_str());
             self.remembered -= removed.map_or(0, |known| known.len());
         } else {
             let Self { on_topics, remembered, .. } = self;
             on_topics.retain(|name, known| {
-                let keep = Topic::new(name).is_ok_and(|topic| !pattern.matches(&topic));
+                let keep = Topic::new(name).is_ok_and(|topic| !pattern.matches(&topic) || stayed(&topic));
                 *remembered -= if keep { 0 } else { known.len() };
                 keep
             });

@@ -7,6 +7,8 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::RandomState;
 use wirespeed_engine::topics::Pattern;
 
+use crate::account::Account;
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// Sessions subscribe to it.
@@ -25,6 +27,8 @@ pub(crate) struct Interests {
     differ: HashSet<Pattern, RandomState>,
     /// Of those that are or were followed, which nobody wanted at some time since they were taken.
     left: HashSet<Pattern, RandomState>,
+    /// Of the entries, those of more than one topic.
+    wild: HashSet<Pattern, RandomState>,
 }
 
 impl Interests {
@@ -45,6 +49,9 @@ impl Interests {
     }
 
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
+        if !pattern.is_exact() {
+            self.wild.insert(pattern.clone());
+        }
         let entry = self.entries.entry(pattern.clone()).or_default();
         change(entry);
         let entry = *entry;
@@ -55,6 +62,7 @@ impl Interests {
         self.differ.remove(pattern);
         if !entry.wanted {
             self.entries.remove(pattern);
+            self.wild.remove(pattern);
         }
         false
     }
@@ -73,9 +81,21 @@ impl Interests {
         differ.into_iter().map(wanted).collect()
     }
 
-    /// Which were not wanted at some time since the last call, and were followed.
-    pub(crate) fn take_left(&mut self) -> HashSet<Pattern, RandomState> {
-        std::mem::take(&mut self.left)
+    /// Has the account forget what came by patterns that were followed, and not wanted at some time since the last call:
+    /// but for topics that came by others too, which were wanted all the time.
+    pub(crate) fn forget_left(&mut self, account: &mut Account) {
+        let left = std::mem::take(&mut self.left);
+        let stayed = |pattern: &Pattern| {
+            !left.contains(pattern) && self.entries.get(pattern).is_some_and(|entry| entry.wanted && entry.followed)
+        };
+        let wild: Vec<_> =
+            if left.is_empty() { Vec::new() } else { self.wild.iter().filter(|one| stayed(one)).collect() };
+        for pattern in &left {
+            account.forget(pattern, |topic| {
+                Pattern::new(topic.as_str()).is_ok_and(|exact| stayed(&exact))
+                    || wild.iter().any(|one| one.matches(topic))
+            });
+        }
     }
 
     /// The broker knows nothing any more.
@@ -85,6 +105,7 @@ impl Interests {
             entry.wanted
         });
         self.differ = self.entries.keys().cloned().collect();
+        self.wild.retain(|pattern| self.entries.contains_key(pattern));
     }
 
     /// How many the broker was told.
@@ -143,7 +164,7 @@ mod tests {
         interests.want(&a, true);
         interests.take();
         interests.want(&a, false); // while it is being done
-        assert!(interests.take_left().contains(&a));
+        assert!(std::mem::take(&mut interests.left).contains(&a));
         interests.want(&a, true);
         interests.done(&a, true);
         interests.want(&b, true);
@@ -151,9 +172,9 @@ mod tests {
         interests.want(&a, false);
         interests.want(&b, false); // never asked for
         interests.want(&a, true);
-        assert!(interests.take_left().contains(&a));
+        assert!(std::mem::take(&mut interests.left).contains(&a));
         assert_eq!(interests.take(), [(a, true)]);
-        assert!(interests.take_left().is_empty());
+        assert!(interests.left.is_empty());
     }
 
     #[test]

@@ -370,14 +370,11 @@ impl Shared {
     /// Whether the broker has so many of what was taken, is not known.
     fn doubt(&self, count: u64) {
         if count > 0 {
+            // Before those who wait for it to be settled are woken; the notice, which runs code of others, behind it.
+            self.doubtful.fetch_add(count, Ordering::Relaxed);
             self.change(|queue| queue.settle(count, true));
-            self.count_doubtful(count);
+            self.tell(Notice::Doubtful(count));
         }
-    }
-
-    fn count_doubtful(&self, count: u64) {
-        self.doubtful.fetch_add(count, Ordering::Relaxed);
-        self.tell(Notice::Doubtful(count));
     }
 
     /// Somebody waits until everything is settled.
@@ -409,12 +406,9 @@ impl Shared {
 
     /// What is to be subscribed to, and what no longer.
     pub(crate) fn take_interests(&self, account: &mut Account) -> Vec<(Pattern, bool)> {
-        let (changes, left) = {
-            let mut interests = locked(&self.interests);
-            (interests.take(), interests.take_left())
-        };
-        left.iter().for_each(|pattern| account.forget(pattern));
-        changes
+        let mut interests = locked(&self.interests);
+        interests.forget_left(account);
+        interests.take()
     }
 
     /// That was done.

@@ -37,6 +37,14 @@ const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const SEND_FLAGS: i32 = 0; // Rust's runtime and CPython both ignore SIGPIPE
 
+impl Readiness {
+    /// Nothing.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        !self.readable && !self.writable
+    }
+}
+
 impl Mode {
     fn flags(self) -> i32 {
         match self {

@@ -294,3 +294,24 @@ fn what_is_lost_was_wanted() {
         }
     }
 }
+
+/// What a pattern has brought that was left while there was no connection is still missing for another one.
+#[test]
+fn what_another_pattern_has_wanted_all_the_time_is_lost() {
+    for (stays, leaves) in [("*", "a"), ("a", "*")] {
+        let mut simulated = Simulated::new(false);
+        let [stays, leaves] = [stays, leaves].map(|text| Pattern::new(text).unwrap());
+        for pattern in [&stays, &leaves] {
+            locked(&simulated.shared.interests).want(pattern, true);
+        }
+        simulated.turn(true);
+        simulated.publish(0, true);
+        simulated.set_connected(false);
+        locked(&simulated.shared.interests).want(&leaves, false);
+        simulated.publish(0, true);
+        simulated.publish(0, true);
+        simulated.set_connected(true);
+        simulated.publish(0, true);
+        assert_eq!(simulated.shared.lost.load(Ordering::Relaxed), 2, "{leaves:?} was left");
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future;
-use wirespeed_engine::broker::State;
+use wirespeed_engine::broker::{Notice, State};
 use wirespeed_engine::lock as locked;
 
 use super::Shared;
@@ -44,9 +44,13 @@ impl Shared {
                 std::thread::sleep(pause);
             }
         }
-        let left = self.change(Queue::close);
+        let left = self.change(|queue| {
+            let left = queue.close();
+            self.doubtful.fetch_add(left, Ordering::Relaxed);
+            left
+        });
         if left > 0 {
-            self.count_doubtful(left);
+            self.tell(Notice::Doubtful(left));
         }
         self.connected.send_replace(false);
         self.tell_room();

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use wirespeed_engine::broker::Notice;
+
 use super::Shared;
 use crate::queue::Item;
 
@@ -42,8 +44,10 @@ impl<'a> UnderWay<'a> {
     /// It takes no such messages.
     pub(crate) fn refuse(&mut self, count: u64) {
         let count = self.end(count);
+        // Before those who wait for it to be settled are woken; the notice, which runs code of others, behind it.
+        self.shared.refused.fetch_add(count, Ordering::Relaxed);
         self.shared.change(|queue| queue.settle(count, true));
-        self.shared.count_refused(count);
+        self.shared.tell(Notice::Refused(count));
     }
 
     fn end(&mut self, count: u64) -> u64 {

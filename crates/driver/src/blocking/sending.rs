@@ -386,7 +386,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(Error::TimedOut.into());
             }
-            if state.drive.link().written() != written {
+            // Nor is one silent that waits for the application to receive, so that we can read.
+            let full = self.is_queue_full(&state);
+            if state.drive.link().written() != written || full {
                 (written, since) = (state.drive.link().written(), now);
             }
             // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
@@ -408,13 +410,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
                 wake = earliest(wake, by);
             }
-            let readable = !state.reading
-                && !self.is_queue_full(&state)
-                && !state.drive.peer.has_input()
-                && state.drive.link().state().can_receive();
-            if state.reading {
-                // When the reader stops reading, this thread has to go on with it; nobody interrupts its
-                // sleep to say so.
+            let stopped = state.reading || full || state.drive.peer.has_input();
+            let readable = !stopped && state.drive.link().state().can_receive();
+            if stopped {
+                // When the reader stops reading, or has taken something out of a full queue, this thread has to go on
+                // with it; nobody interrupts its sleep to say so.
                 wake = earliest(wake, Some(now + INTERRUPT_CHECK));
             }
             let wake = earliest(wake, deadline);

@@ -559,7 +559,7 @@ impl<E: Environment> Flow<E> {
         if let Some(woken) = self.outbox.next_woken(cx, &self.drive) {
             return Some(Step::Wake(woken));
         }
-        if self.outbox.tell_writable == TellWritable::Wanted && self.outbox.has_room(&self.drive) {
+        if self.outbox.tell_writable == TellWritable::Wanted && self.outbox.is_writable(&self.drive) {
             // From inside whatever settles: in the loop's next iteration.
             self.outbox.tell_writable = TellWritable::Soon;
             return Some(Step::TellWritable);

@@ -187,6 +187,12 @@ impl<E: Environment> Outbox<E> {
         self.large.is_none() && !self.is_blocked_elsewhere(drive) && drive.link().queued() <= self.marks.low
     }
 
+    /// Whether a listener may be told that it can send: there is room, and nobody is in the middle of a message.
+    #[must_use]
+    pub fn is_writable(&self, drive: &Drive<E::Buffer>) -> bool {
+        self.hold == Hold::Free && self.has_room(drive)
+    }
+
     /// A transport has said that it has no room; a socket is asked by queueing.
     fn is_blocked_elsewhere(&self, drive: &Drive<E::Buffer>) -> bool {
         self.blocked && !self.draining && drive.socket().is_none() && !drive.is_over()
@@ -195,10 +201,9 @@ impl<E: Environment> Outbox<E> {
     /// Whether somebody waits for room, and it is there.
     #[inline]
     pub fn is_room_due(&self, drive: &Drive<E::Buffer>) -> bool {
-        let waits = |waiting: &Waiting<_>| {
-            !waiting.drainers.is_empty() || !waiting.senders.is_empty() && self.hold == Hold::Free
-        };
-        let awaited = self.waiting.get().is_some_and(waits) || self.tell_writable == TellWritable::Wanted;
+        let free = self.hold == Hold::Free;
+        let waits = |waiting: &Waiting<_>| !waiting.drainers.is_empty() || !waiting.senders.is_empty() && free;
+        let awaited = self.waiting.get().is_some_and(waits) || free && self.tell_writable == TellWritable::Wanted;
         awaited && self.has_room(drive)
     }
 

@@ -115,6 +115,10 @@ impl AsyncConnection {
     #[cold]
     pub(super) fn leave<R>(this: &Bound<'_, Self>, error: PyErr) -> PyResult<R> {
         let py = this.py();
+        // In another thread than the loop's a call is refused before it begins anything.
+        if !this.get().is_in_loop(py).unwrap_or(false) {
+            return Err(error);
+        }
         if this.get().lock(py).is_ok_and(|state| state.is_finished() && !state.has_notes()) {
             return Err(error);
         }
@@ -180,10 +184,19 @@ pub(super) fn is_done(future: &Bound<'_, PyAny>) -> bool {
 
 /// Tells a future its result, unless nobody waits for it any more.
 pub(super) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    invoke::insist(|| {
+    let told = invoke::insist(|| {
         if is_done(future) {
             return Ok(());
         }
         invoke::method(future, intern!(future.py(), "set_result"), [value]).map(drop)
-    })
+    });
+    told.or_else(|error| unless_closed(future, error))
+}
+
+/// A future has its outcome, but its loop could not be asked to tell those who wait: on one that is closed nobody does.
+pub(super) fn unless_closed(future: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
+    let py = future.py();
+    let event_loop = invoke::method(future, intern!(py, "get_loop"), []);
+    let closed = event_loop.and_then(|event_loop| invoke::method(&event_loop, intern!(py, "is_closed"), []));
+    if closed.and_then(|closed| closed.is_truthy()).unwrap_or(false) { Ok(()) } else { Err(error) }
 }

@@ -573,10 +573,15 @@ impl AsyncConnection {
 /// A message as the operation that receives it wants it.
 pub(super) fn finish_item(py: Python<'_>, item: Item<Py<PyAny>>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
     match decode {
-        None => Ok(item.message),
+        None => natural(py, item.kind, item.message),
         // A message that was queued while nobody received has the form that its kind suggests.
         Some(text) => view::convert(item.message.bind(py), text),
     }
+}
+
+/// A message in the form that its kind suggests, though somebody wanted it as bytes who then gave it up.
+pub(super) fn natural(py: Python<'_>, kind: MessageKind, message: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    if kind == MessageKind::Text { view::convert(message.bind(py), true) } else { Ok(message) }
 }
 
 /// The value of a fragment.

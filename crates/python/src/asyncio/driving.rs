@@ -13,7 +13,7 @@ use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::faults;
 use wirespeed_driver::socket::Mode;
 
-use super::access::{is_done, set_result};
+use super::access::{is_done, set_result, unless_closed};
 use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
@@ -427,7 +427,8 @@ impl AsyncConnection {
             return Ok(());
         }
         let error = self.closed(py).into_value(py).into_bound(py);
-        invoke::method(future, intern!(py, "set_exception"), [error.as_any()])?;
+        let told = invoke::method(future, intern!(py, "set_exception"), [error.as_any()]).map(drop);
+        told.or_else(|error| unless_closed(future, error))?;
         // It counts as retrieved: nobody need look at it.
         invoke::method(future, intern!(py, "exception"), []).map(drop)
     }

@@ -158,10 +158,9 @@ impl AsyncConnection {
                 conn.lock(py)?.drive.peer.release_parsed();
                 return steps.end();
             };
-            if conn.lock(py)?.listener_error.is_some() {
-                continue;
-            }
+            let failed = conn.lock(py)?.listener_error.is_some();
             let result = match arrival {
+                _ if failed => Ok(()), // it was told enough
                 Arrival::Message(message) => match &listener.on_message {
                     Some(method) if listener.zero_copy && message.bind(py).is_instance_of::<PyBytes>() => {
                         PyMemoryView::from(message.bind(py))

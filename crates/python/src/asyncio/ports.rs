@@ -157,8 +157,19 @@ impl Ports {
         let interest =
             Readiness { readable: readable.unwrap_or(before.readable), writable: writable.unwrap_or(before.writable) };
         let token = OURS | index as u64;
-        if !known {
-            poller.add(fd, token, interest)?;
+        // Errors are reported of whatever is registered: nothing is, of which nothing is wanted, or a connection that
+        // was reset while it is paused would keep the loop busy.
+        let registered = place.as_ref().is_some_and(|watched| !watched.interest.is_none());
+        if interest.is_none() {
+            if registered {
+                let _ = poller.delete(fd); // gone already: as wanted
+            }
+        } else if !registered {
+            match poller.add(fd, token, interest) {
+                // Somebody else's, which has been closed unasked, had this number: it was its own file.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => poller.modify(fd, token, interest)?,
+                result => result?,
+            }
         } else if interest != before || !same {
             match poller.modify(fd, token, interest) {
                 Err(error) if !same && error.kind() == io::ErrorKind::NotFound => poller.add(fd, token, interest)?,

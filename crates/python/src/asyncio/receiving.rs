@@ -8,7 +8,7 @@ use wirespeed_driver::drive::Item;
 use wirespeed_driver::protocol::Delivery;
 
 use super::access::set_result;
-use super::connection::{AsyncConnection, finish_item, fragment};
+use super::connection::{AsyncConnection, finish_item, fragment, natural};
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation, Step, delivery};
 use super::state::Notes;
@@ -91,8 +91,10 @@ impl AsyncConnection {
                 self.received(this, operation, item)
             }
             None => {
-                let due =
-                    state.drive.is_closing() || state.paused || state.drive.link().queued() > 0 || state.has_notes();
+                let link = state.drive.link();
+                // The end of the stream was read, perhaps, behind what was there to be taken until now.
+                let due = link.is_eof() || link.queued() > 0;
+                let due = due || state.drive.is_closing() || state.paused || state.has_notes();
                 drop(state);
                 if due {
                     Self::settle(this)?;
@@ -188,7 +190,7 @@ impl AsyncConnection {
         let mut items = items.into_iter();
         while let Some(item) = items.next() {
             let message = match operation.option {
-                None => Ok(item.message.clone_ref(py)),
+                None => natural(py, item.kind, item.message.clone_ref(py)),
                 Some(text) => crate::view::convert(item.message.bind(py), text),
             };
             match message {

@@ -241,7 +241,7 @@ impl AsyncConnection {
         steps.note(Self::write_queue(this));
         let tell = {
             let mut state = this.get().lock(this.py())?;
-            let tell = state.outbox.tell_writable != TellWritable::No && state.has_room();
+            let tell = state.outbox.tell_writable != TellWritable::No && state.outbox.is_writable(&state.drive);
             state.outbox.tell_writable = match state.outbox.tell_writable {
                 TellWritable::Soon if !tell => TellWritable::Wanted,
                 _ if tell => TellWritable::No,

@@ -1,0 +1,104 @@
+"""The end of the stream behind a full queue, and an error of a socket that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import soon
+from interop.checks import within
+from interop.frames import text
+from interop.scripted import ScriptedServer, Wire
+from interop.subject import exceptions
+from interop.tls_settings import Settings
+
+pytestmark = pytest.mark.wirespeed_only("max_queue of messages is ours")
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+OPTIONS = {"compression": None, "ping_interval": None, "close_timeout": None}
+FULL = {"max_queue": 4, "max_queue_bytes": None}
+COUNT = 40
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+@pytest.mark.parametrize("method", ["recv", "iterate", "recv_many", "recv_nowait"])
+def test_the_end_behind_a_full_queue(
+    scripted: Scripted, certificates: Any, tls: Settings, run: Run, connect: Connect, method: str, secure: bool
+) -> None:
+    """Without a close frame, and without a time limit: whoever takes all that is there learns of it."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_frame()
+        wire.send(b"".join(text(str(number)) for number in range(COUNT)))
+        if secure:
+            with contextlib.suppress(OSError):
+                wire.sock.unwrap()  # close_notify; the answer may not come
+        else:
+            wire.half_close()
+
+    server = scripted(script, **({"ssl_context": certificates.server_context()} if secure else {}))
+    uri, more = (server.secure_uri, {"ssl": tls.trusting()}) if secure else (server.uri, {})
+    found: list[Any] = []
+
+    async def take(ws: Any) -> None:
+        if method == "iterate":
+            async for message in ws:
+                found.append(message)
+        while True:
+            if method == "recv":
+                found.append(await ws.recv())
+            elif method == "recv_many":
+                found.extend(await ws.recv_many())
+            else:
+                try:
+                    found.append(ws.recv_nowait())
+                except BlockingIOError:
+                    await asyncio.sleep(0)
+
+    async def main() -> None:
+        ws = await connect(uri, **more, **FULL, **OPTIONS)
+        await ws.send("go")
+        await asyncio.sleep(0.2)
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await asyncio.wait_for(take(ws), 5)
+        ws.abort()
+
+    with within(10):
+        run(main)
+    assert found == [str(number) for number in range(COUNT)]
+
+
+def test_a_reset_that_nobody_reads_costs_nothing(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The loop sleeps while the application is slow, whatever has become of the connection."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_frame()
+        wire.send(b"".join(text(str(number)) for number in range(COUNT)))
+        server.pause()
+        wire.reset()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, **FULL, **OPTIONS)
+        await ws.send("go")
+        await soon(lambda: ws.stats()["receive_queue_messages"] >= 4)
+        server.release.set()
+        await asyncio.sleep(0.1)
+        since = time.process_time()
+        await asyncio.sleep(0.4)
+        assert time.process_time() - since < 0.2
+        ws.abort()
+
+    with within(8):
+        run(main)
