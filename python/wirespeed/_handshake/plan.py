@@ -33,12 +33,13 @@ class OpeningPlan(NamedTuple):
     proxy: Proxy | None
     proxy_tls: _TLS | None
 
-    def begin(self, request: ClientPlan, uri: WebSocketURI, user_agent_header: str | None) -> ClientOpening:
+    def begin(self, request: ClientPlan, host: str, port: int, user_agent_header: str | None) -> ClientOpening:
         """Return what opens a WebSocket on a socket to the server, or to a proxy that speaks HTTP.
 
         Args:
             request: What to ask the server for.
-            uri: Where it is.
+            host: What to connect to.
+            port: Its port.
             user_agent_header: For the proxy.
 
         Raises:
@@ -46,7 +47,7 @@ class OpeningPlan(NamedTuple):
         """
         tunnel = None
         if self.proxy is not None and not self.proxy.is_socks:
-            tunnel = tunnel_request(self.proxy, uri, user_agent_header)
+            tunnel = tunnel_request(self.proxy, host, port, user_agent_header)
         return ClientOpening(request, proxy_tls=self.proxy_tls, tunnel=tunnel, tls=self.tls)
 
 

@@ -74,7 +74,8 @@ class connect:  # noqa: N801 - it is used as a function
         ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
             :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
         server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
-        host: Host to connect to instead of that of the URI.
+        host: Host to connect to instead of that of the URI, by a proxy too. The certificate, and what the request says,
+            remain those of the URI.
         port: Port to connect to instead of that of the URI.
         local_addr: Host and port to connect from.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.

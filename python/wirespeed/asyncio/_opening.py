@@ -84,7 +84,7 @@ async def open_websocket(
     while True:
         plan = plan_opening(chain.parsed, network, network.proxy)
         # Before a server waits for it.
-        opening = plan.begin(request, chain.parsed, options.user_agent_header)
+        opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
         connected, addresses = await _connect(chain, network, plan, deadline)
         try:
             deadline.text = functools.partial(opening_timeout, opening)
@@ -126,7 +126,7 @@ async def _connect(
     if network.path is not None:
         deadline.text = Failures(os.fsdecode(network.path)).timeout_text
         return _take_over(await dial_unix(network.path))
-    host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
+    host, port = network.address(chain.parsed)
     via = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     failures = Failures(f"{via[0]}:{via[1]}")
     deadline.text = failures.timeout_text

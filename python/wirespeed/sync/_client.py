@@ -93,7 +93,8 @@ def connect(
         ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
             :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
         server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
-        host: Host to connect to instead of that of the URI.
+        host: Host to connect to instead of that of the URI, by a proxy too. The certificate, and what the request says,
+            remain those of the URI.
         port: Port to connect to instead of that of the URI.
         local_addr: Host and port to connect from.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
@@ -231,7 +232,7 @@ def _open(
         plan = plan_opening(chain.parsed, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
         # Before a server waits for it.
-        opening = plan.begin(request, chain.parsed, options.user_agent_header)
+        opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
         connected, addresses = _reach(chain, network, plan, deadline)
         try:
             opened = opening.run(connected, _remaining(deadline))
@@ -262,7 +263,7 @@ def _reach(
         return _take_over(network.sock)
     if network.path is not None:
         return _take_over(dial_unix(network.path, deadline=deadline))
-    host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
+    host, port = network.address(chain.parsed)
     to = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     by_socks = plan.proxy is not None and plan.proxy.is_socks
     if network.local_addr is None and not by_socks:
