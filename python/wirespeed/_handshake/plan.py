@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
-from .._net.uri import WebSocketURI
+from .._net.redirects import RedirectChain
 from .._options.client import Network, native_tls
 from ..tls import TLS, choose_ssl
 
@@ -51,11 +51,11 @@ class OpeningPlan(NamedTuple):
         return ClientOpening(request, proxy_tls=self.proxy_tls, tunnel=tunnel, tls=self.tls)
 
 
-def plan_opening(uri: WebSocketURI, network: Network, proxy_argument: str | Literal[True] | None) -> OpeningPlan:
-    """Return how to reach a URI.
+def plan_opening(chain: RedirectChain, network: Network, proxy_argument: str | Literal[True] | None) -> OpeningPlan:
+    """Return how to reach the URI that a chain is at.
 
     Args:
-        uri: The URI.
+        chain: The chain.
         network: The arguments of ``connect``.
         proxy_argument: That for the proxy: ``True`` to ask the environment.
 
@@ -63,7 +63,8 @@ def plan_opening(uri: WebSocketURI, network: Network, proxy_argument: str | Lite
         InvalidProxy: The proxy is not one that is supported.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
-    tls = _choose(uri.secure, network.ssl, network.server_hostname, uri.host)
+    uri = chain.parsed
+    tls = _choose(uri.secure, network.ssl, chain.server_hostname(network.server_hostname), uri.host)
     if network.sock is not None and network.sock.fileno() < 0:
         raise ValueError("sock is closed")
     if network.sock is not None or network.unix:

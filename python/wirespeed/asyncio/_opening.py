@@ -51,7 +51,7 @@ def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) 
     """
     request = options.request(chain.parsed, chain.headers)
     # What the environment says now need not be what it says when the connection is opened.
-    plan_opening(chain.parsed, network, None if network.proxy is True else network.proxy)
+    plan_opening(chain, network, None if network.proxy is True else network.proxy)
     return request
 
 
@@ -82,7 +82,7 @@ async def open_websocket(
         deadline: What runs out meanwhile: it is told what goes on.
     """
     while True:
-        plan = plan_opening(chain.parsed, network, network.proxy)
+        plan = plan_opening(chain, network, network.proxy)
         # Before a server waits for it.
         opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
         connected, addresses = await _connect(chain, network, plan, deadline)
