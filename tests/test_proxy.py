@@ -190,14 +190,15 @@ def test_basic_authorization() -> None:
 
 
 def test_tunnel_request() -> None:
-    to = parse_uri("wss://[::1]/x")
-    assert tunnel_request(parse_proxy("http://a:b@proxy"), to, "Me") == (
+    assert tunnel_request(parse_proxy("http://a:b@proxy"), "::1", 443, "Me") == (
         "[::1]:443",
         [("User-Agent", "Me")],
         "Basic YTpi",
     )
-    to = parse_uri("ws://example.com:81/")
-    assert tunnel_request(parse_proxy("http://proxy"), to, None) == ("example.com:81", [], None)
+    plain = parse_proxy("http://proxy")
+    assert tunnel_request(plain, "example.com", 81, None) == ("example.com:81", [], None)
+    assert tunnel_request(plain, "fe80::1%eth0", 80, None)[0] == "[fe80::1]:80"
+    assert tunnel_request(plain, "b\xfccher.example", 80, None)[0] == "xn--bcher-kva.example:80"
 
 
 # SOCKS

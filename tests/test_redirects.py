@@ -7,9 +7,9 @@ import pytest
 from wirespeed._net.redirects import (
     MAX_REDIRECTS,
     RedirectChain,
+    for_another_origin,
     redirect_location,
     resolve_location,
-    without_credentials,
 )
 from wirespeed.datastructures import Headers, Response
 from wirespeed.exceptions import InvalidStatus, InvalidURI, SecurityError
@@ -80,15 +80,23 @@ def test_resolve_invalid(location: str) -> None:
         resolve_location("ws://localhost/", location)
 
 
-def test_without_credentials() -> None:
+def test_for_another_origin() -> None:
     headers = Headers(
-        [("Authorization", "a"), ("COOKIE", "b"), ("proxy-authorization", "c"), ("X", "d"), ("X", "e"), ("Origin", "f")]
+        [
+            ("Authorization", "a"),
+            ("COOKIE", "b"),
+            ("proxy-authorization", "c"),
+            ("X", "d"),
+            ("X", "e"),
+            ("Origin", "f"),
+            ("host", "g"),
+        ]
     )
-    assert list(without_credentials(headers).raw_items()) == [("X", "d"), ("X", "e"), ("Origin", "f")]
-    assert len(headers) == 5
+    assert list(for_another_origin(headers).raw_items()) == [("X", "d"), ("X", "e"), ("Origin", "f")]
+    assert len(headers) == 6
 
 
-HEADERS = {"Authorization": "a", "X": "d"}
+HEADERS = {"Authorization": "a", "Host": "b", "X": "d"}
 
 
 def test_same_origin_keeps_credentials() -> None:
@@ -173,6 +181,21 @@ def test_explicit_address() -> None:
     chain.follow(redirect("/x"))
     with pytest.raises(ValueError, match="with an explicit host or port"):
         chain.follow(redirect("ws://other/"))
+
+
+def test_server_hostname() -> None:
+    """It stands for one host, on whatever port."""
+    chain = RedirectChain("ws://localhost./")
+    assert chain.server_hostname(None) is None
+    for location, name in (
+        ("wss://LOCALHOST:81/", "named"),
+        ("wss://other/", None),
+        ("/x", None),
+        ("wss://localhost/", "named"),
+    ):
+        chain.follow(redirect(location))
+        assert chain.server_hostname("named") == name
+    assert chain.copy().server_hostname("named") == "named"
 
 
 def test_invalid_start() -> None:

@@ -274,6 +274,37 @@ def test_connect_request(server: WebSocketsServer, scripted: Scripted, run: Run,
     assert "sec-websocket-key" not in headers
 
 
+@pytest.mark.wirespeed_only("websockets raises TypeError")
+@pytest.mark.parametrize("scheme", ["http", "https", "socks5h"])
+def test_explicit_address(
+    server: WebSocketsServer, proxy: Proxies, certificates: Certificates, run: Run, connect: Connect, scheme: str
+) -> None:
+    """It is told to the proxy; the request remains that of the URI."""
+    through = proxy(SCHEMES[scheme])
+
+    async def main() -> None:
+        settings = {"host": "localhost", "port": server.port, **options(through, certificates, scheme)}
+        async with connect("ws://example.com/", **settings) as ws:
+            assert ws.request.headers["Host"] == "example.com"
+            await echo(ws)
+
+    run(main)
+    assert through.read_connection(server.port) == ("localhost", server.port)
+
+
+@pytest.mark.wirespeed_only("websockets raises TypeError")
+def test_explicit_address_and_certificate(
+    secure_server: WebSocketsServer, proxy: Proxies, certificates: Certificates, run: Run, connect: Connect
+) -> None:
+    """The name in it is that of the URI."""
+    through = proxy("http")
+    settings = {"host": "127.0.0.1", "port": secure_server.port, "ssl": certificates.client_context()}
+    settings |= options(through, certificates)
+    echoes(run, connect, "wss://localhost/", **settings)
+    assert through.read_connection(secure_server.port) == ("127.0.0.1", secure_server.port)
+    fails(run, ssl.SSLError, lambda: connect("wss://example.com/", **settings))
+
+
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_answer_in_pieces(
     server: WebSocketsServer, scripted: Scripted, run: Run, connect: Connect, pieces: int

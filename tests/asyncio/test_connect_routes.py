@@ -67,6 +67,19 @@ def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, ru
     run(main)
 
 
+@pytest.mark.wirespeed_only("websockets sends two")
+def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
+    """The name of one origin is not sent to another."""
+
+    async def main() -> None:
+        for target, host in ((server, "virtual.example"), (other := serving(), f"127.0.0.1:{other.port}")):
+            to = server.uri + f"/redirect?to={target.uri}/headers"
+            async with connect(to, additional_headers={"Host": "virtual.example"}) as ws:
+                assert f"Host: {host}" in [line async for line in ws]
+
+    run(main)
+
+
 @pytest.mark.wirespeed_only("websockets goes on from where it was led, without the credentials")
 def test_redirect_is_followed_anew_each_time(
     server: WebSocketsServer, serving: Serving, run: Run, connect: Connect

@@ -73,3 +73,25 @@ def test_redirect_to_tls(
         run(main)
     uri = secure_server.uri + f"/redirect?to={server.uri}/"
     fails(run, exceptions.SecurityError, lambda: connect(uri), "non-secure")
+
+
+@pytest.mark.wirespeed_only("websockets has the name for all hosts")
+def test_redirect_and_server_hostname(
+    serving: Callable[..., WebSocketsServer],
+    secure_server: WebSocketsServer,
+    run: Run,
+    connect: Connect,
+    certificates: Certificates,
+    ssl_option: Any,
+) -> None:
+    """The name in the certificate of one host is not that of another."""
+    elsewhere = serving(ssl_context=certificates.wrong_host_context())
+    settings = {"ssl": ssl_option, "server_hostname": "elsewhere.example"}
+    start = f"wss://127.0.0.1:{elsewhere.port}/redirect?to=wss://localhost"
+
+    async def main() -> None:
+        async with connect(f"{start}:{secure_server.port}/x", **settings) as ws:
+            await echo(ws)
+
+    run(main)
+    fails(run, ssl.SSLCertVerificationError, lambda: connect(f"{start}:{elsewhere.port}/x", **settings))

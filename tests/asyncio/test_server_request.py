@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
+import types
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ from interop.subject import IS_WIRESPEED, exceptions
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed import Headers, Response
+    from wirespeed import Headers, Response, basic_auth
 
 SETTINGS = ONE_OF_EACH_PORT
 
@@ -378,6 +379,52 @@ def test_answering_101_oneself(setting: Setting, run: Run) -> None:
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.parametrize(("right", "status"), [(True, 101), (False, 401)])
+@pytest.mark.parametrize("kind", ["function", "coroutine function", "generator-based", "future"])
+def test_check_of_credentials(setting: Setting, run: Run, kind: str, right: bool, status: int) -> None:
+    @types.coroutine
+    def generator_based() -> Any:
+        yield
+        return right
+
+    async def coroutine() -> bool:
+        return right
+
+    def check(username: str, password: str) -> Any:
+        assert (username, password) == ("me", "it")
+        if kind == "function":
+            return right
+        if kind == "future":
+            return asyncio.ensure_future(coroutine())
+        return coroutine() if kind == "coroutine function" else generator_based()
+
+    async def main() -> None:
+        auth = basic_auth("here", check_credentials=check)
+        async with serve(setting, process_request=auth) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(request("/", "Authorization: Basic bWU6aXQ="))
+                assert (await raw.head()).status == status
+
+    run(main)
+
+
+def test_check_that_is_not_awaited(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a coroutine function that has forgotten to await another: the coroutine is true."""
+
+    async def forgotten() -> bool:
+        return False
+
+    async def check(username: str, password: str) -> Any:
+        return forgotten()
+
+    async def main() -> None:
+        async with serve(setting, process_request=basic_auth("here", check_credentials=check)) as server:
+            assert (await answer(server, request("/", "Authorization: Basic bWU6aXQ="))).status == 500
+
+    run(main)
+    assert "check_credentials must return whether they are right, not coroutine" in caplog.text
 
 
 # process_response

@@ -47,6 +47,30 @@ def test_asyncio(client: Any, server: Any, certificates: Certificates) -> None:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
+def test_server_hostname_and_redirect(client: Any, server: Any, certificates: Certificates) -> None:
+    """The name is that of every host, as the machines of a cluster may share a certificate."""
+
+    def process_request(connection: Any, request: Any) -> Any:
+        if request.path == "/new":
+            return None
+        response = connection.respond(302, "there")
+        response.headers["Location"] = f"wss://localhost:{connection.local_address[1]}/new"
+        return response
+
+    async def main() -> None:
+        context = certificates.wrong_host_context()
+        serving = server.asyncio.server.serve(echo, "127.0.0.1", 0, ssl=context, process_request=process_request)
+        async with serving as running:
+            address = f"wss://127.0.0.1:{running.sockets[0].getsockname()[1]}/old"
+            settings = {"ssl": certificates.client_context(), "server_hostname": "elsewhere.example"}
+            async with client.asyncio.client.connect(address, **settings) as ws:
+                assert ws.request.path == "/new"
+            with await asyncio.to_thread(client.sync.client.connect, address, **settings) as blocking:
+                assert blocking.request.path == "/new"
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def test_threads(client: Any, server: Any, certificates: Certificates) -> None:
     def handler(ws: Any) -> None:
         for message in ws:

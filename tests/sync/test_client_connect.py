@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import ssl
 import threading
 import uuid
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
 from interop.frames import text
 from interop.scripted import ScriptedServer, Wire
@@ -409,6 +411,31 @@ def test_redirect_cross_origin_forgets_user_info(server: WebSocketsServer, servi
     with connect(f"ws://a:b@127.0.0.1:{server.port}/redirect?to={other.uri}/headers") as ws:
         seen = [cast(str, line).split(": ")[0].lower() for line in ws]
     assert "authorization" not in seen
+
+
+@pytest.mark.wirespeed_only("websockets sends two")
+def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving) -> None:
+    """The name of one origin is not sent to another."""
+    for target, host in ((server, "virtual.example"), (other := serving(), f"127.0.0.1:{other.port}")):
+        uri = server.uri + f"/redirect?to={target.uri}/headers"
+        with connect(uri, additional_headers={"Host": "virtual.example"}) as ws:
+            assert f"Host: {host}" in list(ws)
+
+
+@pytest.mark.wirespeed_only("websockets has the name for all hosts")
+def test_redirect_and_server_hostname(
+    secure_server: WebSocketsServer, serving: Serving, certificates: Certificates
+) -> None:
+    """The name in the certificate of one host is not that of another, and remains that of another port."""
+    elsewhere, other = (serving(ssl_context=certificates.wrong_host_context()) for _ in range(2))
+    settings: dict[str, Any] = {"ssl": certificates.client_context(), "server_hostname": "elsewhere.example"}
+    for port in (secure_server.port, other.port):
+        host = "localhost" if port == secure_server.port else "127.0.0.1"
+        with connect(f"wss://127.0.0.1:{elsewhere.port}/redirect?to=wss://{host}:{port}/x", **settings) as ws:
+            ws.send("hello")
+            assert ws.recv(timeout=5) == "hello"
+    with pytest.raises(ssl.SSLCertVerificationError, match="localhost"):
+        connect(f"wss://127.0.0.1:{elsewhere.port}/redirect?to=wss://localhost:{other.port}/x", **settings)
 
 
 def test_redirect_downgrade(

@@ -267,6 +267,58 @@ def test_connect_request(server: WebSocketsServer, scripted: Scripted) -> None:
     assert "sec-websocket-key" not in headers
 
 
+@pytest.mark.wirespeed_only("websockets raises TypeError")
+@pytest.mark.parametrize(
+    ("address", "target"),
+    [
+        ({"host": "10.0.0.5", "port": 8443}, "10.0.0.5:8443"),
+        ({"host": "::1"}, "[::1]:443"),
+        ({"port": 8443}, "example.com:8443"),
+        ({}, "example.com:443"),
+    ],
+)
+def test_explicit_address(
+    secure_server: WebSocketsServer,
+    scripted: Scripted,
+    certificates: Certificates,
+    address: dict[str, Any],
+    target: str,
+) -> None:
+    """It is told to the proxy; the certificate and the request remain those of the URI."""
+
+    def script(wire: Wire) -> bytes:
+        request = wire.read_request()
+        wire.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        relay(wire, secure_server.port)
+        return request
+
+    fake = scripted(script)
+    settings = {"proxy": f"http://127.0.0.1:{fake.port}", "ssl": certificates.client_context(), **address}
+    with pytest.raises(ssl.SSLError, match=r"example\.com"):
+        connect("wss://example.com/", **settings)
+    lines = fake.result.decode().split("\r\n")
+    assert lines[0] == f"CONNECT {target} HTTP/1.1"
+    assert f"Host: {target}" in lines
+
+
+@pytest.mark.wirespeed_only("websockets raises TypeError")
+@pytest.mark.parametrize("scheme", ["http", "https", "socks5h"])
+def test_explicit_address_of_the_server(
+    server: WebSocketsServer, proxy: Proxies, certificates: Certificates, scheme: str
+) -> None:
+    through = proxy(SCHEMES[scheme])
+    settings = {"host": "localhost", "port": server.port, **options(through, certificates, scheme)}
+    assert echo("ws://example.com/", **settings).request.headers["Host"] == "example.com"
+    assert through.read_connection(server.port) == ("localhost", server.port)
+
+
+@pytest.mark.wirespeed_only("ours")
+@pytest.mark.parametrize("host", ["a b", "a\r\nb", "a/b"])
+def test_explicit_address_that_is_none(proxy: Proxies, host: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        connect("ws://example.com/", host=host, proxy=proxy("http").url())
+
+
 def test_proxy_credentials_stay_at_the_proxy(
     server: WebSocketsServer, proxy: Proxies, certificates: Certificates
 ) -> None:

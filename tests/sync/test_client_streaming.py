@@ -168,6 +168,51 @@ def test_opcode_of_the_first_fragment_decides(scripted: Scripted) -> None:
 
 
 @pytest.mark.wirespeed_only("it looks at what is ours")
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, taken: int) -> None:
+    """By a signal handler that raises before anybody has seen it: the rest of that message is dropped, and no other."""
+    from wirespeed.sync import ClientConnection
+
+    class Interrupted(ClientConnection):
+        left = taken
+
+        def _recv_fragment(self, timeout: float | None = None) -> Any:
+            item = super()._recv_fragment(timeout)
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            return item
+
+    data = text("one", fin=False) + frame(CONT, b"two", fin=False) + frame(CONT, b"three")
+    with connect(serve(scripted, data + text("next") + text("last")), create_connection=Interrupted) as ws:
+        with pytest.raises(KeyboardInterrupt):
+            list(ws.recv_streaming())
+        assert ws.recv(timeout=5) == "next"
+        assert list(ws.recv_streaming()) == ["last"]
+
+
+@pytest.mark.wirespeed_only("it looks at what is ours")
+def test_interrupted_before_a_fragment_is_taken(scripted: Scripted) -> None:
+    """Nothing is dropped then."""
+    from wirespeed.sync import ClientConnection
+
+    class Interrupted(ClientConnection):
+        interrupts = 1
+
+        def _recv_fragment(self, timeout: float | None = None) -> Any:
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return super()._recv_fragment(timeout)
+
+    data = text("one", fin=False) + frame(CONT, b"two")
+    with connect(serve(scripted, data), create_connection=Interrupted) as ws:
+        with pytest.raises(KeyboardInterrupt):
+            next(ws.recv_streaming())
+        assert list(ws.recv_streaming()) == ["one", "two"]
+
+
+@pytest.mark.wirespeed_only("it looks at what is ours")
 def test_interrupted_while_the_rest_is_dropped(scripted: Scripted) -> None:
     """By a signal handler, for example: the next message can be received in pieces all the same."""
     from wirespeed.sync import ClientConnection

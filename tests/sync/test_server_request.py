@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import http.client
 import logging
 import re
@@ -200,6 +201,54 @@ def test_basic_authentication(client: Client) -> None:
             reply = answer(server, request("/", *([] if value is None else [f"Authorization: {value}"])))
             assert reply.status == 401
             assert str(reply["WWW-Authenticate"]).startswith('Basic realm="here"')
+
+
+async def _check(username: str, password: str) -> bool:
+    return False
+
+
+class _Checker:
+    async def __call__(self, username: str, password: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("check", [_check, functools.partial(_check), _Checker(), _Checker().__call__])
+def test_check_by_a_coroutine_function(check: Any) -> None:
+    """Its coroutine would be true for whatever password."""
+    from wirespeed.compat.websockets.sync.server import basic_auth as compatible
+
+    for function in (basic_auth, compatible):
+        with pytest.raises(TypeError, match="check_credentials must not be a coroutine function"):
+            function("here", check_credentials=check)
+
+
+def _generator() -> Any:
+    yield False
+
+
+async def _async_generator() -> Any:
+    yield False
+
+
+class _Awaitable:
+    def __await__(self) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("check", "kind"),
+    [
+        (lambda *pair: _check(*pair), "coroutine"),
+        (lambda *_: _Awaitable(), "_Awaitable"),
+        (lambda *_: _generator(), "generator"),
+        (lambda *_: _async_generator(), "async_generator"),
+    ],
+)
+def test_check_that_is_no_answer(caplog: pytest.LogCaptureFixture, check: Any, kind: str) -> None:
+    token = base64.b64encode(b"hello:wrong").decode()
+    with serving(process_request=basic_auth("here", check_credentials=check)) as server:
+        assert answer(server, request("/", f"Authorization: Basic {token}")).status == 500
+    assert f"check_credentials must return whether they are right, not {kind}" in caplog.text
 
 
 def test_routes() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hmac
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..datastructures import Headers, Response
 from .responses import plain_response
 
-__all__ = ["check_arguments", "parse_authorization", "unauthorized"]
+__all__ = ["answered", "check_arguments", "parse_authorization", "refuse_coroutine_function", "unauthorized"]
 
 
 def check_arguments(
@@ -56,6 +57,38 @@ def check_arguments(
         return same and username in known
 
     return check
+
+
+def refuse_coroutine_function(check: Callable[[str, str], Any]) -> None:
+    """Raise if a function that checks credentials answers on an event loop only.
+
+    Args:
+        check: The function.
+
+    Raises:
+        TypeError: It is a coroutine function, or an object that is called as one.
+    """
+    if any(map(inspect.iscoroutinefunction, (check, type(check).__call__))):
+        raise TypeError(
+            "check_credentials must not be a coroutine function; those are for wirespeed.basic_auth, on an event loop"
+        )
+
+
+def answered(valid: Any) -> bool:
+    """Return what a function that checks credentials has found.
+
+    Args:
+        valid: What it has returned.
+
+    Raises:
+        TypeError: That is no answer yet.
+    """
+    # Whatever it will say, the object that will say so is true, and would let everybody in.
+    if inspect.isawaitable(valid) or inspect.isgenerator(valid) or inspect.isasyncgen(valid):
+        if inspect.iscoroutine(valid) or inspect.isgenerator(valid):
+            valid.close()  # it is refused for its type: no second word about it
+        raise TypeError(f"check_credentials must return whether they are right, not {type(valid).__name__}")
+    return bool(valid)
 
 
 def _is_pair(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
-from .._net.uri import WebSocketURI
+from .._net.redirects import RedirectChain
 from .._options.client import Network, native_tls
 from ..tls import TLS, choose_ssl
 
@@ -33,12 +33,13 @@ class OpeningPlan(NamedTuple):
     proxy: Proxy | None
     proxy_tls: _TLS | None
 
-    def begin(self, request: ClientPlan, uri: WebSocketURI, user_agent_header: str | None) -> ClientOpening:
+    def begin(self, request: ClientPlan, host: str, port: int, user_agent_header: str | None) -> ClientOpening:
         """Return what opens a WebSocket on a socket to the server, or to a proxy that speaks HTTP.
 
         Args:
             request: What to ask the server for.
-            uri: Where it is.
+            host: What to connect to.
+            port: Its port.
             user_agent_header: For the proxy.
 
         Raises:
@@ -46,15 +47,15 @@ class OpeningPlan(NamedTuple):
         """
         tunnel = None
         if self.proxy is not None and not self.proxy.is_socks:
-            tunnel = tunnel_request(self.proxy, uri, user_agent_header)
+            tunnel = tunnel_request(self.proxy, host, port, user_agent_header)
         return ClientOpening(request, proxy_tls=self.proxy_tls, tunnel=tunnel, tls=self.tls)
 
 
-def plan_opening(uri: WebSocketURI, network: Network, proxy_argument: str | Literal[True] | None) -> OpeningPlan:
-    """Return how to reach a URI.
+def plan_opening(chain: RedirectChain, network: Network, proxy_argument: str | Literal[True] | None) -> OpeningPlan:
+    """Return how to reach the URI that a chain is at.
 
     Args:
-        uri: The URI.
+        chain: The chain.
         network: The arguments of ``connect``.
         proxy_argument: That for the proxy: ``True`` to ask the environment.
 
@@ -62,7 +63,8 @@ def plan_opening(uri: WebSocketURI, network: Network, proxy_argument: str | Lite
         InvalidProxy: The proxy is not one that is supported.
         TypeError, ValueError: An argument is wrong; the text names it.
     """
-    tls = _choose(uri.secure, network.ssl, network.server_hostname, uri.host)
+    uri = chain.parsed
+    tls = _choose(uri.secure, network.ssl, chain.server_hostname(network.server_hostname), uri.host)
     if network.sock is not None and network.sock.fileno() < 0:
         raise ValueError("sock is closed")
     if network.sock is not None or network.unix:

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..exceptions import InvalidProxy, ProxyError
-from .uri import WebSocketURI, split, split_authority
+from .uri import WebSocketURI, authority_of, split, split_authority
 
 if TYPE_CHECKING:
     from python_socks import ProxyType
@@ -213,19 +213,20 @@ def basic_authorization(username: str, password: str) -> str:
 
 
 def tunnel_request(
-    proxy: Proxy, uri: WebSocketURI, user_agent_header: str | None
+    proxy: Proxy, host: str, port: int, user_agent_header: str | None
 ) -> tuple[str, list[tuple[str, str]], str | None]:
     """Return the target, the headers and the credentials of the CONNECT request to an HTTP proxy.
 
     Args:
         proxy: The proxy.
-        uri: Where to connect to.
+        host: Host name or address of the server.
+        port: Port of the server.
         user_agent_header: Value of the User-Agent header, ``None`` to leave it out.
     """
     headers = [] if user_agent_header is None else [("User-Agent", user_agent_header)]
     authorization = None if proxy.user_info is None else basic_authorization(*proxy.user_info)
     # RFC 9110, section 9.3.6: the target consists of host and port only, the port included.
-    return uri.authority, headers, authorization
+    return authority_of(host, port), headers, authorization
 
 
 def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int, *, deadline: float | None) -> socket.socket:

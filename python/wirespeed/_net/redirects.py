@@ -16,7 +16,7 @@ from .uri import WebSocketURI, parse_uri, split
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_REDIRECTS", "RedirectChain", "redirect_location", "resolve_location", "without_credentials"]
+__all__ = ["MAX_REDIRECTS", "RedirectChain", "for_another_origin", "redirect_location", "resolve_location"]
 
 MAX_REDIRECTS = 10
 """How many redirects a client follows before it takes them for a loop. Precedent: websockets."""
@@ -27,7 +27,8 @@ _STATUSES = frozenset({300, 301, 302, 303, 307, 308})
 # HTTP servers know no others; the handshake is an HTTP request anyway.
 _SCHEMES = {"http": "ws", "https": "wss"}
 
-_CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+# Credentials, and the name of the origin that they are for: another one would take the request for somebody else's.
+_BOUND = frozenset({"authorization", "cookie", "host", "proxy-authorization"})
 
 
 class RedirectChain:
@@ -63,6 +64,7 @@ class RedirectChain:
         self.uri = uri
         self.parsed = parse_uri(uri)
         self.headers = None if headers is None else Headers(headers)
+        self._first_host = self.parsed.origin[1]
         self._sock = sock
         self._unix = unix
         self._address = address
@@ -73,6 +75,15 @@ class RedirectChain:
     def shown_uri(self) -> str:
         """The URI for logs: without credentials and query."""
         return printable(mask_uri(self.uri))
+
+    def server_hostname(self, named: str | None) -> str | None:
+        """Return the name that the certificate at the current URI must have, ``None`` for its host.
+
+        Args:
+            named: The one that the caller has named, ``None`` for none.
+        """
+        # It stands for the host that the caller knows of. By that name another host would prove to be nobody.
+        return named if self.parsed.origin[1] == self._first_host else None
 
     def copy(self) -> Self:
         """Return a chain that is where this one is, and moves on by itself."""
@@ -99,7 +110,7 @@ class RedirectChain:
         parsed = parse_uri(uri)
         self._check(parsed, printable(mask_uri(uri)), exc)
         if parsed.origin != self.parsed.origin and self.headers is not None:
-            self.headers = without_credentials(self.headers)
+            self.headers = for_another_origin(self.headers)
         self.uri = uri
         self.parsed = parsed
         self._followed += 1
@@ -167,13 +178,13 @@ def resolve_location(uri: str, location: str) -> str:
     return _with_user_info(new, uri)
 
 
-def without_credentials(headers: Headers) -> Headers:
+def for_another_origin(headers: Headers) -> Headers:
     """Return a copy of headers without those that must not reach another origin.
 
     Args:
         headers: The headers.
     """
-    return Headers.from_raw(item for item in headers.raw_items() if item[0].lower() not in _CREDENTIALS)
+    return Headers.from_raw(item for item in headers.raw_items() if item[0].lower() not in _BOUND)
 
 
 def _with_user_info(new: str, old: str) -> str:

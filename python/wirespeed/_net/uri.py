@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..exceptions import InvalidURI
 
-__all__ = ["WebSocketURI", "parse_uri"]
+__all__ = ["WebSocketURI", "authority_of", "parse_uri"]
 
 
 class WebSocketURI(NamedTuple):
@@ -62,7 +62,7 @@ class WebSocketURI(NamedTuple):
     @property
     def authority(self) -> str:
         """Host and port, whatever the port is, as in a CONNECT request."""
-        return f"{_bracketed(self.host)}:{self.port}"
+        return authority_of(self.host, self.port)
 
     @property
     def origin(self) -> tuple[bool, str, int]:
@@ -274,6 +274,19 @@ def _encode(text: str) -> str:
     from urllib.parse import quote
 
     return quote(text, safe=_ALLOWED)
+
+
+def authority_of(host: str, port: int) -> str:
+    """Return host and port, whatever the port is, as in a CONNECT request.
+
+    Args:
+        host: Host name or address. An IPv6 address has no brackets; its zone is left out.
+        port: Port.
+
+    Raises:
+        UnicodeError: The host cannot be encoded by IDNA.
+    """
+    return f"{_bracketed(host if host.isascii() else host.encode('idna').decode())}:{port}"
 
 
 def _bracketed(host: str) -> str:

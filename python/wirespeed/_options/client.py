@@ -222,6 +222,14 @@ class Network:
         if self.unix and self.path is not None and self.sock is not None:
             raise ValueError("path and sock exclude each other")
 
+    def address(self, uri: WebSocketURI) -> tuple[str, int]:
+        """Return host and port to connect to, by whatever proxy.
+
+        Args:
+            uri: Where the server is, as far as the arguments do not say something else.
+        """
+        return self.host or uri.host, self.port or uri.port
+
     def chain(self, uri: str, headers: Headers | None) -> RedirectChain:
         """Return the chain that begins with a URI.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 
-from .._handshake.credentials import check_arguments, parse_authorization, unauthorized
+from .._handshake.credentials import answered, check_arguments, parse_authorization, unauthorized
 from ..datastructures import Request, Response
 from ._server import ServerConnection
 
@@ -39,9 +40,9 @@ def basic_auth(
         if isinstance(parsed, str):
             return unauthorized(realm, parsed)
         valid = check(*parsed)
-        if isinstance(valid, Awaitable):
+        if inspect.isawaitable(valid):
             valid = await valid
-        if not valid:
+        if not answered(valid):
             return unauthorized(realm, "Invalid credentials\n")
         connection.username = parsed[0]
         return None

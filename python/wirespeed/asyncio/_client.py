@@ -64,17 +64,19 @@ class connect:  # noqa: N801 - it is used as a function
     has closed the connection because it served its purpose, with code 1000 or none, the iteration ends, unless
     ``reconnect_after_close`` is set. A round that leaves the connection open closes it, and gets another one at once.
 
-    Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
-    Basic authentication. An address that does not answer does not keep the others of the same name waiting (Happy
-    Eyeballs, RFC 8305). Wrong arguments raise at once, everything else when it is awaited.
+    Redirects are followed, 10 at most; credentials and ``Host`` do not travel to another origin. User information in
+    the URI becomes Basic authentication. An address that does not answer does not keep the others of the same name
+    waiting (Happy Eyeballs, RFC 8305). Wrong arguments raise at once, everything else when it is awaited.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.
         sock: Connected TCP or Unix socket to use, once. The connection takes it over and closes it.
         ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
             :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
-        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
-        host: Host to connect to instead of that of the URI.
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI. Where a
+            redirect leads to another host, that must have a certificate for its own name.
+        host: Host to connect to instead of that of the URI, by a proxy too. The certificate, and what the request says,
+            remain those of the URI.
         port: Port to connect to instead of that of the URI.
         local_addr: Host and port to connect from.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.

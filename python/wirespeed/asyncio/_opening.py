@@ -51,7 +51,7 @@ def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) 
     """
     request = options.request(chain.parsed, chain.headers)
     # What the environment says now need not be what it says when the connection is opened.
-    plan_opening(chain.parsed, network, None if network.proxy is True else network.proxy)
+    plan_opening(chain, network, None if network.proxy is True else network.proxy)
     return request
 
 
@@ -82,9 +82,9 @@ async def open_websocket(
         deadline: What runs out meanwhile: it is told what goes on.
     """
     while True:
-        plan = plan_opening(chain.parsed, network, network.proxy)
+        plan = plan_opening(chain, network, network.proxy)
         # Before a server waits for it.
-        opening = plan.begin(request, chain.parsed, options.user_agent_header)
+        opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
         connected, addresses = await _connect(chain, network, plan, deadline)
         try:
             deadline.text = functools.partial(opening_timeout, opening)
@@ -126,7 +126,7 @@ async def _connect(
     if network.path is not None:
         deadline.text = Failures(os.fsdecode(network.path)).timeout_text
         return _take_over(await dial_unix(network.path))
-    host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
+    host, port = network.address(chain.parsed)
     via = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     failures = Failures(f"{via[0]}:{via[1]}")
     deadline.text = failures.timeout_text

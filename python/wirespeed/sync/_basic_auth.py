@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._handshake.credentials import check_arguments, parse_authorization, unauthorized
+from .._handshake.credentials import (
+    answered,
+    check_arguments,
+    parse_authorization,
+    refuse_coroutine_function,
+    unauthorized,
+)
 from ..datastructures import Request, Response
 
 __all__ = ["basic_auth"]
@@ -24,19 +30,20 @@ def basic_auth(
     Args:
         realm: Name of what is protected, which browsers show.
         credentials: Username and password, or a list of such pairs.
-        check_credentials: Function that receives both and returns whether they are right.
+        check_credentials: Function that receives both and returns whether they are right; no coroutine function.
 
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: Both ``credentials`` and ``check_credentials`` were given, or none; or a username contains a colon.
     """
     check = check_arguments(realm, credentials, check_credentials)
+    refuse_coroutine_function(check)
 
     def process_request(connection: Any, request: Request) -> Response | None:
         parsed = parse_authorization(request.headers)
         if isinstance(parsed, str):
             return unauthorized(realm, parsed)
-        if not check(*parsed):
+        if not answered(check(*parsed)):
             return unauthorized(realm, "Invalid credentials\n")
         connection.username = parsed[0]
         return None

@@ -83,17 +83,19 @@ def connect(
 ) -> _Prepared:
     """Connect to a WebSocket server.
 
-    Redirects are followed, 10 at most; credentials do not travel to another origin. User information in the URI becomes
-    Basic authentication. An address that does not answer does not keep the others of the same name waiting (Happy
-    Eyeballs, RFC 8305). No thread is started.
+    Redirects are followed, 10 at most; credentials and ``Host`` do not travel to another origin. User information in
+    the URI becomes Basic authentication. An address that does not answer does not keep the others of the same name
+    waiting (Happy Eyeballs, RFC 8305). No thread is started.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.
         sock: Connected TCP or Unix socket to use. The connection takes it over and closes it.
         ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
             :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
-        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI.
-        host: Host to connect to instead of that of the URI.
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI. Where a
+            redirect leads to another host, that must have a certificate for its own name.
+        host: Host to connect to instead of that of the URI, by a proxy too. The certificate, and what the request says,
+            remain those of the URI.
         port: Port to connect to instead of that of the URI.
         local_addr: Host and port to connect from.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
@@ -228,10 +230,10 @@ def _open(
 ) -> ClientConnection:
     logger = options.effective_logger
     while True:
-        plan = plan_opening(chain.parsed, network, network.proxy)
+        plan = plan_opening(chain, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
         # Before a server waits for it.
-        opening = plan.begin(request, chain.parsed, options.user_agent_header)
+        opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
         connected, addresses = _reach(chain, network, plan, deadline)
         try:
             opened = opening.run(connected, _remaining(deadline))
@@ -262,7 +264,7 @@ def _reach(
         return _take_over(network.sock)
     if network.path is not None:
         return _take_over(dial_unix(network.path, deadline=deadline))
-    host, port = network.host or chain.parsed.host, network.port or chain.parsed.port
+    host, port = network.address(chain.parsed)
     to = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     by_socks = plan.proxy is not None and plan.proxy.is_socks
     if network.local_addr is None and not by_socks:

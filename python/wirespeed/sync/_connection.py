@@ -109,7 +109,9 @@ class Connection(ConnectionStatus, BlockingConnection):
         """
         if not self._streaming.acquire(blocking=False):
             raise ConcurrencyError("recv_streaming is running in another place already")
-        fin = True
+        # A signal handler may raise when the first fragment is taken, and not yet known here. Where none is, there is
+        # nothing to drop.
+        fin = False
         try:
             decoder = None
             while True:

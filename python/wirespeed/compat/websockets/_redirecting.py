@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._net.redirects import RedirectChain, without_credentials
+from ..._net.redirects import RedirectChain, for_another_origin
 from ..._net.uri import parse_uri
 from ...exceptions import InvalidStatus, SecurityError
 from . import _heads as heads
@@ -25,6 +25,14 @@ class Chain(RedirectChain):
     def __init__(self, connecting: Any, **how: bool) -> None:
         super().__init__(connecting.uri, additional(connecting.additional_headers), max_redirects=MAX_REDIRECTS, **how)
         self._connecting = connecting
+
+    def server_hostname(self, named: str | None) -> str | None:
+        """Return the name that the certificate at the current URI must have: the one that was named, wherever that is.
+
+        Args:
+            named: As for RedirectChain.
+        """
+        return named
 
     def redirect(self, exc: Exception) -> Exception | str:
         """Return where an exception redirects to, or what to raise.
@@ -61,6 +69,6 @@ class Chain(RedirectChain):
         parsed = parse_uri(to)
         headers = additional(self._connecting.additional_headers)
         if headers is not None and parsed.origin != self.parsed.origin:
-            headers = without_credentials(headers)
+            headers = for_another_origin(headers)
         self.uri, self.parsed, self.headers = to, parsed, headers
         self._connecting.uri, self._connecting.ws_uri = to, heads.websocket_uri(to)
