@@ -304,6 +304,13 @@ class ClientOpening:
     def take_output(self) -> bytes:
         """Return what is to be sent now; after an exception too."""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server, or the proxy, has refused, and the body of its response is waited for."""
+
+    def give_up(self) -> Exception | None:
+        """End it, as nobody waits any longer; return the refusal that has come, its body as far as that has."""
+
     def finish(self, connected: ConnectedSocket | None = None) -> Opened:
         """Return the WebSocket that was opened; with its socket, which is taken over, if it is to have one."""
 

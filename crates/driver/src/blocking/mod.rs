@@ -388,7 +388,7 @@ impl<B, M> Drop for Blocking<B, M> {
 }
 
 /// The earlier of two moments, either of which may never come.
-fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
