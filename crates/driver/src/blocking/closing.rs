@@ -1,6 +1,6 @@
 //! The closing handshake and the end of TCP.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseCode, PayloadBuffer, State as ProtocolState};
 
@@ -41,6 +41,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
         state.drive.limit_closing_to(deadline);
         self.see_to_the_end(state, host)
+    }
+
+    /// Lets the closing take no longer than `patience` from now, and no longer than the close timeout: a later
+    /// [`Self::close`] does not extend it.
+    pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration) {
+        let patience = self.settings.close_timeout.map_or(patience, |timeout| timeout.min(patience));
+        self.lock(host).drive.limit_closing_to(Instant::now().checked_add(patience));
     }
 
     /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.

@@ -20,6 +20,9 @@ use crate::opening::Opened;
 use crate::payload::PyPayload;
 use crate::{errors, source, view};
 
+/// What a server's answer that refuses may take to be read: as `LINGER` in `_handshake/negotiation.py`.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
+
 /// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
@@ -387,6 +390,8 @@ impl BlockingConnection {
         if answer.opens() {
             let result = self.inner.flush(&host);
             self.map(py, result)?;
+        } else {
+            self.inner.limit_closing(&host, REFUSED_PATIENCE);
         }
         Ok(answer.error(py))
     }
