@@ -480,7 +480,11 @@ impl BlockingConnection {
             return Ok(()); // no fragments, no message
         }
         let end: &[u8] = &[];
-        self.map(py, self.inner.send_fragment(&host, end, true))
+        let mut ended = false;
+        match self.map(py, self.inner.send_fragment(&host, end, true, &mut ended)) {
+            Err(error) if !ended => Err(self.abandon_fragments(py, kind, error)),
+            sent => sent,
+        }
     }
 
     fn send_next_fragment(
@@ -503,13 +507,16 @@ impl BlockingConnection {
         }
         let host = self.open_host(py, None)?;
         let sent = match kind {
-            None => self.inner.send_first_fragment(&host, this, &bytes, compress),
-            Some(_) => self.inner.send_fragment(&host, &bytes, false),
+            None => self.inner.send_first_fragment(&host, this, &bytes, compress, &mut queued),
+            Some(_) => self.inner.send_fragment(&host, &bytes, false, &mut queued),
         };
-        self.map(py, sent)?;
-        *kind = Some(this);
-        Ok(())
+        // Whatever came while it waited for room.
+        if queued {
+            *kind = Some(this);
+        }
+        self.map(py, sent)
     }
+        let mut queued = false;
 
     /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can
     /// be sent before it is: the connection is closed with 1011, as in the `websockets` library.
