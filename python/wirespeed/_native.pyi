@@ -523,6 +523,13 @@ class BlockingConnection:
             ProtocolError: ``code`` or ``reason`` must not be sent.
         """
 
+    def _wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the connection is over, without doing anything for that; return whether it is.
+
+        Raises:
+            ConcurrencyError: Messages fill the queue, no other thread receives, and ``timeout`` is ``None``.
+        """
+
     def abort(self) -> None:
         """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
 

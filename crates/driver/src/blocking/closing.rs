@@ -78,6 +78,43 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
+    /// Waits until the connection is over, without doing anything for that; whether it is. Messages that arrive
+    /// meanwhile are queued as far as the queue goes.
+    ///
+    /// # Errors
+    /// The host wants to stop, or the queue is full, nobody receives, and there is no deadline.
+    pub fn wait_closed<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        deadline: Option<Instant>,
+    ) -> Result<bool, Error<H::Interrupt>> {
+        let mut state = self.lock(host);
+        let mut waited = false;
+        loop {
+            self.fill_queue(&mut state, host)?;
+            if self.is_over(&state) {
+                if !state.drive.is_over() {
+                    // The end that is there already is seen without patience too.
+                    if !state.reading {
+                        state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
+                    }
+                    self.finish(state, host, deadline)?;
+                    state = self.lock(host);
+                }
+                return Ok(state.drive.is_over());
+            }
+            if waited && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(false);
+            }
+            waited = true;
+            state = match self.pump(state, host, deadline) {
+                Ok(state) => state,
+                Err(Error::Closed | Error::TimedOut) => self.lock(host),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
     /// Ends TCP at once.
     pub fn abort<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
         self.end(&mut self.lock(host), Failure::Aborted);

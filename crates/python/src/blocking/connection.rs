@@ -351,6 +351,14 @@ impl BlockingConnection {
         self.map(py, result)
     }
 
+    /// Waits until the connection is over; whether it is.
+    #[pyo3(signature = (timeout = None))]
+    fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let deadline = deadline(timeout)?;
+        let result = self.inner.wait_closed(&self.open_host(py, None)?, deadline);
+        self.map(py, result)
+    }
+
     /// Ends the connection at once.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.abort(&self.host(py, None)?);
@@ -506,6 +514,7 @@ impl BlockingConnection {
             return Err(PyTypeError::new_err("fragments must be all str or all bytes-like"));
         }
         let host = self.open_host(py, None)?;
+        let mut queued = false;
         let sent = match kind {
             None => self.inner.send_first_fragment(&host, this, &bytes, compress, &mut queued),
             Some(_) => self.inner.send_fragment(&host, &bytes, false, &mut queued),
@@ -516,7 +525,6 @@ impl BlockingConnection {
         }
         self.map(py, sent)
     }
-        let mut queued = false;
 
     /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can
     /// be sent before it is: the connection is closed with 1011, as in the `websockets` library.
