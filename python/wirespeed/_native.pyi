@@ -337,6 +337,9 @@ class Ping:
     def is_set(self) -> bool:
         """Return whether the pong has arrived."""
 
+    def _has_failed(self) -> bool:
+        """Return whether the connection ended before the pong arrived."""
+
     @property
     def latency(self) -> float | None:
         """Seconds between the ping and its pong, ``None`` until the pong has arrived."""

@@ -196,3 +196,19 @@ def test_wait_closed_while_messages_fill_the_queue(scripted: Scripted) -> None:
         assert ws.wait_closed()
     receiving.join()
     assert len(received) == 40
+
+
+@pytest.mark.parametrize("ack_on_close", [True, False])
+def test_pong_and_the_end_of_the_connection(scripted: Scripted, ack_on_close: bool) -> None:
+    """Nobody waits for the pong, and the event tells all the same."""
+
+    def script(wire: Any) -> None:
+        wire.accept()
+        frames_until_close(wire, answer=False)
+        wire.send(close(1000))
+
+    ws = connect(scripted(script).uri, ping_interval=None)
+    pong = ws.ping(ack_on_close=ack_on_close)
+    assert not pong.is_set()
+    ws.close()
+    assert pong.is_set() is ack_on_close

@@ -43,8 +43,8 @@ class Pong(threading.Event):
         self._ack_on_close = ack_on_close
 
     def is_set(self) -> bool:
-        """Return whether the pong has arrived."""
-        if not super().is_set() and self._ping.is_set():
+        """Return whether the pong has arrived, or whatever else sets it."""
+        if not super().is_set() and (self._ping.is_set() or (self._ack_on_close and self._ping._has_failed())):
             self.set()
         return super().is_set()
 
