@@ -359,6 +359,17 @@ def test_refused_client_that_does_not_leave(close_timeout: float | None) -> None
             wait_until(lambda: not server._threads)
 
 
+def test_refused_client_that_goes_on_to_send() -> None:
+    """It is closed once it has sent too much, and does not keep a thread busy for two seconds."""
+    with serving(origins=[None], close_timeout=None) as server, Raw(server) as raw:
+        raw.send(request("/", "Origin: https://elsewhere.example"))
+        assert raw.head().status == 403
+        with within(1), pytest.raises(OSError):
+            while True:
+                raw.send(bytes(65536))
+        wait_until(lambda: not server._threads)
+
+
 def test_close_timeout_that_is_shorter_than_what_is_left_to_the_refused() -> None:
     with serving(origins=[None], close_timeout=0.2) as server, Raw(server) as raw, within(1.5):
         raw.send(request("/", "Origin: https://elsewhere.example"))

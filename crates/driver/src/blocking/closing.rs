@@ -44,10 +44,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     /// Lets the closing take no longer than `patience` from now, and no longer than the close timeout: a later
-    /// [`Self::close`] does not extend it.
-    pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration) {
+    /// [`Self::close`] does not extend it. Nor are more than `bytes` read meanwhile.
+    pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {
         let patience = self.settings.close_timeout.map_or(patience, |timeout| timeout.min(patience));
-        self.lock(host).drive.limit_closing_to(Instant::now().checked_add(patience));
+        let mut state = self.lock(host);
+        state.drive.limit_closing_to(Instant::now().checked_add(patience));
+        state.readable = bytes;
     }
 
     /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.

@@ -23,6 +23,9 @@ use crate::{errors, source, view};
 /// What a server's answer that refuses may take to be read: as `LINGER` in `_handshake/negotiation.py`.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Bytes that a client may still send then: as much as the engine reads.
+const REFUSED_BYTES: u64 = 256 * 1024;
+
 /// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
@@ -399,7 +402,7 @@ impl BlockingConnection {
             let result = self.inner.flush(&host);
             self.map(py, result)?;
         } else {
-            self.inner.limit_closing(&host, REFUSED_PATIENCE);
+            self.inner.limit_closing(&host, REFUSED_PATIENCE, REFUSED_BYTES);
         }
         Ok(answer.error(py))
     }
