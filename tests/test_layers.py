@@ -417,6 +417,7 @@ TESTED_INSIDE = {
     "tests/api/heads.py": {"_net.redirects", "_net.uri"},
     "tests/test_cli_engine.py": {"cli._engine_rates", "cli._engine_screen"},
     "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
+    "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},
     "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
     "tests/asyncio/test_reconnect.py": {"asyncio._reconnect"},
     "tests/asyncio/test_server_broadcast_slow.py": {"asyncio._broadcasting"},

@@ -304,6 +304,13 @@ class ClientOpening:
     def take_output(self) -> bytes:
         """Return what is to be sent now; after an exception too."""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server, or the proxy, has refused, and the body of its response is waited for."""
+
+    def give_up(self) -> Exception | None:
+        """End it, as nobody waits any longer; return the refusal that has come, its body as far as that has."""
+
     def finish(self, connected: ConnectedSocket | None = None) -> Opened:
         """Return the WebSocket that was opened; with its socket, which is taken over, if it is to have one."""
 
@@ -329,6 +336,9 @@ class Ping:
 
     def is_set(self) -> bool:
         """Return whether the pong has arrived."""
+
+    def _has_failed(self) -> bool:
+        """Return whether the connection ended before the pong arrived."""
 
     @property
     def latency(self) -> float | None:
@@ -514,6 +524,13 @@ class BlockingConnection:
 
         Raises:
             ProtocolError: ``code`` or ``reason`` must not be sent.
+        """
+
+    def _wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the connection is over, without doing anything for that; return whether it is.
+
+        Raises:
+            ConcurrencyError: Messages fill the queue, no other thread receives, and ``timeout`` is ``None``.
         """
 
     def abort(self) -> None:

@@ -235,6 +235,102 @@ def test_open_timeout_covers_tls(scripted: Scripted, run: Run, connect: Connect)
     times_out(run, lambda: connect(server.secure_uri, open_timeout=0.2), "TLS handshake")
 
 
+def endless(wire: Wire, head: bytes) -> None:
+    """Refuse, with a body that does not end."""
+    wire.read_request()
+    wire.send(head + b"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nspam\r\n")
+    wire.read_to_end()
+
+
+@pytest.mark.wirespeed_only("websockets raises TimeoutError, and tries again for ever")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 401 Unauthorized",
+        b"HTTP/1.1 404 Not Found",
+        b"HTTP/1.1 200 OK",
+        b"HTTP/1.1 302 Found\r\nLocation: /elsewhere",
+    ],
+    ids=["401", "404", "200", "302"],
+)
+@pytest.mark.parametrize("iterate", [False, True], ids=["connect", "iterate"])
+def test_refusal_whose_body_does_not_end(
+    scripted: Scripted, run: Run, connect: Connect, head: bytes, iterate: bool
+) -> None:
+    """The status is raised when the time is up, with what has come of the body."""
+
+    async def main() -> None:
+        connecting = connect(server.uri, open_timeout=0.2)
+        with pytest.raises(exceptions.InvalidStatus) as raised:
+            if iterate:
+                async for _ in connecting:
+                    raise AssertionError("it is refused")
+            else:
+                await connecting
+        assert raised.value.response.status_code == int(head[9:12])
+        assert raised.value.response.body == b"spam"
+        # It is not a cancellation of the task.
+        await asyncio.sleep(0)
+
+    server = scripted(lambda wire: endless(wire, head))
+    with within(3, at_least=0.2), no_leaks():
+        run(main)
+
+
+@pytest.mark.wirespeed_only("websockets raises TimeoutError")
+def test_refusal_of_a_proxy_whose_body_does_not_end(scripted: Scripted, run: Run, connect: Connect) -> None:
+    proxy = scripted(lambda wire: endless(wire, b"HTTP/1.1 407 Authenticate"))
+    with within(3, at_least=0.2):
+        exc = fails(
+            run,
+            exceptions.InvalidProxyStatus,
+            lambda: connect("ws://127.0.0.1:1/", proxy=f"http://127.0.0.1:{proxy.port}", open_timeout=0.2),
+        )
+    assert (exc.response.status_code, exc.response.body) == (407, b"spam")  # type: ignore[attr-defined]
+
+
+@pytest.mark.wirespeed_only("websockets waits for ever")
+def test_body_of_a_refusal_without_open_timeout(
+    scripted: Scripted, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wirespeed.asyncio import _opening
+
+    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.2)
+    server = scripted(lambda wire: endless(wire, b"HTTP/1.1 403 Forbidden"))
+    with within(3, at_least=0.2):
+        fails(run, exceptions.InvalidStatus, lambda: connect(server.uri, open_timeout=None), "403")
+
+
+@pytest.mark.wirespeed_only("the limit is ours")
+@pytest.mark.parametrize("timeout", [None, 5], ids=["none", "some"])
+def test_limit_of_a_body_ends_with_it(
+    server: WebSocketsServer,
+    run: Run,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    scripted: Scripted,
+    timeout: Any,
+) -> None:
+    """Of one that redirects: where that leads, it takes as long as it takes."""
+    from wirespeed.asyncio import _opening
+
+    def script(wire: Wire) -> None:
+        wire.read_request()
+        wire.send(
+            f"HTTP/1.1 302 Found\r\nContent-Length: 4\r\nLocation: {server.uri}/slow?seconds=0.7\r\n\r\n".encode()
+        )
+        scripting.release.wait(0.1)
+        wire.send(b"spam")
+
+    async def main() -> None:
+        async with connect(scripting.uri, open_timeout=timeout) as ws:
+            await echo(ws)
+
+    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.4)
+    scripting = scripted(script)
+    run(main)
+
+
 def test_open_timeout_that_is_over_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     fails(run, TimeoutError, lambda: connect(server.uri + "/slow?seconds=1", open_timeout=0))
 

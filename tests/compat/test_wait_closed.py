@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
 if IS_WIRESPEED:
+    from wirespeed.compat.websockets.exceptions import ConnectionClosed
     from wirespeed.compat.websockets.sync.client import connect
 
 Scripted = Callable[..., ScriptedServer]
@@ -36,16 +36,100 @@ def frames_until_close(wire: Any, answer: bool = True) -> int:
     return pings
 
 
-def test_wait_closed_sends_few_pings(scripted: Scripted) -> None:
+def test_wait_closed_sends_nothing(scripted: Scripted) -> None:
     def script(wire: Any) -> int:
         wire.accept()
         return frames_until_close(wire)
 
     peer = scripted(script)
-    with connect(peer.uri, ping_interval=None) as ws, within(15, at_least=2.5):
-        assert not ws.wait_closed(2.5)
+    with connect(peer.uri, ping_interval=None) as ws, within(5, at_least=0.5):
+        assert not ws.wait_closed(0.5)
     peer.join()
-    assert 1 <= peer.results[0] <= 5
+    assert peer.results[0] == 0
+
+
+def test_wait_closed_sends_pings_that_are_due(scripted: Scripted) -> None:
+    """A peer that answers nothing is found out."""
+
+    def script(wire: Any) -> None:
+        wire.accept()
+        frames_until_close(wire, answer=False)
+
+    peer = scripted(script)
+    ws = connect(peer.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.1)
+    with within(5):
+        assert ws.wait_closed()
+    assert ws.close_code == 1006
+    peer.join()
+
+
+def test_wait_closed_without_time(scripted: Scripted) -> None:
+    """It takes what is there."""
+
+    def script(wire: Any) -> None:
+        wire.accept()
+        server.pause()
+        wire.send(close(1000))
+        frames_until_close(wire)
+
+    server = scripted(script)
+    ws = connect(server.uri, ping_interval=None)
+    for timeout in (0, -1, 0.001):
+        with within(1):
+            assert not ws.wait_closed(timeout)
+    server.release.set()
+    with within(5):
+        while not ws.wait_closed(0):
+            time.sleep(0.01)
+    assert ws.close_code == 1000
+
+
+@pytest.mark.parametrize("close_timeout", [None, 3], ids=["none", "some"])
+def test_wait_closed_beside_close(scripted: Scripted, close_timeout: float | None) -> None:
+    """Another thread is in close(), and the peer is silent."""
+
+    def silent(wire: Any) -> None:
+        wire.accept()
+        frames_until_close(wire, answer=False)
+        server.pause()
+
+    server = scripted(silent)
+    ws = connect(server.uri, ping_interval=None, close_timeout=close_timeout)
+    closing = threading.Thread(target=ws.close)
+    closing.start()
+    time.sleep(0.1)
+    with within(2, at_least=0.4):
+        assert not ws.wait_closed(0.4)
+    server.release.set()
+    with within(5):
+        assert ws.wait_closed()
+    closing.join()
+
+
+def test_wait_closed_beside_send(scripted: Scripted) -> None:
+    """Another thread waits for room."""
+
+    def stalled(wire: Any) -> None:
+        wire.accept()
+        server.pause()
+        wire.send(close(1000))
+        frames_until_close(wire)
+
+    def send() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            ws.send(bytes(16 << 20))
+
+    server = scripted(stalled, receive_buffer=4096)
+    ws = connect(server.uri, ping_interval=None, compression=None)
+    sending = threading.Thread(target=send)
+    sending.start()
+    time.sleep(0.2)
+    with within(2, at_least=0.4):
+        assert not ws.wait_closed(0.4)
+    server.release.set()
+    with within(8):
+        assert ws.wait_closed()
+    sending.join()
 
 
 def test_wait_closed_does_not_overshoot(scripted: Scripted) -> None:
@@ -68,19 +152,19 @@ def test_wait_closed_does_not_overshoot(scripted: Scripted) -> None:
         peer.join()
 
 
-def test_wait_closed_sees_what_comes_with_the_pong(scripted: Scripted) -> None:
-    """In one packet, and later."""
+def test_wait_closed_sees_what_comes_before_the_end(scripted: Scripted) -> None:
+    """In one packet, and later; messages are kept."""
 
     def together(wire: Any) -> None:
-        wire.accept()
-        wire.send(frame(PONG, wire.read_frame().payload) + close(1000))
+        wire.accept(then=text("kept") + close(1000))
         frames_until_close(wire)
 
     def later(wire: Any) -> None:
         wire.accept()
-        wire.send(frame(PONG, wire.read_frame().payload))
         time.sleep(0.3)
-        wire.send(text("kept") + close(1000))
+        wire.send(text("kept"))
+        time.sleep(0.1)
+        wire.send(close(1000))
         frames_until_close(wire)
 
     for script in (together, later):
@@ -89,21 +173,42 @@ def test_wait_closed_sees_what_comes_with_the_pong(scripted: Scripted) -> None:
         with within(8):
             assert ws.wait_closed()
         assert ws.close_code == 1000
+        assert ws.recv() == "kept"
         peer.join()
 
 
-def test_waiting_for_bytes_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is none, and for a socket that is closed."""
-    from wirespeed.compat.websockets.sync import connection
+def test_wait_closed_while_messages_fill_the_queue(scripted: Scripted) -> None:
+    """It waits for a thread that receives them."""
 
-    wait_readable = connection._wait_readable
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        for _ in range(2):
-            assert not wait_readable(ours.fileno(), 0)
-            assert not wait_readable(ours.fileno(), 0.001)
-            theirs.send(b"x")
-            assert wait_readable(ours.fileno(), 10)
-            assert ours.recv(1) == b"x"
-            monkeypatch.delattr(select, "poll", raising=False)
-    assert wait_readable(-1, 10)
+    def flooding(wire: Any) -> None:
+        wire.accept(then=text("x" * 300_000) * 40 + close(1000))
+        frames_until_close(wire)
+
+    def receive() -> None:
+        time.sleep(0.3)
+        received.extend(ws)
+
+    received: list[Any] = []
+    ws = connect(scripted(flooding).uri, ping_interval=None)
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    with within(8, at_least=0.2):
+        assert ws.wait_closed()
+    receiving.join()
+    assert len(received) == 40
+
+
+@pytest.mark.parametrize("ack_on_close", [True, False])
+def test_pong_and_the_end_of_the_connection(scripted: Scripted, ack_on_close: bool) -> None:
+    """Nobody waits for the pong, and the event tells all the same."""
+
+    def script(wire: Any) -> None:
+        wire.accept()
+        frames_until_close(wire, answer=False)
+        wire.send(close(1000))
+
+    ws = connect(scripted(script).uri, ping_interval=None)
+    pong = ws.ping(ack_on_close=ack_on_close)
+    assert not pong.is_set()
+    ws.close()
+    assert pong.is_set() is ack_on_close

@@ -305,6 +305,66 @@ def test_send_inside_a_handler_during_send(scripted: Scripted) -> None:
     assert on_the_wire == Close(1000)
 
 
+@pytest.mark.wirespeed_only("websockets deadlocks")
+def test_exception_in_handler_leaves_the_first_fragment(scripted: Scripted) -> None:
+    """It is sent already, and no other message can follow: the connection is closed."""
+    server = stalled(scripted)
+
+    def handler() -> None:
+        server.release.set()
+        raise Interrupted
+
+    ws = connect(server.uri, compression=None, close_timeout=5)
+    # Once it waits: to encode so much takes a while.
+    with alarm(handler, after=0.5), within(8), pytest.raises(Interrupted):
+        ws.send(iter([bytes(BIG), b"never"]))
+    assert ws.state.name == "CLOSED"
+    with pytest.raises(exceptions.ConnectionClosed):
+        ws.send("after")
+    frames, on_the_wire = server.result
+    assert [(frame.opcode, len(frame.payload)) for frame in frames] == [(BINARY, BIG)]
+    assert on_the_wire == Close(1011, "close during fragmented message")
+
+
+@pytest.mark.wirespeed_only("websockets deadlocks")
+def test_exception_in_handler_leaves_the_last_fragment(scripted: Scripted) -> None:
+    """It waits for what another thread sends."""
+    server = stalled(scripted)
+    pings = 0
+
+    def flood() -> None:
+        nonlocal pings
+        try:
+            while not server.release.is_set():
+                ws.ping(b"%0125d" % pings)
+                pings += 1
+        except exceptions.ConnectionClosed:
+            pass
+
+    def fragments() -> Iterator[bytes]:
+        yield b"only"
+        thread.start()
+        seen = -1
+        while seen != pings:
+            seen = pings
+            time.sleep(0.2)
+        timer.start()
+
+    def handler() -> None:
+        server.release.set()
+        raise Interrupted
+
+    ws = connect(server.uri, compression=None, close_timeout=5, ping_interval=None)
+    thread = threading.Thread(target=flood)
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGALRM])
+    with alarm(handler, after=30), within(12), pytest.raises(Interrupted):
+        ws.send(fragments())
+    thread.join()
+    timer.join()
+    assert ws.state.name == "CLOSED"
+    assert server.result[1] == Close(1011, "close during fragmented message")
+
+
 # close, connect, ping
 
 

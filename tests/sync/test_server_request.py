@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import http.client
 import logging
@@ -378,6 +379,51 @@ def test_client_leaves_during_process_request(log: Log) -> None:
         with within(5):
             server.shutdown()
     assert [entry for entry in log() if entry[0] != "INFO"] == []
+
+
+@pytest.mark.parametrize("close_timeout", [None, 30], ids=["none", "long"])
+def test_refused_client_that_does_not_leave(close_timeout: float | None) -> None:
+    """It keeps its thread for two seconds, whatever closing may take, and whether it reads or not."""
+
+    def process(ws: Any, request: Any) -> Any:
+        if request.path == "/large":
+            return ws.respond(402, "x" * 50_000_000)
+        return ws.respond(404, "nothing") if request.path == "/none" else None
+
+    requests = [
+        (request("/large"), 402),
+        (request("/none"), 404),
+        (request("/", "Origin: https://elsewhere.example"), 403),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 426),
+    ]
+    with (
+        serving(process_request=process, origins=[None], close_timeout=close_timeout) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        raws = [stack.enter_context(Raw(server, receive_buffer=4096)) for _ in requests]
+        with within(5, at_least=1.5):
+            for raw, (data, status) in zip(raws, requests, strict=True):
+                raw.send(data)
+                assert raw.head().status == status
+            wait_until(lambda: not server._threads)
+
+
+def test_refused_client_that_goes_on_to_send() -> None:
+    """It is closed once it has sent too much, and does not keep a thread busy for two seconds."""
+    with serving(origins=[None], close_timeout=None) as server, Raw(server) as raw:
+        raw.send(request("/", "Origin: https://elsewhere.example"))
+        assert raw.head().status == 403
+        with within(1), pytest.raises(OSError):
+            while True:
+                raw.send(bytes(65536))
+        wait_until(lambda: not server._threads)
+
+
+def test_close_timeout_that_is_shorter_than_what_is_left_to_the_refused() -> None:
+    with serving(origins=[None], close_timeout=0.2) as server, Raw(server) as raw, within(1.5):
+        raw.send(request("/", "Origin: https://elsewhere.example"))
+        assert raw.head().status == 403
+        wait_until(lambda: not server._threads)
 
 
 # process_response

@@ -179,7 +179,9 @@ fn refusals() {
     ];
     for (number, end) in ends.into_iter().enumerate() {
         let mut client = client(None);
+        assert!(!client.is_refused());
         client.receive(refused).unwrap();
+        assert!(client.is_refused());
         let Error::Handshake(HandshakeError::Rejected(response)) = end(&mut client) else { panic!("{number}") };
         assert_eq!((response.status, &response.body[..2]), (403, &b"no"[..]));
     }
@@ -200,6 +202,7 @@ fn refusals_of_tunnels() {
     for end in ends {
         let mut client = tunnelled(None, None);
         client.receive(b"HTTP/1.1 407 Authenticate\r\nContent-Length: 4\r\n\r\nno").unwrap();
+        assert!(client.is_refused());
         assert!(matches!(end(&mut client), Error::Tunnel(HandshakeError::Rejected(_))));
         assert_eq!(client.stage(), Stage::Failed);
     }

@@ -17,7 +17,11 @@ from ..tls import TLS, choose_ssl
 if TYPE_CHECKING:
     _TLS = tuple[ClientTLS | ssl_module.SSLContext, str | None]
 
-__all__ = ["OpeningPlan", "opening_timeout", "plan_opening"]
+__all__ = ["BODY_PATIENCE", "OpeningPlan", "opening_timeout", "plan_opening"]
+
+
+BODY_PATIENCE = 10.0
+"""Seconds for the body of a refusal once its head is there: that of the blocking client, which the core has."""
 
 
 class OpeningPlan(NamedTuple):

@@ -13,7 +13,7 @@ import os
 import socket as socket_module
 from typing import Any, NamedTuple
 
-from .._handshake.plan import OpeningPlan, opening_timeout, plan_opening
+from .._handshake.plan import BODY_PATIENCE, OpeningPlan, opening_timeout, plan_opening
 from .._native import ClientOpening, ClientPlan, ConnectedSocket
 from .._net.addresses import Failures, ends_of
 from .._net.proxy import socks_timeout
@@ -88,7 +88,12 @@ async def open_websocket(
         connected, addresses = await _connect(chain, network, plan, deadline)
         try:
             deadline.text = functools.partial(opening_timeout, opening)
+            deadline.explain = opening.give_up
+            refused = False
             while needs := opening.proceed(connected):
+                if not refused and opening.is_refused:
+                    refused = True
+                    deadline.limit(BODY_PATIENCE)
                 try:
                     await until_ready(connected.fileno(), to_write=needs != _TO_READ)
                 except NotImplementedError:
@@ -97,6 +102,7 @@ async def open_websocket(
         except InvalidStatus as exc:
             abandon(connected)
             chain.follow(exc)
+            deadline.limit(None)
             options.effective_logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
         except BaseException:
             abandon(connected)

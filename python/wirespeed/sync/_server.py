@@ -521,6 +521,7 @@ class Server(ServerBase):
         try:
             connection.close()
         finally:
+            connection.abort()
             with self._lock:
                 self._refused.pop(connection, None)
                 self._gate.leave(entry)

@@ -1,6 +1,6 @@
 //! The closing handshake and the end of TCP.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{CloseCode, PayloadBuffer, State as ProtocolState};
 
@@ -43,6 +43,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.see_to_the_end(state, host)
     }
 
+    /// Lets the closing take no longer than `patience` from now, and no longer than the close timeout: a later
+    /// [`Self::close`] does not extend it. Nor are more than `bytes` read meanwhile.
+    pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {
+        let patience = self.settings.close_timeout.map_or(patience, |timeout| timeout.min(patience));
+        let mut state = self.lock(host);
+        state.drive.limit_closing_to(Instant::now().checked_add(patience));
+        state.readable = bytes;
+    }
+
     /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.
     fn see_to_the_end<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
@@ -66,6 +75,43 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(state) => state,
                 Err(Error::Closed) => return self.finish(self.lock(host), host, None),
                 Err(Error::TimedOut) => self.lock(host),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Waits until the connection is over, without doing anything for that; whether it is. Messages that arrive
+    /// meanwhile are queued as far as the queue goes.
+    ///
+    /// # Errors
+    /// The host wants to stop, or the queue is full, nobody receives, and there is no deadline.
+    pub fn wait_closed<H: Host<Buffer = B, Message = M>>(
+        &self,
+        host: &H,
+        deadline: Option<Instant>,
+    ) -> Result<bool, Error<H::Interrupt>> {
+        let mut state = self.lock(host);
+        let mut waited = false;
+        loop {
+            self.fill_queue(&mut state, host)?;
+            if self.is_over(&state) {
+                if !state.drive.is_over() {
+                    // The end that is there already is seen without patience too.
+                    if !state.reading {
+                        state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
+                    }
+                    self.finish(state, host, deadline)?;
+                    state = self.lock(host);
+                }
+                return Ok(state.drive.is_over());
+            }
+            if waited && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(false);
+            }
+            waited = true;
+            state = match self.pump(state, host, deadline) {
+                Ok(state) => state,
+                Err(Error::Closed | Error::TimedOut) => self.lock(host),
                 Err(error) => return Err(error),
             };
         }

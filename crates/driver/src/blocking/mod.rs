@@ -90,6 +90,8 @@ struct State<B, M> {
     /// When a sender last looked whether anything came.
     looked: Instant,
     tickets: Vec<Arc<PingTicket>>,
+    /// Bytes that may still be read; only those of whoever was refused are few.
+    readable: u64,
 }
 
 impl<B: PayloadBuffer, M> State<B, M> {
@@ -113,6 +115,7 @@ impl<B: PayloadBuffer, M> State<B, M> {
             only_sends: false,
             looked: Instant::now(),
             tickets: Vec::new(),
+            readable: u64::MAX,
         }
     }
 }
@@ -388,7 +391,7 @@ impl<B, M> Drop for Blocking<B, M> {
 }
 
 /// The earlier of two moments, either of which may never come.
-fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -149,29 +149,35 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.drain_all(state, host)
     }
 
-    /// Sends the first fragment of a message; [`Self::send_fragment`] sends the others.
+    /// Sends the first fragment of a message; [`Self::send_fragment`] sends the others. `queued` tells
+    /// whether it will leave, after an interrupt too: the others must follow then.
     pub fn send_first_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
         host: &H,
         kind: MessageKind,
         source: &S,
         compress: Option<bool>,
+        queued: &mut bool,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
         let payload = source.piece(0..source.len());
         state.drive.link_mut().send_first_fragment(kind, payload, compress).map_err(refused)?;
+        *queued = true;
         self.drain_all(state, host)
     }
 
-    /// Sends another fragment of the message that has been begun: its last one with `fin`.
+    /// Sends another fragment of the message that has been begun: its last one with `fin`. `queued` tells whether it will
+    /// leave, after an interrupt too.
     pub fn send_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
         host: &H,
         source: &S,
         fin: bool,
+        queued: &mut bool,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
         state.drive.link_mut().send_fragment(source.piece(0..source.len()), fin).map_err(refused)?;
+        *queued = true;
         self.drain_all(state, host)
     }
 

@@ -1,13 +1,17 @@
 //! The bytes of an opening over a socket.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Error, Opening, Stage};
-use crate::blocking::Host;
+use crate::blocking::{Host, earliest};
 use crate::buffers;
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
+
+/// How long the body of a refusal is waited for once its head is there, if the deadline is not before that: the status
+/// says enough, and a body need not end.
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a call has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +193,8 @@ pub fn complete<H: Host, O: Opening>(
     deadline: Option<Instant>,
 ) -> Result<(), Stop<H::Interrupt>> {
     let mut carrier = Carrier::default();
+    let mut deadline = deadline;
+    let mut refused = false;
     let mut moved = carrier.proceed(opening, socket).map_err(Stop::Failed)?;
     // Not before the other end has something to do.
     socket.set_blocking(true).map_err(|error| Stop::Failed(Error::Io(error)))?;
@@ -198,6 +204,10 @@ pub fn complete<H: Host, O: Opening>(
             Moved::Over => return Err(Stop::Failed(Error::Io(io::ErrorKind::UnexpectedEof.into()))),
             Moved::Waits(interest) => interest,
         };
+        if !refused && opening.is_refused() {
+            refused = true;
+            deadline = earliest(deadline, Instant::now().checked_add(BODY_PATIENCE));
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A receive that may sleep costs one system call, and no timer of the processor's, where waiting and
         // then receiving costs two.

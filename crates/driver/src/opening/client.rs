@@ -175,6 +175,14 @@ impl Opening for Client {
         }
     }
 
+    fn is_refused(&self) -> bool {
+        match &self.step {
+            Step::Tunnel(tunnel) => tunnel.is_refused(),
+            Step::Handshake => self.handshake.is_refused(),
+            _ => false,
+        }
+    }
+
     fn give_up(&mut self) -> Option<Error> {
         let said = match std::mem::replace(&mut self.step, Step::Failed) {
             Step::Tunnel(mut tunnel) => Error::Tunnel(tunnel.receive_eof()),

@@ -90,6 +90,9 @@ pub trait Opening {
     /// failed; why the opening has. What the other end said before explains more than an error of the socket.
     fn receive_end(&mut self, error: Option<io::Error>) -> Error;
 
+    /// Whether the other end has refused, and only the rest of its reason is waited for: the body of its response.
+    fn is_refused(&self) -> bool;
+
     /// Nobody waits any longer: it is over. What the other end has said so far, if that explains why no more
     /// comes: a refusal whose body does not end.
     fn give_up(&mut self) -> Option<Error>;

@@ -171,6 +171,10 @@ impl Opening for Server {
         }
     }
 
+    fn is_refused(&self) -> bool {
+        false
+    }
+
     fn give_up(&mut self) -> Option<Error> {
         self.step = Step::Over;
         None

@@ -225,6 +225,12 @@ impl ClientHandshake {
         self.reader.receive_eof()
     }
 
+    /// Whether the server has refused, and the body of its response is waited for.
+    #[must_use]
+    pub const fn is_refused(&self) -> bool {
+        self.reader.is_refused()
+    }
+
     /// The response with status 101 to which an error of [`ClientHandshake::receive`] refers.
     #[must_use]
     pub const fn refused_response(&self) -> Option<&Response> {

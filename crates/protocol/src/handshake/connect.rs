@@ -118,4 +118,10 @@ impl ConnectHandshake {
     pub fn receive_eof(&mut self) -> HandshakeError {
         self.reader.receive_eof()
     }
+
+    /// Whether the proxy has refused, and the body of its response is waited for.
+    #[must_use]
+    pub const fn is_refused(&self) -> bool {
+        self.reader.is_refused()
+    }
 }

@@ -46,6 +46,11 @@ impl ResponseReader {
         progress
     }
 
+    /// Whether the head of a response that does not grant the request has come: its body is what is waited for.
+    pub(crate) const fn is_refused(&self) -> bool {
+        matches!(self.state, State::Body(..))
+    }
+
     /// Notes that nothing more will come, and returns the error to which that leads.
     pub(crate) fn receive_eof(&mut self) -> HandshakeError {
         match core::mem::replace(&mut self.state, State::Done) {

@@ -20,6 +20,12 @@ use crate::opening::Opened;
 use crate::payload::PyPayload;
 use crate::{errors, source, view};
 
+/// What a server's answer that refuses may take to be read: as `LINGER` in `_handshake/negotiation.py`.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes that a client may still send then: as much as the engine reads.
+const REFUSED_BYTES: u64 = 256 * 1024;
+
 /// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
@@ -348,6 +354,14 @@ impl BlockingConnection {
         self.map(py, result)
     }
 
+    /// Waits until the connection is over; whether it is.
+    #[pyo3(signature = (timeout = None))]
+    fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let deadline = deadline(timeout)?;
+        let result = self.inner.wait_closed(&self.open_host(py, None)?, deadline);
+        self.map(py, result)
+    }
+
     /// Ends the connection at once.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.abort(&self.host(py, None)?);
@@ -387,6 +401,8 @@ impl BlockingConnection {
         if answer.opens() {
             let result = self.inner.flush(&host);
             self.map(py, result)?;
+        } else {
+            self.inner.limit_closing(&host, REFUSED_PATIENCE, REFUSED_BYTES);
         }
         Ok(answer.error(py))
     }
@@ -475,7 +491,11 @@ impl BlockingConnection {
             return Ok(()); // no fragments, no message
         }
         let end: &[u8] = &[];
-        self.map(py, self.inner.send_fragment(&host, end, true))
+        let mut ended = false;
+        match self.map(py, self.inner.send_fragment(&host, end, true, &mut ended)) {
+            Err(error) if !ended => Err(self.abandon_fragments(py, kind, error)),
+            sent => sent,
+        }
     }
 
     fn send_next_fragment(
@@ -497,13 +517,16 @@ impl BlockingConnection {
             return Err(PyTypeError::new_err("fragments must be all str or all bytes-like"));
         }
         let host = self.open_host(py, None)?;
+        let mut queued = false;
         let sent = match kind {
-            None => self.inner.send_first_fragment(&host, this, &bytes, compress),
-            Some(_) => self.inner.send_fragment(&host, &bytes, false),
+            None => self.inner.send_first_fragment(&host, this, &bytes, compress, &mut queued),
+            Some(_) => self.inner.send_fragment(&host, &bytes, false, &mut queued),
         };
-        self.map(py, sent)?;
-        *kind = Some(this);
-        Ok(())
+        // Whatever came while it waited for room.
+        if queued {
+            *kind = Some(this);
+        }
+        self.map(py, sent)
     }
 
     /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can

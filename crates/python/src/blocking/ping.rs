@@ -29,6 +29,11 @@ impl Ping {
         matches!(self.ticket.outcome(), Some(Ok(_)))
     }
 
+    /// Whether the connection ended before the pong arrived.
+    fn _has_failed(&self) -> bool {
+        matches!(self.ticket.outcome(), Some(Err(())))
+    }
+
     /// The latency in seconds, `None` until the pong has arrived.
     #[getter]
     fn latency(&self) -> Option<f64> {

@@ -116,6 +116,18 @@ impl ClientOpening {
         self.with(|inner| inner.client.receive(data).map_err(|error| errors::opening(py, error)))
     }
 
+    /// Whether the server, or the proxy, has refused, and the body of its response is waited for.
+    #[getter]
+    fn is_refused(&self) -> bool {
+        self.lock().as_ref().is_some_and(|inner| inner.client.is_refused())
+    }
+
+    /// Ends it: nobody waits any longer. The refusal that has come, its body as far as that has.
+    fn give_up(&self, py: Python<'_>) -> Option<PyErr> {
+        let said = self.lock().as_mut().and_then(|inner| inner.client.give_up());
+        said.map(|error| errors::opening(py, error))
+    }
+
     /// Bytes to send now.
     fn take_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|inner| Ok(PyBytes::new(py, &inner.client.output().take())))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import concurrent.futures
 import math
-import select
 import threading
 import time
 import traceback
@@ -26,10 +25,8 @@ from .._views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 
-# Seconds between looks at a connection that nobody receives from: while something comes, and while nothing
-# does.
-_INTERVAL = 0.2
-_LONGEST = 20.0
+# Seconds that one call waits for the end of a connection.
+_LONGEST = 3600.0
 
 
 class Pong(threading.Event):
@@ -46,8 +43,8 @@ class Pong(threading.Event):
         self._ack_on_close = ack_on_close
 
     def is_set(self) -> bool:
-        """Return whether the pong has arrived."""
-        if not super().is_set() and self._ping.is_set():
+        """Return whether the pong has arrived, or whatever else sets it."""
+        if not super().is_set() and (self._ping.is_set() or (self._ack_on_close and self._ping._has_failed())):
             self.set()
         return super().is_set()
 
@@ -205,40 +202,12 @@ class Connection(_Connection):
             Whether it is closed.
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
-        pause = _INTERVAL
         while self.state is not protocols.State.CLOSED:
-            since = time.monotonic()
-            if since >= end:
+            left = end - time.monotonic()
+            # With a limit, it waits for somebody who receives when messages fill the queue.
+            if not self._wait_closed(max(0.0, min(left, _LONGEST))) and left <= _LONGEST:
                 return False
-            try:
-                # There is no thread that receives: a ping is what one can wait for without taking messages.
-                super().ping().wait(None if end == math.inf else end - since)
-            except TimeoutError:
-                continue
-            except exceptions.ConcurrencyError:  # messages fill the queue
-                pass
-            except exceptions.ConnectionClosed:
-                break
-            if self.state is protocols.State.CLOSED:
-                break
-            # Another one when something came, or seldom: what TLS has read already does not show in the
-            # socket.
-            if _wait_readable(self.fileno(), min(pause, end - since)):
-                pause = _INTERVAL
-                time.sleep(max(0.0, min(since + _INTERVAL, end) - time.monotonic()))
-            else:
-                pause = min(2 * pause, _LONGEST)
         return True
-
-
-def _wait_readable(descriptor: int, seconds: float) -> bool:
-    if descriptor < 0:
-        return True
-    if not hasattr(select, "poll"):
-        return bool(select.select([descriptor], [], [], seconds)[0])
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def broadcast(
