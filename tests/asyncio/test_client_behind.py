@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ def test_the_end_behind_a_full_queue(
         wire.read_frame()
         wire.send(b"".join(text(str(number)) for number in range(COUNT)))
         if secure:
+            assert isinstance(wire.sock, ssl.SSLSocket)
             with contextlib.suppress(OSError):
                 wire.sock.unwrap()  # close_notify; the answer may not come
         else:
