@@ -83,6 +83,8 @@ pub(crate) struct Meter {
     paused: Option<Instant>,
     /// It has sent too much, and is being closed.
     over: bool,
+    /// It is being closed, and read on for the answer: too much is dropped.
+    released: bool,
 }
 
 impl Meter {
@@ -93,7 +95,15 @@ impl Meter {
         }
         let bucket = |rate: Option<Rate>| rate.map(|rate| Bucket::new(rate, inbound.policy));
         let (messages, bytes) = (bucket(inbound.messages), bucket(inbound.bytes));
-        Some(Box::new(Self { messages, bytes, policy: inbound.policy, filled: now, paused: None, over: false }))
+        Some(Box::new(Self {
+            messages,
+            bytes,
+            policy: inbound.policy,
+            filled: now,
+            paused: None,
+            over: false,
+            released: false,
+        }))
     }
 
     /// A message of `len` bytes came.
@@ -121,6 +131,16 @@ impl Meter {
             self.paused = (!wait.is_zero()).then(|| now + wait);
         }
         Verdict::Pass
+    }
+
+    /// Whether it is read on though it has sent too much, because it is being closed. True once: from now on.
+    pub(crate) fn release(&mut self) -> bool {
+        self.paused.is_some() && !std::mem::replace(&mut self.released, true)
+    }
+
+    /// Whether [`Self::release`] was called.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released
     }
 
     /// Until when nothing is read.

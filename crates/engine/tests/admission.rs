@@ -82,6 +82,25 @@ fn without_a_good_token_there_is_no_session() {
 }
 
 #[test]
+fn nothing_comes_after_its_token() {
+    let engine = engine(0);
+    let mut client = request(&engine, &hs256(&json!({"sub": "ann", "exp": now() + 2})));
+    let session = connected(&engine);
+    while session.is_open() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // It does not answer the close frame, and goes on.
+    client.queue(MessageKind::Text, b"late");
+    client.flush();
+    std::thread::sleep(Duration::from_millis(100));
+    client.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let batches = engine.events().take(10, Some(Instant::now() + PATIENCE)).unwrap();
+    let events: Vec<_> = batches.iter().flat_map(|batch| batch.iter()).collect();
+    assert!(matches!(events[..], [(_, Event::Disconnected(_))]), "{} events", events.len());
+    assert_eq!(engine.figures().total().limited, 1);
+}
+
+#[test]
 fn a_session_ends_with_its_token() {
     let engine = engine(0);
     let token = hs256(&json!({"sub": "ann", "exp": now() + 2}));

@@ -227,3 +227,34 @@ fn last_words_that_are_many_are_read_in_turns() {
         }
     }
 }
+
+/// Whoever handles its messages is behind, and they are read for its answer: no more of them than when events have no room.
+#[test]
+fn who_is_ended_while_its_handler_is_behind_adds_few_events() {
+    const SENT: usize = 200_000;
+    let close_timeout = Duration::from_secs(1);
+    let engine = Engine::start(Config { close_timeout, workers: 1, ..config() }).unwrap();
+    let mut client = Client::open(&engine, "/");
+    let (session, _) = take(&engine, 1).remove(0);
+    session.set_reading(false);
+    for _ in 0..SENT {
+        client.queue(MessageKind::Binary, b"x");
+    }
+    let bytes = client.peer.link.take_output();
+    let mut stream = client.stream.try_clone().unwrap();
+    let writing = std::thread::spawn(move || stream.write_all(&bytes));
+    std::thread::sleep(Duration::from_millis(200));
+    session.close(CloseCode(1000), "").unwrap();
+    let mut messages = 0;
+    'all: loop {
+        for (_, event) in take(&engine, 1_000_000) {
+            match event {
+                Seen::Message(_) => messages += 1,
+                Seen::Disconnected(_) => break 'all,
+                Seen::Connected => {}
+            }
+        }
+    }
+    assert!(messages < SENT / 10, "{messages} events of {SENT}");
+    let _ = writing.join().unwrap(); // it was cut off
+}

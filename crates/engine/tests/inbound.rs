@@ -156,3 +156,20 @@ fn too_much_ends_the_session() {
         assert!(!session.unwrap().is_open());
     }
 }
+
+/// What comes while it is being closed is read for the answer, and no more of it is told than its rate allows.
+#[test]
+fn who_is_delayed_stays_so_while_it_is_closed() {
+    let inbound = Inbound { messages: Rate::new(1.0, Some(5.0)), bytes: None, policy: RatePolicy::Delay };
+    let close_timeout = Duration::from_secs(1);
+    let engine = Engine::start(Config { inbound, close_timeout, workers: 1, ..config() }).unwrap();
+    let mut client = Client::open(&engine, "/");
+    send(&mut client, 2000, 5);
+    let (session, all) = messages(&engine, 5);
+    assert_eq!(all.len(), 5);
+    session.unwrap().close(CloseCode(4000), "enough").unwrap();
+    // It does not answer.
+    let (_, rest) = messages(&engine, usize::MAX);
+    assert!(rest.len() < 10, "{} more", rest.len());
+    assert!(engine.figures().total().limited > 1900);
+}

@@ -35,7 +35,7 @@ const AT_ONCE: usize = 64 * 1024;
 /// Small reads of one that has to wait now and then, before it is trusted with a large one.
 const WARY: u8 = 64;
 
-/// Bytes of messages that one session may add while events have no room, because it is ending.
+/// Bytes of messages that one session may add while events have no room, or its handler is behind, because it is ending.
 const LATE: u64 = 256 * 1024;
 
 /// What each of them counts for beside its payload: else a message of a byte, which takes much more than that to be
@@ -97,7 +97,7 @@ pub(crate) struct Live {
     read_closed: bool,
     /// So many reads more are small ones: what is read while it is to wait is kept.
     wary: u8,
-    /// What was read while events had no room, because it is ending: [`Self::received`].
+    /// What was added while events had no room, or its handler was behind, because it is ending.
     late: u64,
     /// Its place among others.
     _permit: Permit,
@@ -260,7 +260,8 @@ impl Live {
         if self.is_told() && !roomy {
             return Turn::Held;
         }
-        let turn = self.read_on(batch, common);
+        let late = self.paused;
+        let turn = self.read_on(batch, late, common);
         if matches!(turn, Turn::Limited | Turn::Roomless { .. }) {
             self.wary = WARY;
         }
@@ -270,22 +271,14 @@ impl Live {
     /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
     /// same, and then the answer. So much, and no more: else whoever is closed could fill the memory.
     pub(crate) fn read_late(&mut self, batch: &mut Batch, common: &Common) -> Turn {
-        let before = self.received();
         if !self.is_ending() || self.late >= LATE {
             return Turn::Held;
         }
-        let turn = self.read_on(batch, common);
-        self.late += self.received().saturating_sub(before);
-        turn
+        self.read_on(batch, true, common)
     }
 
-    /// What its messages have counted for so far.
-    fn received(&self) -> u64 {
-        let stats = self.drive.link().stats();
-        stats.bytes_received.saturating_add(stats.messages_received.saturating_mul(LATE_EACH))
-    }
-
-    fn read_on(&mut self, batch: &mut Batch, common: &Common) -> Turn {
+    /// `late`: whoever takes its messages wants no more of them, and what it may add, as it is ending, is limited.
+    fn read_on(&mut self, batch: &mut Batch, late: bool, common: &Common) -> Turn {
         let (events, echoes) = (self.is_told(), *self.role() == Role::Echo);
         if self.is_limited() {
             return Turn::Limited;
@@ -309,7 +302,7 @@ impl Live {
                 self.wary = self.wary.saturating_sub(1);
                 drained = self.drive.read_edge_of(most, self.read_closed);
             }
-            self.take_events(batch, common);
+            self.take_events(batch, late, common);
             if self.write(Instant::now) == Progress::Over {
                 return Turn::Over;
             }
@@ -343,9 +336,13 @@ impl Live {
         self.relaying.as_mut().is_some_and(|relaying| relaying.take_waits())
     }
 
-    fn take_events(&mut self, batch: &mut Batch, common: &Common) {
+    fn take_events(&mut self, batch: &mut Batch, late: bool, common: &Common) {
         wirespeed_driver::protocol::faults::reach("engine.read");
         let (mut flooded, mut intrudes) = (false, false);
+        // One that is ending is read for its answer, whatever it has done: what it may not send is dropped.
+        let ending = self.is_ending();
+        let told_late = ending && self.is_told();
+        let expired = ending && self.session.expires().is_some_and(|expires| expires <= Instant::now());
         loop {
             let full = match self.role() {
                 Role::Echo => self.drive.link().queued() >= AT_ONCE,
@@ -361,8 +358,18 @@ impl Live {
                 Some(_) => continue,
                 None => break,
             };
+            if told_late {
+                let cost = payload_len(&payload) as u64 + LATE_EACH;
+                if expired || late && self.late >= LATE {
+                    self.limited += 1;
+                    continue;
+                }
+                self.late += if late { cost } else { 0 };
+            }
             if let Some(meter) = &mut self.meter {
-                let verdict = meter.take(payload_len(&payload), Instant::now());
+                let now = Instant::now();
+                let waits = ending && meter.paused().is_some_and(|until| until > now);
+                let verdict = if waits { Verdict::Drop } else { meter.take(payload_len(&payload), now) };
                 if verdict != Verdict::Pass {
                     self.limited += 1;
                     flooded |= verdict == Verdict::Disconnect;
@@ -402,11 +409,12 @@ impl Live {
     pub(crate) fn take_resumed(&mut self, now: Instant) -> bool {
         let ending = self.is_ending();
         match &mut self.meter {
-            Some(meter) if meter.paused().is_some_and(|until| until <= now || ending) => {
+            Some(meter) if meter.paused().is_some_and(|until| until <= now) => {
                 meter.resume();
                 true
             }
-            _ => false,
+            Some(meter) => ending && meter.release(),
+            None => false,
         }
     }
 
@@ -433,7 +441,8 @@ impl Live {
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let closing = self.closing.as_ref().and_then(|closing| closing.by);
         let expires = self.session.expires().filter(|_| !self.is_ending());
-        let resumes = self.meter.as_ref().and_then(|meter| meter.paused());
+        let limited = self.meter.as_ref().filter(|meter| !meter.is_released());
+        let resumes = limited.and_then(|meter| meter.paused());
         let resumes = resumes.map(|until| if self.is_ending() { now } else { until });
         [self.drive.deadline(now), closing, expires, resumes].into_iter().flatten().min()
     }
