@@ -259,6 +259,36 @@ fn a_flush_is_told_when_its_bytes_were_written() {
 }
 
 #[test]
+fn a_flush_behind_a_large_message_waits_for_nothing_that_was_sent_later() {
+    let (ours, theirs) = sockets(Some(8 * 1024));
+    let mut flow = flow(Some(ours), Marks::new(1 << 20, 0), true);
+    let payload = vec![7; 200_000];
+    let send = flow.drive.link_mut().begin_large(MessageKind::Binary, payload.len()).unwrap();
+    flow.outbox.large = Some(Box::new(Large { send, source: Vec::new(), offset: 0 }));
+    {
+        let Flow { drive, outbox, .. } = &mut flow;
+        outbox.park_flush(drive, 1);
+    }
+    let mut send = flow.outbox.large.take().unwrap().send;
+    assert!(flow.drive.link_mut().append_large(&mut send, &payload));
+    {
+        let Flow { drive, outbox, .. } = &mut flow;
+        outbox.note_large_queued(drive);
+    }
+    queue(&mut flow, 300_000);
+    let mut read = Vec::with_capacity(1 << 20);
+    let told = loop {
+        let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
+        flow.drive.flush();
+        let Flow { drive, outbox, .. } = &mut flow;
+        if !outbox.take_flushed(drive).is_empty() {
+            break drive.link().written();
+        }
+    };
+    assert!((200_000..400_000).contains(&told), "{told}");
+}
+
+#[test]
 fn at_the_end_everybody_is_told_once() {
     let mut flow = flow(None, Marks::new(100, 40), true);
     for waiter in 1..4 {

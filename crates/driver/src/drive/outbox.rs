@@ -382,6 +382,17 @@ impl<E: Environment> Outbox<E> {
         self.waiting.make().flushes.push((target, waiter));
     }
 
+    /// The large message that was on its way is queued: those who wait for it need not wait for what comes behind it.
+    pub fn note_large_queued(&mut self, drive: &mut Drive<E::Buffer>) {
+        let Some(waiting) = self.waiting.get_mut().filter(|waiting| waiting.has_flushes()) else { return };
+        let link = drive.link_mut();
+        link.seal();
+        let queued = link.written() + link.queued() as u64;
+        for (target, _) in &mut waiting.flushes {
+            *target = (*target).min(queued);
+        }
+    }
+
     /// Whether somebody waits until something was written, and it may have been.
     #[inline]
     pub fn is_flush_due(&self, drive: &Drive<E::Buffer>) -> bool {

@@ -71,6 +71,8 @@ impl AsyncConnection {
             return Ok(blocked);
         }
         let pending = state.outbox.pending_close.take();
+        let drive::Flow { drive, outbox, .. } = &mut **state;
+        outbox.note_large_queued(drive);
         drop(state);
         drop(large);
         if let Some((code, reason)) = pending.map(|pending| *pending) {
