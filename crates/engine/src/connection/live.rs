@@ -99,6 +99,8 @@ pub(crate) struct Live {
     wary: u8,
     /// What was added while events had no room, or its handler was behind, because it is ending.
     late: u64,
+    /// Of what it sends while it is ending something was dropped: nothing comes behind it.
+    cut: bool,
     /// Its place among others.
     _permit: Permit,
     /// What it has sent of late, if that is limited.
@@ -146,6 +148,7 @@ impl Live {
             read_closed: false,
             wary,
             late: 0,
+            cut: false,
             _permit: permit,
             meter,
             limited: 0,
@@ -360,7 +363,8 @@ impl Live {
             };
             if told_late {
                 let cost = payload_len(&payload) as u64 + LATE_EACH;
-                if expired || late && self.late >= LATE {
+                self.cut |= expired || late && self.late >= LATE;
+                if self.cut {
                     self.limited += 1;
                     continue;
                 }
@@ -369,6 +373,7 @@ impl Live {
             if let Some(meter) = &mut self.meter {
                 let now = Instant::now();
                 let waits = ending && meter.paused().is_some_and(|until| until > now);
+                self.cut |= waits;
                 let verdict = if waits { Verdict::Drop } else { meter.take(payload_len(&payload), now) };
                 if verdict != Verdict::Pass {
                     self.limited += 1;
