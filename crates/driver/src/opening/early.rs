@@ -143,7 +143,7 @@ mod tests {
     use std::any::Any;
 
     use super::*;
-    use crate::tls::{Error, Session};
+    use crate::tls::Error;
 
     /// Records of a length and as many bytes, each changed by a key: what both layers of a tunnel do, and no more.
     struct Toy(u8);
@@ -184,10 +184,6 @@ mod tests {
         }
 
         fn version(&self) -> Option<String> {
-            None
-        }
-
-        fn session(&self) -> Option<Session> {
             None
         }
 

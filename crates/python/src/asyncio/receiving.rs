@@ -282,10 +282,10 @@ impl AsyncConnection {
     fn next_served(&self, this: &Bound<'_, Self>, steps: &mut Steps) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
         let mut postponed = false;
-        let served = {
+        let (served, notes) = {
             let mut state = self.lock(py)?;
             let next = state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.wants())));
-            match next {
+            let served = match next {
                 None => {
                     match state.fill_queue(py) {
                         Ok(more) => postponed = more,
@@ -313,13 +313,16 @@ impl AsyncConnection {
                         waiter
                     }
                 },
-            }
+            };
+            (served, state.has_notes())
         };
         // Whatever they raise: who is served must be woken.
         if postponed {
             steps.note(self.serve_soon(py));
         }
-        steps.note(Self::tell_notes(this));
+        if notes {
+            steps.note(Self::tell_notes(this));
+        }
         Ok(served)
     }
 
