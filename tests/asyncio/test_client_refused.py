@@ -352,6 +352,7 @@ def test_another_thread_is_refused_without_an_effect(scripted: Scripted, run: Ru
         run(main)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a transport, which its loop left open
 def test_abort_after_the_loop_with_a_ping_that_was_not_answered(
     scripted: Scripted, connect: Connect, setting: Setting
 ) -> None:
@@ -374,3 +375,5 @@ def test_abort_after_the_loop_with_a_ping_that_was_not_answered(
         ws.abort()
     assert all(future.done() for future in futures)
     assert futures[0].exception() is not None
+    del ws, futures
+    gc.collect()

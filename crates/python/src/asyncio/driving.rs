@@ -391,8 +391,9 @@ impl AsyncConnection {
     fn finish(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        // The socket of a transport is closed by the loop, in its next iteration.
-        let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_));
+        // The socket of a transport is closed by the loop, in its next iteration, if it has one.
+        let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_))
+            && !invoke::method(conn.event_loop.bind(py), intern!(py, "is_closed"), [])?.is_truthy()?;
         let (socket, farewell) = {
             let mut state = conn.lock(py)?;
             let lingers = on_transport && !state.lost;
