@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -587,5 +588,56 @@ def test_everything_at_once(server: WebSocketsServer, run: Run, connect: Connect
         assert ws.close_code == 1000
         await asyncio.wait(tasks)
         assert not any(task.exception() for task in tasks if not task.cancelled())
+
+    run(main)
+
+
+# Several that were given messages
+
+
+BEFORE = ("0", "1", "2a2b", "3", "4")
+
+
+@pytest.mark.wirespeed_only("websockets lets one task receive at a time")
+@pytest.mark.parametrize("turns", range(7))
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("debug", [True, False])
+def test_several_that_were_given_messages(
+    scripted: Scripted, run: Run, connect: Connect, turns: int, first: int, debug: bool
+) -> None:
+    """In debug mode the loop resumes them later, and they may be cancelled before: each message goes back to where it
+    was, and into the middle of none. From ``first`` on one of them receives in fragments, and is not cancelled."""
+    sent = threading.Event()
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.pause()
+        fragments = text("2a", fin=False) + frame(CONT, b"2b")
+        wire.send(text("0") + text("1") + fragments + text("3") + text("4"))
+        sent.set()
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def whole(ws: Any) -> str:
+        return "".join([piece async for piece in ws.recv_streaming()])
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_debug(debug)
+        async with connect(server.uri) as ws:
+            tasks = [asyncio.ensure_future(whole(ws) if at == first else ws.recv()) for at in range(3)]
+            await spin()
+            server.release.set()
+            assert sent.wait(5)
+            await spin(turns)
+            given_up = [task for at, task in enumerate(tasks) if at != first]
+            for task in given_up:
+                task.cancel()
+            with within(5):
+                await asyncio.wait(tasks)
+                received = [task.result() for task in tasks if not task.cancelled()]
+                rest = [await ws.recv() for _ in range(len(BEFORE) - len(received))]
+            assert sorted(received + rest) == list(BEFORE)
+            assert rest == sorted(rest)
 
     run(main)

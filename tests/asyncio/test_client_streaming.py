@@ -341,3 +341,63 @@ def test_two_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
                 assert await ws.recv() == "next"
 
     run(main)
+
+
+@pytest.mark.wirespeed_only("it looks at what is ours")
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, run: Run, connect: Connect, taken: int) -> None:
+    """By a signal handler that raises before anybody has seen it: the rest of that message is dropped, and no other."""
+    from wirespeed.asyncio import ClientConnection
+
+    class Interrupted(ClientConnection):
+        left = taken
+
+        async def _recv_fragment(self) -> Any:  # type: ignore[override]
+            item = await super()._recv_fragment()
+            self.left -= 1
+            if not self.left:
+                raise Interruption
+            return item
+
+    class Interruption(BaseException):
+        pass
+
+    data = text("one", fin=False) + frame(CONT, b"two", fin=False) + frame(CONT, b"three")
+    uri = serve(scripted, data + text("next") + text("last"))
+
+    async def main() -> None:
+        async with connect(uri, create_connection=Interrupted) as ws:
+            with pytest.raises(Interruption):
+                await pieces_of(ws)
+            assert await ws.recv() == "next"
+            assert await pieces_of(ws) == ["last"]
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("it looks at what is ours")
+def test_interrupted_before_a_fragment_is_taken(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Nothing is dropped then."""
+    from wirespeed.asyncio import ClientConnection
+
+    class Interrupted(ClientConnection):
+        interrupts = 1
+
+        async def _recv_fragment(self) -> Any:  # type: ignore[override]
+            if self.interrupts:
+                self.interrupts -= 1
+                raise Interruption
+            return await super()._recv_fragment()
+
+    class Interruption(BaseException):
+        pass
+
+    uri = serve(scripted, text("one", fin=False) + frame(CONT, b"two"))
+
+    async def main() -> None:
+        async with connect(uri, create_connection=Interrupted) as ws:
+            with pytest.raises(Interruption):
+                await pieces_of(ws)
+            assert await pieces_of(ws) == ["one", "two"]
+
+    run(main)

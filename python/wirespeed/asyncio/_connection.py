@@ -138,9 +138,11 @@ class Connection(ConnectionStatus, AsyncConnection):
         """
         if self._streaming_receiver:
             raise ConcurrencyError("recv_streaming is running in another place already")
-        self._streaming_receiver = True
-        fin = True
+        # A signal handler may raise when the first fragment is taken, and not yet known here. Where none is, there is
+        # nothing to drop.
+        fin = False
         try:
+            self._streaming_receiver = True
             decoder = None
             while True:
                 fragment, is_text, fin = await self._recv_fragment()

@@ -23,7 +23,7 @@ pub trait Environment {
     /// What they become.
     type Message;
     /// Somebody who waits to be woken: for a message, for room, for a flush, for the end.
-    type Waiter: PartialEq;
+    type Waiter: PartialEq + Clone;
     /// Somebody who is told: that a pong came, that it is over.
     type Future;
     /// What the bytes of a large message are taken from.
@@ -33,6 +33,9 @@ pub trait Environment {
 
     /// Whether it still waits: it was neither woken nor given up.
     fn is_waiting(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
+
+    /// Whether it was given what it waited for, and has yet to take it.
+    fn is_holding(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
 
     /// What a receiver waits for.
     fn delivery(waiter: &Self::Waiter) -> Delivery;
@@ -225,8 +228,10 @@ pub struct Flow<E: Environment> {
     /// What is sent, and who waits to.
     pub outbox: Outbox<E>,
     /// Those who wait for a message, first come first served. If there are any, the inbox has nothing for the
-    /// first and all input is parsed.
+    /// first and all input is parsed, unless somebody is [handed](Self::handed) what comes before.
     pub receivers: VecDeque<E::Waiter>,
+    /// The one that was given a message and takes it later: see [`Self::hand`].
+    pub handed: Option<E::Waiter>,
     /// Messages go to a listener, and nobody receives.
     pub listens: bool,
     /// Nothing is read, because the application does not receive.
@@ -246,6 +251,7 @@ impl<E: Environment> Flow<E> {
             inbox: Inbox::new(limits.messages, limits.bytes),
             outbox: Outbox::new(limits.write, limits.coalesce, limits.yield_after),
             receivers: VecDeque::new(),
+            handed: None,
             listens,
             paused: false,
             watchers: Rare::default(),
@@ -337,9 +343,32 @@ impl<E: Environment> Flow<E> {
 
     // ---- receiving ----
 
-    /// Whether somebody waits for a message.
+    /// What was just given to this receiver is taken by it later. Until then nobody takes what comes after: given up,
+    /// it goes back to where it was, which the middle of another message must not be.
+    pub fn hand(&mut self, waiter: E::Waiter) {
+        self.handed = Some(waiter);
+    }
+
+    /// Whether somebody has a message that he has yet to take. Once all are told of the end, nobody waits for him.
+    #[inline]
+    fn is_handed(&self, cx: E::Context<'_>) -> bool {
+        !self.is_finished() && self.handed.as_ref().is_some_and(|waiter| E::is_holding(cx, waiter))
+    }
+
+    /// It has taken what it was given, or gives it up. Whether somebody waits for what comes after.
+    pub fn release_handed(&mut self, cx: E::Context<'_>) -> bool {
+        self.handed = None;
+        self.has_receivers(cx)
+    }
+
+    /// Whether somebody comes first for the next message.
     #[inline]
     pub fn has_receivers(&mut self, cx: E::Context<'_>) -> bool {
+        self.is_handed(cx) || self.has_waiting(cx)
+    }
+
+    #[inline]
+    fn has_waiting(&mut self, cx: E::Context<'_>) -> bool {
         while self.receivers.front().is_some_and(|waiter| !E::is_waiting(cx, waiter)) {
             self.receivers.pop_front();
         }
@@ -350,7 +379,7 @@ impl<E: Environment> Flow<E> {
     /// received in fragments the one that receives it.
     #[inline]
     pub fn next_receiver(&mut self, cx: E::Context<'_>) -> Option<usize> {
-        if !self.has_receivers(cx) {
+        if self.is_handed(cx) || !self.has_waiting(cx) {
             return None;
         }
         if self.inbox.is_streaming() { self.position_of_streamer(cx) } else { Some(0) }

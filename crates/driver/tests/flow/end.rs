@@ -100,6 +100,10 @@ impl Environment for Sim {
         tasks.stage(*waiter) == Stage::Waiting
     }
 
+    fn is_holding(tasks: &Tasks, waiter: &usize) -> bool {
+        tasks.tasks.borrow()[waiter].given.is_some()
+    }
+
     fn delivery(_: &usize) -> Delivery {
         Delivery::Messages
     }
@@ -291,10 +295,11 @@ impl End {
         while let Some(index) = self.flow.next_receiver(&self.tasks) {
             let Some(item) = self.take() else { break };
             let task = self.flow.receivers.remove(index).unwrap();
+            self.flow.hand(task);
             self.tasks.tasks.borrow_mut().get_mut(&task).unwrap().given = Some(item);
             self.wake(task);
         }
-        if self.flow.receivers.is_empty() {
+        if self.flow.next_receiver(&self.tasks).is_none() {
             let Flow { inbox, drive, watchers, .. } = &mut self.flow;
             let mut maker = Maker { tasks: &self.tasks, watchers };
             self.serve_soon |= inbox.fill(&mut drive.peer, true, &mut maker).unwrap();
@@ -361,6 +366,9 @@ impl End {
         match what {
             What::Receive(_) => {
                 let given = self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().given.take();
+                if given.is_some() && self.flow.release_handed(&self.tasks) {
+                    self.process();
+                }
                 let waits = self.flow.has_receivers(&self.tasks);
                 match given.or_else(|| if waits { None } else { self.take() }) {
                     Some(item) => {
@@ -459,6 +467,7 @@ impl End {
         self.flow.watchers.forget(&number);
         self.flow.outbox.forget(ticket, &number);
         if let Some(item) = given {
+            self.flow.release_handed(&self.tasks);
             self.flow.inbox.untake(item, false);
         }
         self.process();

@@ -175,10 +175,15 @@ impl AsyncConnection {
         adopt(slf.py(), Operation::create(slf, Kind::Fragment, Some(false)))
     }
 
-    /// Drops the rest of a message whose fragments were being received.
+    /// Drops the rest of a message whose fragments were being received, if one was.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
-            slf.get().lock(slf.py())?.inbox.discard_message();
+            {
+                let mut state = slf.get().lock(slf.py())?;
+                if state.inbox.is_streaming() {
+                    state.inbox.discard_message();
+                }
+            }
             Self::serve(slf)
         })
     }

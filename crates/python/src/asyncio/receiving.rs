@@ -12,7 +12,7 @@ use super::connection::{AsyncConnection, finish_item, fragment, natural};
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation, Step, delivery};
 use super::state::Notes;
-use super::waiter::{Stage, WaiterRef};
+use super::waiter::{Given, Stage, WaiterRef};
 use crate::errors;
 
 impl AsyncConnection {
@@ -34,7 +34,11 @@ impl AsyncConnection {
             if waiter.stage(py) == Stage::Waiting {
                 return Ok(Step::Wait(waiter));
             }
-            if let Some(item) = waiter.take(py) {
+            if let Some(Given { item, continues, later }) = waiter.take(py) {
+                if later && let Err(error) = self.release_handed(this) {
+                    self.lock(py)?.inbox.untake(item, continues);
+                    return Err(error);
+                }
                 return self.received(this, operation, item);
             }
             if let Some(error) = waiter.take_error(py) {
@@ -249,8 +253,11 @@ impl AsyncConnection {
             steps.note(Self::dispatch(this));
         } else {
             let direct = conn.may_wake(py)?;
-            while let Some(waiter) = conn.next_served(this, &mut steps)? {
+            while let Some(waiter) = conn.next_served(this, &mut steps, !direct)? {
                 steps.note(waiter.wake(py, direct));
+                if waiter.holds_on(py) {
+                    conn.lock(py)?.hand(waiter);
+                }
                 // A task that the loop resumes later has yet to see its message.
                 if !direct && conn.lock(py)?.postpone() {
                     steps.note(conn.serve_soon(py));
@@ -269,7 +276,7 @@ impl AsyncConnection {
         let mut steps = Steps::new();
         // A listener is told by callbacks of the loop only.
         while !conn.listens()
-            && let Some(waiter) = conn.next_served(this, &mut steps)?
+            && let Some(waiter) = conn.next_served(this, &mut steps, true)?
         {
             steps.note(waiter.wake(py, false));
         }
@@ -277,13 +284,14 @@ impl AsyncConnection {
         steps.end()
     }
 
-    /// The next receiver, with its message; if there is none, fills the queue.
+    /// The next receiver, with its message; if there is none, fills the queue. `later`: the loop resumes it.
     #[inline]
-    fn next_served(&self, this: &Bound<'_, Self>, steps: &mut Steps) -> PyResult<Option<WaiterRef>> {
+    fn next_served(&self, this: &Bound<'_, Self>, steps: &mut Steps, later: bool) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
         let mut postponed = false;
         let (served, notes) = {
             let mut state = self.lock(py)?;
+            let continues = state.inbox.is_streaming();
             let next = state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.wants())));
             let served = match next {
                 None => {
@@ -301,7 +309,10 @@ impl AsyncConnection {
                     Ok(Some(item)) => {
                         let waiter = state.receivers.remove(index);
                         if let Some(waiter) = &waiter {
-                            waiter.assign(py, item);
+                            waiter.assign(py, Given { item, continues, later });
+                            if later {
+                                state.hand(waiter.clone());
+                            }
                         }
                         waiter
                     }
@@ -326,7 +337,13 @@ impl AsyncConnection {
         Ok(served)
     }
 
-    /// The same, in the loop's next turn.
+    /// A task has taken what it was handed: those behind it are served.
+    fn release_handed(&self, this: &Bound<'_, Self>) -> PyResult<()> {
+        let waited = self.lock(this.py())?.release_handed(this.py());
+        if waited { Self::serve(this) } else { Ok(()) }
+    }
+
+    /// As [`Self::serve`], in the loop's next turn.
     pub(super) fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
         let Some(port) = self.port.get() else { return Ok(()) };
         invoke::call_soon(self.event_loop.bind(py), port.bind(py).getattr(intern!(py, "_readable"))?.as_any())
@@ -357,16 +374,19 @@ impl AsyncConnection {
 
     fn abandon_receive(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) -> PyResult<()> {
         let py = this.py();
-        let item = waiter.take(py);
-        let given = item.is_some();
+        let given = waiter.take(py);
+        let was_given = given.is_some();
         {
             let mut state = self.lock(py)?;
             state.receivers.retain(|other| other != waiter);
-            if let Some(item) = item {
-                state.inbox.untake(item, false);
+            if let Some(Given { item, continues, later }) = given {
+                if later {
+                    state.release_handed(py);
+                }
+                state.inbox.untake(item, continues);
             }
         }
-        match (given, kind) {
+        match (was_given, kind) {
             (false, _) => Ok(()),
             // The generator may have to drop the rest of the message first.
             (true, Kind::Fragment) => self.serve_soon(py),

@@ -39,6 +39,11 @@ impl Environment for Asyncio {
     }
 
     #[inline]
+    fn is_holding(py: Python<'_>, waiter: &WaiterRef) -> bool {
+        waiter.is_holding(py)
+    }
+
+    #[inline]
     fn delivery(waiter: &WaiterRef) -> Delivery {
         waiter.wants().1
     }
@@ -143,7 +148,8 @@ impl State {
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let flow = &self.flow;
-        for waiter in flow.receivers.iter().chain(flow.outbox.waiters()).chain(flow.watchers.enders()) {
+        let receivers = flow.receivers.iter().chain(&flow.handed);
+        for waiter in receivers.chain(flow.outbox.waiters()).chain(flow.watchers.enders()) {
             waiter.visit(visit)?;
         }
         let answered = self.notes.iter().flat_map(|notes| &notes.pongs).map(|(future, _)| future);
@@ -159,6 +165,7 @@ impl State {
         let flow = &mut self.flow;
         (
             std::mem::take(&mut flow.receivers),
+            flow.handed.take(),
             flow.outbox.take_all().collect::<Vec<_>>(),
             flow.outbox.take_flushes().collect::<Vec<_>>(),
             flow.watchers.take(),

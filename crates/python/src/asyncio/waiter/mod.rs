@@ -56,12 +56,21 @@ pub(super) struct Waiter {
     parts: Guarded<Parts>,
 }
 
+/// What a receiver was given.
+pub(super) struct Given {
+    pub(super) item: Item<Py<PyAny>>,
+    /// It goes on with a message of which fragments were taken.
+    pub(super) continues: bool,
+    /// The task is resumed later: see `Flow::hand`.
+    pub(super) later: bool,
+}
+
 /// What changes of a waiter. Pointers own their references, or are null.
 struct Parts {
     wakeup: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
     cancel_message: *mut ffi::PyObject,
-    item: Option<Item<Py<PyAny>>>,
+    given: Option<Given>,
     error: Option<PyErr>,
     stage: Stage,
     blocking: bool,
@@ -111,7 +120,7 @@ impl WaiterRef {
                 wakeup: ptr::null_mut(),
                 context: ptr::null_mut(),
                 cancel_message: ptr::null_mut(),
-                item: None,
+                given: None,
                 error: None,
                 stage: Stage::Waiting,
                 blocking: true,
@@ -166,8 +175,23 @@ impl WaiterRef {
 
     /// Gives it what it waited for. [`Self::wake`] must follow.
     #[inline]
-    pub(super) fn assign(&self, py: Python<'_>, item: Item<Py<PyAny>>) {
-        self.parts(py).item = Some(item);
+    pub(super) fn assign(&self, py: Python<'_>, given: Given) {
+        self.parts(py).given = Some(given);
+    }
+
+    /// Whether it has yet to take what it was given.
+    #[inline]
+    pub(super) fn is_holding(&self, py: Python<'_>) -> bool {
+        self.parts(py).given.is_some()
+    }
+
+    /// The same; and if so, its task is resumed later, though it was to be resumed at once.
+    #[inline]
+    pub(super) fn holds_on(&self, py: Python<'_>) -> bool {
+        match &mut self.parts(py).given {
+            Some(given) => !std::mem::replace(&mut given.later, true),
+            None => false,
+        }
     }
 
     /// Gives it an error instead.
@@ -177,8 +201,8 @@ impl WaiterRef {
 
     /// Takes what it was given.
     #[inline]
-    pub(super) fn take(&self, py: Python<'_>) -> Option<Item<Py<PyAny>>> {
-        self.parts(py).item.take()
+    pub(super) fn take(&self, py: Python<'_>) -> Option<Given> {
+        self.parts(py).given.take()
     }
 
     pub(super) fn take_error(&self, py: Python<'_>) -> Option<PyErr> {

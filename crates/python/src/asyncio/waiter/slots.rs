@@ -31,7 +31,7 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
         }
         // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
         let Some(parts) = waiter.parts.try_lock_for_gc() else { return 0 };
-        let item = parts.item.as_ref().map_or(ptr::null_mut(), |item| item.message.as_ptr());
+        let item = parts.given.as_ref().map_or(ptr::null_mut(), |given| given.item.message.as_ptr());
         for reference in [parts.wakeup, parts.context, parts.cancel_message, item] {
             let result = raw::visit(reference, visit, arg);
             if result != 0 {
@@ -52,14 +52,14 @@ unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
             let wakeup = mem::replace(&mut parts.wakeup, ptr::null_mut());
             let context = mem::replace(&mut parts.context, ptr::null_mut());
             let message = mem::replace(&mut parts.cancel_message, ptr::null_mut());
-            ([wakeup, context, message], parts.item.take(), parts.error.take())
+            ([wakeup, context, message], parts.given.take(), parts.error.take())
         });
         raw::clear(&waiter.event_loop);
-        if let Some((references, item, error)) = taken {
+        if let Some((references, given, error)) = taken {
             for reference in references {
                 ffi::Py_XDECREF(reference);
             }
-            drop((item, error));
+            drop((given, error));
         }
     }
     0
