@@ -112,6 +112,33 @@ def test_no_time_limit(setting: Setting, run: Run) -> None:
         run(main)
 
 
+@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "slow"])
+def test_server_closes_over_clients_without_limit(
+    setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str
+) -> None:
+    """Without ``open_timeout`` it waits for requests all the same not for ever."""
+    from wirespeed._serving.gate import GateBase
+
+    monkeypatch.setattr(GateBase, "closing_patience", 0.4)
+
+    async def main() -> None:
+        async with serve(setting, open_timeout=None) as server:
+            with await Raw.connect(server) as silent, await Raw.connect(server) as late:
+                await silent.send(sent.encode())
+                await asyncio.sleep(0.05)
+                server.close()
+                await asyncio.sleep(0.05)
+                await late.send(request())
+                assert (await late.reply()).status == 503
+                await server.wait_closed()
+                assert await silent.rest() == b""
+
+    with no_leaks(), within(3):
+        run(main)
+    told = [text for text in logged(caplog, logging.WARNING) if "when the server closed" in text]
+    assert told == ["closed a client that had not sent its request when the server closed: 127.0.0.1"]
+
+
 def test_server_closes_over_silent_clients(setting: Setting, run: Run) -> None:
     """Who then speaks is refused, who does not is dropped when its time is over."""
 

@@ -120,6 +120,10 @@ class Admission:
         self._entries[entry.key] = entry, candidate
         return entry
 
+    def waiting(self) -> list[Entry]:
+        """Return the places of all whose request is waited for, in a new list."""
+        return [entry for entry, candidate in self._entries.values() if not isinstance(candidate, Lingering)]
+
     def replace(self, entry: Entry, candidate: Candidate) -> None:
         """Note who goes on with a place.
 

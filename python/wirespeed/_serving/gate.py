@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .._handshake.admission import Admission, Candidate, Entry, origin_of
+from .._handshake.admission import Admission, Candidate, Entry, host_of, origin_of
 from .._handshake.greeting import Greeting
 from ..typing import LoggerLike
 from .tally import Tally
@@ -31,6 +31,9 @@ class GateBase:
         limit: How many there may be.
         logger: For those that had to go.
     """
+
+    # Seconds that clients have to send their request once the server closes, where `open_timeout` bounds nothing.
+    closing_patience = 10.0
 
     # Seconds until somebody has given its descriptor back who was told to go, and is served by somebody else.
     _relief = 0.0
@@ -146,6 +149,13 @@ class GateBase:
         self._due = self._tally.due
         return None if self._due is None else max(0.001, self._due - now)
 
+    def close_all(self) -> None:
+        """Close all who have not sent their request: the server closes, and has waited for them."""
+        for entry in self._admission.waiting():
+            text = "closed a client that had not sent its request when the server closed: %s"
+            self.count("closing", logging.WARNING, text, host_of(entry.address))
+            self._close(entry)
+
     def finish(self) -> None:
         """Log what was not yet, and nothing more."""
         self._tally.finish()
@@ -153,6 +163,9 @@ class GateBase:
 
     def _drop(self, entry: Entry) -> Candidate | None:
         self.count(self, logging.WARNING, *self._admission.farewell(entry))
+        return self._close(entry)
+
+    def _close(self, entry: Entry) -> Candidate | None:
         candidate = self._admission.remove(entry)
         if candidate is not None:
             candidate.drop()

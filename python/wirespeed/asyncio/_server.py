@@ -271,9 +271,14 @@ class Server(ServerBase):
             if self._greetings is not None:
                 self._greetings.release()
             self._begin_farewell()
+            # What they had to send is not waited for without limit.
+            patience = Gate.closing_patience if self._options.open_timeout is None else None
             # One that was cancelled before its first step has taken nothing out.
             while tasks := [task for task in self._tasks if not task.done()]:
-                await asyncio.wait(tasks)
+                _, left = await asyncio.wait(tasks, timeout=patience)
+                if left and patience is not None:
+                    patience = None
+                    self._gate.close_all()
             for connection in self._connections:
                 connection.abort()
         finally:

@@ -73,6 +73,7 @@ class Gate(GateBase):
     count = _locked(GateBase.count)
     count_of = _locked(GateBase.count_of)
     tell = _locked(GateBase.tell)
+    close_all = _locked(GateBase.close_all)
     finish = _locked(GateBase.finish)
 
     @_locked

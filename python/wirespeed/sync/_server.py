@@ -394,12 +394,21 @@ class Server(ServerBase):
         with self._lock:
             self._waiting.add(me)
             self._changed.notify_all()
+            due = time.monotonic() + Gate.closing_patience if self._options.open_timeout is None else None
             try:
                 while not is_over():
-                    self._changed.wait(self._drop_refused())
+                    limits = [self._drop_refused()]
+                    if due is not None and (left := due - time.monotonic()) > 0:
+                        limits.append(left)
+                    elif due is not None:
+                        # What they had to send is not waited for without limit.
+                        due = None
+                        self._gate.close_all()
+                    self._changed.wait(min((limit for limit in limits if limit is not None), default=None))
             finally:
                 self._waiting.discard(me)
             over = seen - self._threads
+        self._gate.finish()
         for thread in over:
             thread.join()
 
