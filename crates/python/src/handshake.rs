@@ -14,6 +14,9 @@ use crate::errors;
 use crate::headers::{self, Heads};
 use crate::payload::PyPayload;
 
+/// Bytes that a client which was refused may still send: as much as the engine reads.
+pub(crate) const REFUSED_BYTES: u64 = 256 * 1024;
+
 /// See the module.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Handshake {

@@ -49,7 +49,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let patience = self.settings.close_timeout.map_or(patience, |timeout| timeout.min(patience));
         let mut state = self.lock(host);
         state.drive.limit_closing_to(Instant::now().checked_add(patience));
-        state.readable = bytes;
+        state.drive.limit_reading(bytes);
     }
 
     /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.

@@ -90,8 +90,6 @@ struct State<B, M> {
     /// When a sender last looked whether anything came.
     looked: Instant,
     tickets: Vec<Arc<PingTicket>>,
-    /// Bytes that may still be read; only those of whoever was refused are few.
-    readable: u64,
 }
 
 impl<B: PayloadBuffer, M> State<B, M> {
@@ -115,7 +113,6 @@ impl<B: PayloadBuffer, M> State<B, M> {
             only_sends: false,
             looked: Instant::now(),
             tickets: Vec::new(),
-            readable: u64::MAX,
         }
     }
 }

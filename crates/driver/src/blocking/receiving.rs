@@ -297,16 +297,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         });
         let mut state = self.lock(host);
         state.reading = false;
-        state.readable = state.readable.saturating_sub(result.as_ref().map_or(0, |&read| read as u64));
         let told = match &result {
             Err(error) if is_transient(error) => Err(io::Error::from(error.kind())),
             _ => Ok(()),
         };
         if !state.drive.is_over() {
-            state.drive.peer.complete_read(operation, result);
-            if state.readable == 0 {
-                self.end(&mut state, Failure::Aborted);
-            }
+            state.drive.complete_read(operation, result);
         }
         self.notify(&mut state);
         (state, told)

@@ -77,6 +77,8 @@ pub struct Drive<B, S = Socket> {
     close_timeout: Span,
     /// Until when the end of TCP may be waited for; `None`: the closing has not begun.
     finish_by: Option<Option<Instant>>,
+    /// Bytes that may still be read; only those of whoever was refused are few.
+    readable: u64,
     /// TLS was told that nothing more will be sent.
     said_goodbye: bool,
     /// Somebody else, who writes for us, has bytes that the kernel has not taken: as far as was told.
@@ -112,6 +114,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             stream: socket.map_or(Stream::Elsewhere, Stream::Socket),
             close_timeout: close_timeout.into(),
             finish_by: None,
+            readable: u64::MAX,
             said_goodbye: false,
             kept: false,
             shut: false,
@@ -179,8 +182,22 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         let mut operation = if wanted { self.peer.begin_large_read(most) } else { self.peer.begin_read(most) };
         let result = read(&mut operation, socket.borrow());
         let came = !matches!(&result, Err(error) if is_transient(error));
-        self.peer.complete_read(operation, result);
+        self.complete_read(operation, result);
         came
+    }
+
+    /// Takes in what somebody else has read from the socket: see [`Peer::complete_read`].
+    #[inline]
+    pub fn complete_read(&mut self, operation: ReadOperation<B>, result: io::Result<usize>) {
+        if let Ok(read) = result {
+            self.count_read(read);
+        }
+        self.peer.complete_read(operation, result);
+    }
+
+    #[inline]
+    fn count_read(&mut self, read: usize) {
+        self.readable = self.readable.saturating_sub(read as u64);
     }
 
     /// Reads once, for whoever is told of edges (epoll(7)); true: there is nothing more to be read before the
@@ -204,6 +221,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
 
     /// Takes bytes that somebody else has read.
     pub fn receive(&mut self, bytes: &[u8]) {
+        self.count_read(bytes.len());
         // In pieces of the read buffer's size: what is larger would not fit the buffers lent.
         for piece in bytes.chunks(crate::buffers::READ_SIZE / 2) {
             self.peer.receive_slice(piece);
@@ -309,6 +327,11 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         self.finish_by.get_or_insert(by);
     }
 
+    /// Lets no more than this be read: of a peer that was refused, who may send without end. Then it is over.
+    pub fn limit_reading(&mut self, bytes: u64) {
+        self.readable = bytes;
+    }
+
     /// Whether that time runs.
     #[must_use]
     pub fn is_closing_limited(&self) -> bool {
@@ -362,6 +385,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         let deadline = self.begin_finish(now);
         if deadline.is_some_and(|deadline| deadline <= now) {
             return self.end(Failure::CloseTimeout);
+        }
+        if self.readable == 0 {
+            return self.end(Failure::Aborted);
         }
         // What was read before the end is parsed first: a close frame, perhaps, that is to be answered.
         let more = !self.peer.link.is_eof() || self.peer.has_input() && self.peer.link.failure().is_none();

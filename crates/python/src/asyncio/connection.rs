@@ -26,7 +26,7 @@ use super::raw::{adopt, is_filled};
 use super::state::State;
 use crate::ends::Ends;
 use crate::errors::Ending;
-use crate::handshake::{Answer, Handshake};
+use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::Opened;
 use crate::{errors, source, view};
 
@@ -422,6 +422,9 @@ impl AsyncConnection {
         let mut state = self.lock(py)?;
         state.outbox.hold = Hold::Free;
         answer.queue(&mut state.drive.peer);
+        if !answer.opens() {
+            state.drive.limit_reading(REFUSED_BYTES);
+        }
         drop(state);
         Ok(answer.error(py))
     }

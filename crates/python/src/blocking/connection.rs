@@ -15,16 +15,13 @@ use super::host::PythonHost;
 use super::ping::Ping;
 use crate::ends::Ends;
 use crate::errors::Ending;
-use crate::handshake::{Answer, Handshake};
+use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::Opened;
 use crate::payload::PyPayload;
 use crate::{errors, source, view};
 
 /// What a server's answer that refuses may take to be read: as `LINGER` in `_handshake/negotiation.py`.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Bytes that a client may still send then: as much as the engine reads.
-const REFUSED_BYTES: u64 = 256 * 1024;
 
 /// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
