@@ -346,3 +346,56 @@ def test_for_how_long() -> None:
 def test_only_after_a_close_of_the_client(closed: ConnectionClosed) -> None:
     stats: Any = {"messages_received": 5, "receive_queue_messages": 3}
     assert lateness.Lateness().delay(closed, stats, 0.0) is None
+
+
+@LOOPS
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_close_behind_what_the_client_has_yet_to_read(
+    loop: str, secure: bool, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it arrives, and then the answer to its close frame. The kernel takes little at once, so that a transport
+    always has something left."""
+    native = socket.socket.__base__
+    assert native is not None
+    monkeypatch.setattr(socket.socket, "send", lambda sock, data, *flags: native.send(sock, data[:9000], *flags))
+    monkeypatch.setattr(
+        socket.socket, "sendmsg", lambda sock, data, *rest: native.send(sock, b"".join(data)[:9000], *rest)
+    )
+    message = bytes(32 * 1024)
+    sent = 0
+
+    async def stream(app: Raw, receive: Any, send: Any) -> None:
+        nonlocal sent
+        while True:
+            await send({"type": "websocket.send", "bytes": message})
+            sent += 1
+
+    app = Raw(stream)
+    cert, key = certificates.server_files()
+    options: dict[str, Any] = {"ssl_certfile": cert, "ssl_keyfile": key} if secure else {}
+    with UvicornServer(app, lifespan="off", loop=loop, **options) as server, socket.socket() as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        plain.connect(server.address)
+        plain.settimeout(TIMEOUT)
+        context = ssl.create_default_context(cafile=certificates.ca_file)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") if secure else plain as sock:
+            sock.sendall(REQUEST)
+            before = -1
+            while sent != before or not sent:
+                before = sent
+                time.sleep(0.2)
+            sock.sendall(CLOSE)
+            data = b""
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                while more := sock.recv(1 << 16):
+                    data += more
+        wait_for(lambda: app.over)
+    received = data.partition(b"\r\n\r\n")[2]
+    frames = []
+    while received:
+        size, length = (4, int.from_bytes(received[2:4], "big")) if received[1] == 126 else (2, received[1])
+        frames.append((received[0], received[size : size + length]))
+        received = received[size + length :]
+    assert frames[-1] == (0x88, (4001).to_bytes(2, "big") + b"bye")
+    assert set(frames[:-1]) == {(0x82, message)}
+    assert len(frames) > sent

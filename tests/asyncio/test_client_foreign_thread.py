@@ -282,6 +282,35 @@ def test_loop_that_moves(server: WebSocketsServer, setting: Setting, connect: Co
         loop.close()
 
 
+@debugging
+def test_abort_of_a_loop_that_has_moved(
+    server: WebSocketsServer, setting: Setting, connect: Connect, debug: bool
+) -> None:
+    """By the thread that ran it before, of a connection that has only received since."""
+    loop = new_loop(setting.loop)
+    loop.set_debug(debug)
+
+    async def opened() -> Any:
+        return await connect(server.uri, ping_interval=None)
+
+    ws = loop.run_until_complete(opened())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        received = asyncio.run_coroutine_threadsafe(ws.recv(), loop)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            received.result(0.05)
+        with pytest.raises(RuntimeError, match="another thread"):
+            ws.send_nowait("x")
+        ws.abort()
+        with pytest.raises(exceptions.ConnectionClosed):
+            received.result(PATIENCE)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
 def test_loops_in_two_threads(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     """At once, with a connection each."""
 

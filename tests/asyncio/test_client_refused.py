@@ -16,9 +16,11 @@ from interop.asyncio_tools import Setting, new_loop, soon, spin
 from interop.checks import within
 from interop.frames import PONG, binary, frame, text
 from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
 
 if IS_WIRESPEED:
+    from wirespeed import State
     from wirespeed.asyncio import Listener
 
 pytestmark = pytest.mark.wirespeed_only("decode, send_many and listeners are ours")
@@ -376,4 +378,32 @@ def test_abort_after_the_loop_with_a_ping_that_was_not_answered(
     assert all(future.done() for future in futures)
     assert futures[0].exception() is not None
     del ws, futures
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a transport, which its loop left open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a task, which its loop left waiting
+def test_abort_after_the_loop_with_others_and_a_receiver(
+    server: WebSocketsServer, connect: Connect, setting: Setting
+) -> None:
+    """What the loop cannot be asked for any more is wanted by nobody: the timer of others, a task that waits."""
+
+    if setting == Setting("uvloop", "transport"):
+        pytest.skip("uvloop's transports cannot be aborted after their loop")
+    loop = new_loop(setting.loop)
+
+    async def main() -> Any:
+        ws, other = await connect(server.uri), await connect(server.uri)
+        receiving = asyncio.ensure_future(ws.recv())
+        await spin()
+        return ws, other, receiving
+
+    with within(8):
+        ws, other, receiving = loop.run_until_complete(main())
+        loop.close()
+        ws.abort()
+        other.abort()
+    assert ws.state == other.state == State.CLOSED
+    receiving._log_destroy_pending = False
+    del ws, other, receiving
     gc.collect()

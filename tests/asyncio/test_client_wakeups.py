@@ -9,8 +9,10 @@ import fcntl
 import os
 import socket
 import struct
+import subprocess
 import sys
 import termios
+import textwrap
 import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -463,3 +465,83 @@ def test_exception_while_the_descriptor_is_watched(
         assert [frame.opcode for frame in peer.frames].count(BINARY) == sent
 
     run(main, prepare=watch_by_itself)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="before 3.14 nothing of Python's is asked")
+def test_exception_while_the_loop_is_asked_for_its_task() -> None:
+    """By a signal handler that runs between reading and serving: whoever waits is served all the same."""
+    code = """
+        import asyncio, asyncio.tasks, threading
+        raises = []
+        original = asyncio.tasks._py_current_task
+
+        def asked(loop=None):
+            if raises:
+                raise raises.pop()
+            return original(loop)
+
+        asyncio.tasks._py_current_task = asked
+        import wirespeed
+        from wirespeed.sync import serve
+
+        def echo(ws):
+            for message in ws:
+                ws.send(message)
+
+        server = serve(echo, "127.0.0.1", 0)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        async def main():
+            told = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+            uri = "ws://127.0.0.1:%d" % server.socket.getsockname()[1]
+            async with wirespeed.connect(uri, ping_interval=None) as ws:
+                receiving = asyncio.ensure_future(ws.recv())
+                await asyncio.sleep(0)
+                raises.append(ZeroDivisionError())
+                await ws.send("x")
+                assert await asyncio.wait_for(receiving, 5) == "x"
+                assert not raises and [type(error) for error in told] == [ZeroDivisionError], told
+
+        asyncio.run(main())
+        server.shutdown()
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("method", ["get_write_buffer_size", "set_write_buffer_limits"])
+def test_exception_while_a_transport_is_asked_what_it_keeps(
+    setting: Setting, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Nothing that it keeps is lost, and whoever flushes is told."""
+    if setting != Setting("asyncio", "transport"):
+        pytest.skip("there is no transport, or uvloop's, which are what they are")
+    reports = Reports()
+
+    async def main() -> None:
+        async with SIDES["client"](setting, connect) as (ws, peer):
+            kind = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+            original, sprung = getattr(kind, method), []
+
+            def trapped(*arguments: Any, **options: Any) -> Any:
+                if not sprung:
+                    sprung.append(True)
+                    raise Boom
+                return original(*arguments, **options)
+
+            sending = await fill(ws)
+            monkeypatch.setattr(kind, method, trapped)
+            flushing = asyncio.ensure_future(ws.flush())
+            await spin()
+            assert sprung
+            again = asyncio.ensure_future(ws.flush())
+            await spin()
+            peer.read()
+            results = await asyncio.wait_for(asyncio.gather(sending, flushing, again, return_exceptions=True), PATIENCE)
+            assert {type(result) for result in results} <= {Boom, type(None)}
+            assert results[2] is None
+            sent = ws.stats()["messages_sent"]
+        assert [frame.opcode for frame in peer.frames].count(BINARY) == sent
+
+    run(main, prepare=reports.prepare)

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use wirespeed_driver::peer::Closing;
 use wirespeed_driver::peer::Failure;
 
@@ -122,7 +123,8 @@ impl AsyncConnection {
         if this.get().lock(py).is_ok_and(|state| state.is_finished() && !state.has_notes()) {
             return Err(error);
         }
-        match Self::settle(this) {
+        // What it had read, and given to nobody yet, is for those who wait.
+        match Self::serve(this) {
             // What ends programs is more than what the call has to say.
             Err(other) if !other.is_instance_of::<PyException>(py) => Err(other),
             _ => Err(error),
@@ -184,19 +186,31 @@ pub(super) fn is_done(future: &Bound<'_, PyAny>) -> bool {
 
 /// Tells a future its result, unless nobody waits for it any more.
 pub(super) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    settle_future(future, intern!(future.py(), "set_result"), value)
+}
+
+/// The same, or an exception, by the method of this name.
+pub(super) fn settle_future(
+    future: &Bound<'_, PyAny>,
+    method: &Bound<'_, PyString>,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<()> {
     let told = invoke::insist(|| {
         if is_done(future) {
             return Ok(());
         }
-        invoke::method(future, intern!(future.py(), "set_result"), [value]).map(drop)
+        // A future of asyncio's own forgets who waits for it when a signal handler raises while it asks the loop to
+        // tell them: those of signals that have come run before.
+        future.py().check_signals()?;
+        invoke::method(future, method, [value]).map(drop)
     });
     told.or_else(|error| unless_closed(future, error))
 }
 
-/// A future has its outcome, but its loop could not be asked to tell those who wait: on one that is closed nobody does.
+/// A future has its outcome, but its loop could not be asked to tell those who wait.
 pub(super) fn unless_closed(future: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
-    let py = future.py();
-    let event_loop = invoke::method(future, intern!(py, "get_loop"), []);
-    let closed = event_loop.and_then(|event_loop| invoke::method(&event_loop, intern!(py, "is_closed"), []));
-    if closed.and_then(|closed| closed.is_truthy()).unwrap_or(false) { Ok(()) } else { Err(error) }
+    match invoke::method(future, intern!(future.py(), "get_loop"), []) {
+        Ok(event_loop) => invoke::unless_closed(&event_loop, error),
+        Err(_) => Err(error),
+    }
 }

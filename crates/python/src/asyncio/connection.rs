@@ -379,7 +379,8 @@ impl AsyncConnection {
         let py = slf.py();
         let this = slf.get();
         // Perhaps by the collector, which runs in any thread.
-        if !this.is_in_loop(py)? && !this.lock(py)?.is_finished() {
+        let here = this.loop_state.get().is_here_now(this.event_loop.bind(py))?;
+        if !here && !this.lock(py)?.is_finished() {
             let event_loop = this.event_loop.bind(py);
             let abort = slf.getattr(intern!(py, "abort"))?;
             let result = invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), [&abort]);

@@ -13,7 +13,7 @@ use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::faults;
 use wirespeed_driver::socket::Mode;
 
-use super::access::{is_done, set_result, unless_closed};
+use super::access::{is_done, set_result, settle_future};
 use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
@@ -201,13 +201,16 @@ impl AsyncConnection {
         }
         steps.note(Self::settle(this));
         // The transport closes its socket when this returns, before anybody who is told can run.
-        let closers = {
+        let (closers, give_up) = {
             let mut state = conn.lock(py)?;
             if state.is_finished() {
                 state.end = End::Complete;
             }
-            state.watchers.take_closers()
+            (state.watchers.take_closers(), state.give_up.take())
         };
+        if let Some(give_up) = give_up {
+            steps.note(invoke::method(give_up.bind(py), intern!(py, "cancel"), []).map(drop));
+        }
         steps.note(tell_closers(py, closers));
         steps.note(conn.release(py));
         steps.end()
@@ -428,10 +431,10 @@ impl AsyncConnection {
             return Ok(());
         }
         let error = self.closed(py).into_value(py).into_bound(py);
-        let told = invoke::method(future, intern!(py, "set_exception"), [error.as_any()]).map(drop);
-        told.or_else(|error| unless_closed(future, error))?;
+        let told = settle_future(future, intern!(py, "set_exception"), error.as_any());
         // It counts as retrieved: nobody need look at it.
-        invoke::method(future, intern!(py, "exception"), []).map(drop)
+        let retrieved = invoke::method(future, intern!(py, "exception"), []).map(drop);
+        told.and(retrieved)
     }
 
     /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is
@@ -439,13 +442,33 @@ impl AsyncConnection {
     fn end_writing(&self, py: Python<'_>) -> PyResult<()> {
         let Some(transport) = self.transport(py) else { return Ok(()) };
         let transport = transport.bind(py);
-        let half = invoke::method(transport, intern!(py, "can_write_eof"), [])?.is_truthy()?;
-        let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
+        let name = if can_write_eof(transport)? { intern!(py, "write_eof") } else { intern!(py, "close") };
         match invoke::method(transport, name, []) {
             // The peer has reset the connection, and the transport, which has yet to notice, will tell.
             Err(error) if error.is_instance_of::<PyOSError>(py) => Ok(()),
             result => result.map(drop),
         }
+    }
+
+    /// A transport of TLS does not tell what the one below it has yet to write, so it writes that to its end, as long as
+    /// the closing may take.
+    fn close_transport(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = transport.py();
+        let now = Instant::now();
+        let by = self.lock(py)?.drive.limit_closing(now);
+        let mut steps = Steps::new();
+        steps.note(invoke::insist(|| invoke::method(transport, intern!(py, "close"), []).map(drop)));
+        if let Some(by) = by {
+            let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
+            let abort = transport.getattr(intern!(py, "abort"))?;
+            steps.note(invoke::insist(|| {
+                let event_loop = self.event_loop.bind(py);
+                let later = invoke::method(event_loop, intern!(py, "call_later"), [delay.as_any(), &abort])?;
+                self.lock(py)?.give_up = Some(later.unbind());
+                Ok(())
+            }));
+        }
+        steps.end()
     }
 
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
@@ -485,6 +508,9 @@ impl AsyncConnection {
                 if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
                     return Ok(());
                 }
+                if self.lock(py)?.drive.link().failure().is_none() && !can_write_eof(&bound)? {
+                    return self.close_transport(&bound);
+                }
                 // Inside its resume_writing, asyncio's would end twice.
                 if self.lock(py)?.resuming {
                     invoke::call_soon(event_loop, &bound.getattr(intern!(py, "abort"))?)
@@ -494,6 +520,11 @@ impl AsyncConnection {
             }
         }
     }
+}
+
+/// Whether a transport can end one direction of the stream alone: no transport of TLS can.
+fn can_write_eof(transport: &Bound<'_, PyAny>) -> PyResult<bool> {
+    invoke::method(transport, intern!(transport.py(), "can_write_eof"), [])?.is_truthy()
 }
 
 /// How much a transport may keep before it says so.

@@ -97,7 +97,14 @@ pub(super) fn insist_known(mut ask: impl FnMut() -> PyResult<()>) -> (bool, PyRe
 /// `loop.call_soon(callback)`, of a callback that may be called twice.
 pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
     let name = pyo3::intern!(event_loop.py(), "call_soon");
-    insist(|| method(event_loop, name, [callback]).map(drop))
+    insist(|| method(event_loop, name, [callback]).map(drop)).or_else(|error| unless_closed(event_loop, error))
+}
+
+/// The loop could not be asked: on one that is closed nobody waits.
+#[cold]
+pub(super) fn unless_closed(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
+    let closed = method(event_loop, pyo3::intern!(event_loop.py(), "is_closed"), []);
+    if closed.and_then(|closed| closed.is_truthy()).unwrap_or(false) { Ok(()) } else { Err(error) }
 }
 
 /// A copy of the context that is current.

@@ -120,6 +120,7 @@ impl LoopState {
     /// A callback of the loop runs, or a task is being suspended: a new iteration, or as good as one.
     #[inline]
     pub(super) fn begin_iteration(&self) {
+        self.thread.store(this_thread(), Ordering::Relaxed);
         self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -152,9 +153,9 @@ impl LoopState {
         if self.thread.load(Ordering::Relaxed) == this_thread() { Ok(true) } else { self.is_here_now(event_loop) }
     }
 
-    /// The loop may have moved to another thread.
+    /// The same, however long ago the loop may have moved to another thread.
     #[cold]
-    fn is_here_now(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+    pub(super) fn is_here_now(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = event_loop.py();
         let running = super::raw::asyncio(py)?.running_loop.bind(py).call0()?;
         let here = running.is(event_loop) || !invoke::method(event_loop, intern!(py, "is_running"), [])?.is_truthy()?;
@@ -268,7 +269,7 @@ impl LoopState {
         if let Some(handle) = handle {
             slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, handle.unbind());
         }
-        result
+        result.or_else(|error| invoke::unless_closed(event_loop.bind(py), error))
     }
 
     /// A timer in the epoll among the loop's descriptors; `None`: descriptors are used up, perhaps.

@@ -136,7 +136,8 @@ impl Port {
     fn eof_received(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_end(&connection, None))?;
+        AsyncConnection::contain(&connection, || AsyncConnection::on_end(&connection, None))
+            .or_else(|error| invoke::report(connection.get().event_loop.bind(py), error))?;
         match connection.get().transport(py) {
             Some(transport) => invoke::method(transport.bind(py), intern!(py, "can_write_eof"), [])?.is_truthy(),
             None => Ok(true),

@@ -18,6 +18,7 @@ use wirespeed_driver::socket::Readiness;
 use super::guarded::Guarded;
 use super::invoke;
 use super::port::Port;
+use super::raw;
 use super::waiter::{Stage, WaiterRef};
 
 /// Marks descriptors that are ours in what epoll returns.
@@ -266,7 +267,13 @@ impl Ports {
         let result = match found {
             Found::Port(port) => self.serve_port(&port, ready, index),
             Found::Callback(callback) => invoke::call(&callback, []).map(drop),
-            Found::Waiter(waiter, direct) if waiter.stage(py) == Stage::Waiting => waiter.wake(py, direct),
+            Found::Waiter(waiter, direct) if waiter.stage(py) == Stage::Waiting => {
+                // Inside a task's step a loop runs that nest_asyncio nests.
+                let event_loop = self.inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py));
+                let inside = event_loop.map_or(Ok(false), |event_loop| raw::is_inside_task(event_loop.bind(py)));
+                let woken = waiter.wake(py, direct && matches!(inside, Ok(false)));
+                inside.and(woken)
+            }
             Found::Waiter(..) => {
                 // Nobody has looked at the descriptor since: it would be ready in every iteration.
                 self.forget(py, index as c_int);

@@ -252,7 +252,11 @@ impl AsyncConnection {
         if conn.listens() {
             steps.note(Self::dispatch(this));
         } else {
-            let direct = conn.may_wake(py)?;
+            // Asking may run Python, and a signal handler: what came is served all the same.
+            let direct = conn.may_wake(py).unwrap_or_else(|error| {
+                steps.note(Err(error));
+                false
+            });
             while let Some(waiter) = conn.next_served(this, &mut steps, !direct)? {
                 steps.note(waiter.wake(py, direct));
                 if waiter.holds_on(py) {

@@ -210,20 +210,24 @@ impl AsyncConnection {
     /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to
     /// say when.
     pub(super) fn note_kept(&self, py: Python<'_>) -> PyResult<()> {
-        let kept = self.kept_by_transport(py)? > 0;
-        self.lock(py)?.drive.note_kept(kept);
-        if kept { self.ask_when_empty(py) } else { Ok(()) }
+        let kept = self.kept_by_transport(py).map(|kept| kept > 0);
+        // Where it cannot be asked, because a signal handler has raised, nothing is given up that it may have.
+        self.lock(py)?.drive.note_kept(*kept.as_ref().unwrap_or(&true));
+        if kept? { self.ask_when_empty(py) } else { Ok(()) }
     }
 
     /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps
     /// anything.
     fn ask_when_empty(&self, py: Python<'_>) -> PyResult<()> {
-        if !std::mem::replace(&mut self.lock(py)?.outbox.draining, true)
-            && let Some(transport) = self.transport(py)
-        {
-            limit_transport(transport.bind(py), Marks::at(0))?;
+        if std::mem::replace(&mut self.lock(py)?.outbox.draining, true) {
+            return Ok(());
         }
-        Ok(())
+        let Some(transport) = self.transport(py) else { return Ok(()) };
+        let (done, result) = invoke::insist_known(|| limit_transport(transport.bind(py), Marks::at(0)));
+        if !done {
+            self.lock(py)?.outbox.draining = false; // whoever asks next asks again
+        }
+        result
     }
 
     /// Bytes that the transport has taken and the kernel has not.

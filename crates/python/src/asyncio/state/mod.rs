@@ -69,6 +69,8 @@ pub(super) struct State {
     pub(super) begun: bool,
     /// The transport has ended.
     pub(super) lost: bool,
+    /// What ends a transport that is being closed, when its time is up.
+    pub(super) give_up: Option<Py<PyAny>>,
     /// The key of our timer.
     pub(super) timer: Option<(Instant, u64)>,
 }
@@ -111,6 +113,7 @@ impl State {
             listener_error: None,
             begun: false,
             lost: false,
+            give_up: None,
             timer: None,
         }
     }
@@ -156,6 +159,9 @@ impl State {
         for future in flow.watchers.futures().chain(answered) {
             visit.call(future)?;
         }
+        if let Some(give_up) = &self.give_up {
+            visit.call(give_up)?;
+        }
         // Its traceback knows the frames it went through, and they the connection.
         self.listener_error.as_ref().map_or(Ok(()), |error| visit.call(error))
     }
@@ -170,6 +176,7 @@ impl State {
             flow.outbox.take_flushes().collect::<Vec<_>>(),
             flow.watchers.take(),
             self.notes.take(),
+            self.give_up.take(),
             self.listener_error.take(),
         )
     }

@@ -319,6 +319,7 @@ impl WaiterRef {
         let Some(context) = context else { return invoke::call_soon(&event_loop, &resume) };
         let name = intern!(py, "call_soon");
         invoke::insist(|| invoke::method_in_context(&event_loop, name, [&resume], &context).map(drop))
+            .or_else(|error| invoke::unless_closed(&event_loop, error))
     }
 
     /// For objects whose `__traverse__` is PyO3's.
