@@ -175,8 +175,8 @@ class Request:
     Attributes:
         path: Path and query, as in the request line.
         headers: Headers.
-        method: Method; always GET in an opening handshake.
-        protocol: HTTP version.
+        method: Method; an opening handshake is refused unless it is GET, after ``process_request`` had its say.
+        protocol: HTTP version, such as HTTP/1.1.
     """
 
     path: str

@@ -171,10 +171,10 @@ def test_ending_before_open(setting: Setting, run: Run, caplog: pytest.LogCaptur
 
 def test_health_check(setting: Setting, run: Run, wrap: Wrap) -> None:
     """A plain HTTP request, as a load balancer makes it."""
-    calls: list[str] = []
+    calls: list[tuple[str, ...]] = []
 
     def process(ws: Any, request: Any) -> Any:
-        calls.append(request.path)
+        calls.append((request.method, request.path, request.protocol))
         return ws.respond(http.HTTPStatus.OK, "OK é\n") if request.path == "/health" else None
 
     async def main() -> None:
@@ -194,7 +194,12 @@ def test_health_check(setting: Setting, run: Run, wrap: Wrap) -> None:
 
     with no_leaks(), within(5):
         run(main)
-    assert calls == ["/health", "/health", "/", "/health"]
+    assert calls == [
+        ("GET", "/health", "HTTP/1.1"),
+        ("HEAD", "/health", "HTTP/1.1"),
+        ("GET", "/", "HTTP/1.1"),
+        ("GET", "/health", "HTTP/1.0"),
+    ]
 
 
 @pytest.mark.parametrize("status", [200, 204, 401, 404, 503])

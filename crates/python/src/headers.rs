@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
-use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
+use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, Version};
 
 use crate::errors;
 
@@ -71,7 +71,11 @@ fn read(text: &[u8]) -> (String, Vec<(String, String)>) {
 impl Heads {
     /// Without a response.
     pub(crate) fn new(request: &Request) -> Self {
-        Self { request: write(&request.target, &request.headers), response: OnceLock::new() }
+        let Request { method, target, version, headers } = request;
+        // What nearly all have is left out; there is no space in any of it.
+        let is_usual = method == "GET" && *version == Version::Http11;
+        let first = if is_usual { target } else { &format!("{target} {method} {}", version.as_str()) };
+        Self { request: write(first, headers), response: OnceLock::new() }
     }
 
     /// The response that was received, or is sent. A body is not kept: one that accepts has none.
@@ -81,10 +85,13 @@ impl Heads {
 
     /// A new `wirespeed.datastructures.Request`.
     pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let (target, fields) = read(&self.request);
+        let (first, fields) = read(&self.request);
+        let mut parts = first.splitn(3, ' ');
+        let target = parts.next().unwrap_or_default();
+        let (method, version) = (parts.next().unwrap_or("GET"), parts.next().unwrap_or("HTTP/1.1"));
         static REQUEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let request = REQUEST.import(py, "wirespeed.datastructures", "Request")?;
-        Ok(request.call1((target, make_headers(py, fields)?))?.unbind())
+        Ok(request.call1((target, make_headers(py, fields)?, method, version))?.unbind())
     }
 
     /// A new `wirespeed.datastructures.Response`, if there is one yet.
