@@ -11,6 +11,7 @@ from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
 from .._net.redirects import RedirectChain
+from .._net.uri import WebSocketURI
 from .._options.client import Network, native_tls
 from ..tls import TLS, choose_ssl
 
@@ -37,13 +38,15 @@ class OpeningPlan(NamedTuple):
     proxy: Proxy | None
     proxy_tls: _TLS | None
 
-    def begin(self, request: ClientPlan, host: str, port: int, user_agent_header: str | None) -> ClientOpening:
+    def begin(
+        self, request: ClientPlan, uri: WebSocketURI, network: Network, user_agent_header: str | None
+    ) -> ClientOpening:
         """Return what opens a WebSocket on a socket to the server, or to a proxy that speaks HTTP.
 
         Args:
             request: What to ask the server for.
-            host: What to connect to.
-            port: Its port.
+            uri: Where it is.
+            network: What says where else to connect to.
             user_agent_header: For the proxy.
 
         Raises:
@@ -51,7 +54,7 @@ class OpeningPlan(NamedTuple):
         """
         tunnel = None
         if self.proxy is not None and not self.proxy.is_socks:
-            tunnel = tunnel_request(self.proxy, host, port, user_agent_header)
+            tunnel = tunnel_request(self.proxy, *network.address(uri), user_agent_header)
         return ClientOpening(request, proxy_tls=self.proxy_tls, tunnel=tunnel, tls=self.tls)
 
 

@@ -64,7 +64,7 @@ class RedirectChain:
         self.uri = uri
         self.parsed = parse_uri(uri)
         self.headers = None if headers is None else Headers(headers)
-        self._first_host = self.parsed.origin[1]
+        self._first = self.parsed
         self._sock = sock
         self._unix = unix
         self._address = address
@@ -83,7 +83,9 @@ class RedirectChain:
             named: The one that the caller has named, ``None`` for none.
         """
         # It stands for the host that the caller knows of. By that name another host would prove to be nobody.
-        return named if self.parsed.origin[1] == self._first_host else None
+        if named is None or self.parsed is self._first or self.parsed.origin[1] == self._first.origin[1]:
+            return named
+        return None
 
     def copy(self) -> Self:
         """Return a chain that is where this one is, and moves on by itself."""

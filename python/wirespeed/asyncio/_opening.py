@@ -84,7 +84,7 @@ async def open_websocket(
     while True:
         plan = plan_opening(chain, network, network.proxy)
         # Before a server waits for it.
-        opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
+        opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
         connected, addresses = await _connect(chain, network, plan, deadline)
         try:
             deadline.text = functools.partial(opening_timeout, opening)

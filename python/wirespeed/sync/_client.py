@@ -233,7 +233,7 @@ def _open(
         plan = plan_opening(chain, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
         # Before a server waits for it.
-        opening = plan.begin(request, *network.address(chain.parsed), options.user_agent_header)
+        opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
         connected, addresses = _reach(chain, network, plan, deadline)
         try:
             opened = opening.run(connected, _remaining(deadline))
