@@ -72,6 +72,7 @@ fn fill(bytes: &mut [u8]) {
 
 /// How many forks lie between this process and the first one.
 #[must_use]
+#[inline]
 pub fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
