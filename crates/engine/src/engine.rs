@@ -305,7 +305,7 @@ impl Engine {
         let homes = || self.homes.iter();
         let pending = Pending { message: self.encode(kind, payload)?, key: None };
         let mut posting = Posting::new(&self.common, &self.homes);
-        let room = posting.put(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
+        let room = posting.put(homes, None, pending.cost(), || Command::broadcast(&pending, except))?;
         if let Some(broker) = self.common.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
         }
