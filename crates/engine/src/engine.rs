@@ -184,8 +184,8 @@ impl Engine {
         let mut keeper = common.config.handover.as_deref().map(keep).transpose()?;
         // They accept: whoever had the listeners may let go.
         let confirmed = inherited.is_some();
-        if let Some(inherited) = inherited {
-            inherited.confirm()?;
+        if let (Some(inherited), Some(path)) = (inherited, &common.config.handover) {
+            inherited.confirm(path)?;
             common.lent.store(false, Ordering::Release);
         }
         match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
