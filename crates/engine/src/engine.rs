@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -175,14 +175,21 @@ impl Engine {
             }));
             let _ = common.broker.set(broker); // once
         }
+        // Nobody is accepted before nothing can fail any more: else whoever came in would be lost with us.
+        let mut gates = Vec::new();
         for (number, worker) in workers.into_iter().enumerate() {
             let name = format!("wirespeed-{number}");
-            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
-            lock(&engine.threads).push(thread);
+            let (gate, opened) = channel();
+            let serve = move || match opened.recv() {
+                Ok(()) => worker.run(),
+                Err(_) => worker.give_up(),
+            };
+            lock(&engine.threads).push(std::thread::Builder::new().name(name).spawn(serve)?);
+            gates.push(gate);
         }
         let keep = |path| handover::keep(path, engine.reins(), common.config.drain.clone());
         let mut keeper = common.config.handover.as_deref().map(keep).transpose()?;
-        // They accept: whoever had the listeners may let go.
+        // They are about to accept: whoever had the listeners may let go.
         let confirmed = inherited.is_some();
         if let (Some(inherited), Some(path)) = (inherited, &common.config.handover) {
             inherited.confirm(path)?;
@@ -194,6 +201,9 @@ impl Engine {
                 format!("nobody can take over from this engine: {error}")
             }),
             placed => placed?,
+        }
+        for gate in gates {
+            let _ = gate.send(()); // it waits for that
         }
         *lock(&engine.keeper) = keeper;
         Ok(engine)

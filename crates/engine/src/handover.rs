@@ -3,21 +3,22 @@
 //!
 //! Listeners that share a port (`SO_REUSEPORT`) have queues of their own: when one is closed, who waits in its
 //! queue is reset, though another listener lives. So they are not closed: the new engine gets the very sockets
-//! over a Unix socket, and says when it accepts from them; then the old one lets go of them, and drains.
+//! over a Unix socket, and says when it is about to accept from them; then the old one lets go of them, and drains.
 //!
 //! ```text
 //! new: wirespeed handover 1
 //! old: {"tcp": "127.0.0.1:8765"} and its listeners      for each place; in reply to "next" but the first
 //! new: next
 //! old: end
-//! new: ready                                            its workers accept
+//! new: ready                                            its workers are about to accept
 //! old: gone                                             ours do not any more
 //! ```
 //!
 //! An old engine that dies on the way has let go as well.
 //!
-//! A new engine that fails before it is ready changes nothing: the old one goes on. So all that may fail is done by
-//! then, but to put its own socket in the place of the old one's: without, it serves, and nobody takes over from it.
+//! A new engine that fails before that changes nothing: the old one goes on, with all who wait in its queues. So the new
+//! one accepts nobody by then, and all that may fail is done, but to put its own socket in the place of the old one's:
+//! without, it serves, and nobody takes over from it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -169,7 +170,7 @@ impl Inherited {
         Some(self.offers.swap_remove(index))
     }
 
-    /// Our workers accept: the old engine may let go. Returns when it has, or is no more.
+    /// Our workers are about to accept: the old engine may let go. Returns when it has, or is no more.
     ///
     /// # Errors
     /// It goes on, or may.

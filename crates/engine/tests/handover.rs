@@ -6,11 +6,12 @@ mod support;
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use support::{Client, PATIENCE, config};
@@ -75,8 +76,40 @@ fn hear(mut stream: &UnixStream) -> String {
     String::from_utf8(line).unwrap().trim_end().to_owned()
 }
 
+/// Connects, and asks for a session.
+fn ask(at: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+        .write_all(
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        )
+        .unwrap();
+    stream
+}
+
 fn begin(config: Config) -> std::thread::JoinHandle<io::Result<Engine>> {
     std::thread::spawn(|| Engine::start(config))
+}
+
+#[test]
+fn one_that_nobody_lets_go_for_accepts_nobody() {
+    let path = socket("kept");
+    let old = Old::new(&path);
+    let new = begin(echo(Some(old.at()), 1, &path));
+    let mut stream = old.give();
+    assert_eq!(hear(&stream), "ready");
+    let mut client = ask(old.at());
+    std::thread::sleep(Duration::from_millis(200));
+    stream.write_all(b"no\n").unwrap();
+    assert_eq!(new.join().unwrap().unwrap_err().kind(), ErrorKind::InvalidData);
+    old.clients.set_nonblocking(true).unwrap();
+    let (mut served, _) = old.clients.accept().unwrap();
+    served.write_all(b"here").unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).unwrap();
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

@@ -234,6 +234,12 @@ impl Worker {
         result
     }
 
+    /// It does not serve: others could not begin.
+    pub(crate) fn give_up(mut self) -> io::Result<()> {
+        self.end();
+        Ok(())
+    }
+
     /// Goes on after a panic; false: it cannot.
     fn recover_twice(&mut self, mut panic: Box<dyn Any + Send>) -> bool {
         for _ in 0..2 {
