@@ -17,12 +17,12 @@ use crate::certificate::{Certificate, Renewal};
 use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
-use crate::handover::{self, Inherited, Keeper, Offer};
-use crate::listen;
+use crate::handover::{self, Keeper};
 use crate::locks::lock;
 use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
+use crate::opened::Opened;
 use crate::outbox::Pending;
 use crate::page;
 use crate::publishing::{Posting, has_room};
@@ -31,7 +31,7 @@ use crate::roster::Roster;
 use crate::routes::Route;
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
-use crate::worker::{self, Command, Common, Door};
+use crate::worker::{self, Command, Common};
 
 /// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
 const REASON: usize = 123;
@@ -509,54 +509,6 @@ impl Engine {
         self.common.events.close();
         self.common.logs.end();
         result
-    }
-}
-
-/// The listeners of an engine that begins.
-struct Opened {
-    /// Of each worker.
-    doors: Vec<Vec<Door>>,
-    /// Copies, to be handed over.
-    offers: Vec<Offer>,
-    reuse_port: bool,
-}
-
-impl Opened {
-    fn new(workers: usize, reuse_port: bool) -> Self {
-        Self { doors: (0..workers).map(|_| Vec::new()).collect(), offers: Vec::new(), reuse_port }
-    }
-
-    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
-    fn open(
-        &mut self,
-        at: &Place,
-        tls: Option<&Arc<Certificate>>,
-        inside: bool,
-        inherited: Option<&mut Inherited>,
-    ) -> io::Result<Place> {
-        let count = self.doors.len();
-        let (shares, place) = match inherited.and_then(|inherited| inherited.take(at)) {
-            Some(offer) => listen::share(offer, count)?,
-            None => {
-                let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
-                (listeners.into_iter().map(|listener| vec![listener]).collect(), place)
-            }
-        };
-        let unix = matches!(place, Place::Unix(_));
-        let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
-        for (doors, listeners) in self.doors.iter_mut().zip(shares) {
-            for listener in listeners {
-                if !unix || offer.listeners.is_empty() {
-                    offer.listeners.push(listener.try_clone()?);
-                }
-                doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
-            }
-            if doors.len() > worker::DOORS {
-                return Err(io::Error::other("a worker has too many listeners"));
-            }
-        }
-        self.offers.push(offer);
-        Ok(place)
     }
 }
 
