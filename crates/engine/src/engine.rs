@@ -22,7 +22,7 @@ use crate::locks::lock;
 use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
-use crate::opened::Opened;
+use crate::opened::{self, Opened};
 use crate::outbox::Pending;
 use crate::page;
 use crate::publishing::{Posting, has_room};
@@ -108,7 +108,7 @@ impl Engine {
             None => None,
             Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
-        let Opened { doors, mut offers, .. } = opened;
+        let Opened { doors, joining, mut offers, .. } = opened;
         if config.handover.is_none() {
             offers.clear();
         }
@@ -181,7 +181,7 @@ impl Engine {
             let name = format!("wirespeed-{number}");
             let (gate, opened) = channel();
             let serve = move || match opened.recv() {
-                Ok(()) => worker.run(),
+                Ok(doors) => worker.run(doors),
                 Err(_) => worker.give_up(),
             };
             lock(&engine.threads).push(std::thread::Builder::new().name(name).spawn(serve)?);
@@ -195,6 +195,7 @@ impl Engine {
             inherited.confirm(path)?;
             common.lent.store(false, Ordering::Release);
         }
+        let joined = opened::join(joining, count, &common);
         match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
             // Nobody else serves any more.
             Err(error) if confirmed => common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
@@ -202,8 +203,8 @@ impl Engine {
             }),
             placed => placed?,
         }
-        for gate in gates {
-            let _ = gate.send(()); // it waits for that
+        for (gate, doors) in gates.into_iter().zip(joined) {
+            let _ = gate.send(doors); // it waits for that
         }
         *lock(&engine.keeper) = keeper;
         Ok(engine)

@@ -11,10 +11,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use support::{Client, PATIENCE, config};
+use support::{Client, PATIENCE, address, config};
+use wirespeed_engine::broker::{Broker, Connect, Sink};
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::{Admission, Config, Engine, Place, Role};
 
@@ -93,11 +94,37 @@ fn begin(config: Config) -> std::thread::JoinHandle<io::Result<Engine>> {
     std::thread::spawn(|| Engine::start(config))
 }
 
+/// One that cannot be had, which takes a while to be found.
+struct Nowhere;
+
+impl Connect for Nowhere {
+    fn connect(&self, _: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>> {
+        std::thread::sleep(Duration::from_millis(500));
+        Err(ErrorKind::NotFound.into())
+    }
+}
+
+#[test]
+fn one_with_more_workers_that_fails_takes_no_client_with_it() {
+    let path = socket("fails");
+    let old = Engine::start(echo(None, 1, &path)).unwrap();
+    let at = address(&old);
+    let new = begin(Config { broker: Some(Arc::new(Nowhere)), ..echo(Some(at), 8, &path) });
+    std::thread::sleep(Duration::from_millis(200));
+    let clients: Vec<_> = (0..64).map(|_| ask(at)).collect();
+    assert_eq!(new.join().unwrap().unwrap_err().kind(), ErrorKind::NotFound);
+    for mut client in clients {
+        let mut head = [0; 12];
+        client.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 101");
+    }
+}
+
 #[test]
 fn one_that_nobody_lets_go_for_accepts_nobody() {
     let path = socket("kept");
     let old = Old::new(&path);
-    let new = begin(echo(Some(old.at()), 1, &path));
+    let new = begin(echo(Some(old.at()), 2, &path));
     let mut stream = old.give();
     assert_eq!(hear(&stream), "ready");
     let mut client = ask(old.at());
@@ -145,5 +172,25 @@ fn one_that_ends_before_that_has_let_go_if_it_is_gone() {
             drop(Client::open(&new.join().unwrap().unwrap(), "/"));
         }
         let _ = std::fs::remove_file(&path);
+    }
+}
+
+#[test]
+fn more_workers_than_before_all_get_clients_and_so_do_those_that_follow() {
+    let path = socket("more");
+    let mut engine = Engine::start(echo(None, 1, &path)).unwrap();
+    let at = address(&engine);
+    for workers in [4, 4, 6] {
+        let new = Engine::start(echo(Some(at), workers, &path)).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while engine.events().take(1, Some(deadline)).is_ok() {
+            assert!(Instant::now() < deadline, "the old one goes on");
+        }
+        let clients: Vec<_> = (0..256).map(|_| Client::open(&new, "/")).collect();
+        let opened: Vec<_> = new.figures().workers.iter().map(|worker| worker.sessions_opened).collect();
+        assert_eq!(opened.iter().sum::<u64>(), 256);
+        assert!(opened.iter().all(|count| *count > 0), "{opened:?}");
+        drop(clients);
+        engine = new;
     }
 }

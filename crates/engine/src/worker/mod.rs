@@ -217,8 +217,9 @@ impl Worker {
         Arc::clone(&self.home)
     }
 
-    /// Serves until it is stopped.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    /// Serves until it is stopped; at these doors too.
+    pub(crate) fn run(mut self, doors: Vec<Door>) -> io::Result<()> {
+        doors.into_iter().for_each(|door| self.open_door(door));
         let result = loop {
             // A defect of ours costs the client whose turn it is, and nobody else.
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
