@@ -103,13 +103,18 @@ impl Account {
         }
     }
 
-    /// It is about to be ended. What is published before it is asked for again is not missing then, but to topics that others
-    /// bring.
-    pub(crate) fn end(&mut self, pattern: &Pattern) {
+    /// Nobody wants what it brings.
+    pub(crate) fn leave(&mut self, pattern: &Pattern) {
         if let Some(number) = self.numbers.remove(pattern) {
             self.asked.remove(pattern, number);
             self.confirmed.remove(pattern, number);
         }
+    }
+
+    /// It is about to be ended. What is published before it is asked for again is not missing then, but to topics that others
+    /// bring.
+    pub(crate) fn end(&mut self, pattern: &Pattern) {
+        self.leave(pattern);
         let asked = std::mem::replace(&mut self.asked, Index::new());
         self.forget(pattern, |topic| asked.matching(topic).next().is_some());
         self.asked = asked;
