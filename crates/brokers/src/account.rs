@@ -103,13 +103,21 @@ impl Account {
         }
     }
 
-    /// It is about to be ended. What is published before it is asked for again is not missing then.
-    pub(crate) fn end(&mut self, pattern: &Pattern) {
+    /// Nobody wants what it brings.
+    pub(crate) fn leave(&mut self, pattern: &Pattern) {
         if let Some(number) = self.numbers.remove(pattern) {
             self.asked.remove(pattern, number);
             self.confirmed.remove(pattern, number);
         }
-        self.forget(pattern, |_| false);
+    }
+
+    /// It is about to be ended. What is published before it is asked for again is not missing then, but to topics that others
+    /// bring.
+    pub(crate) fn end(&mut self, pattern: &Pattern) {
+        self.leave(pattern);
+        let asked = std::mem::replace(&mut self.asked, Index::new());
+        self.forget(pattern, |topic| asked.matching(topic).next().is_some());
+        self.asked = asked;
     }
 
     /// Nobody wanted it for a while: what was published then is not missing, but to topics that `stayed`.
@@ -336,6 +344,15 @@ mod tests {
         }
         assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 20, 10)));
         assert_eq!(account.take_lost(), 3);
+        // What comes by another one too is not forgotten with it.
+        account.ask(&pattern(">"));
+        account.end(&pattern("a"));
+        assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 21, 12)));
+        assert_eq!(account.take_lost(), 1);
+        account.ask(&pattern("a"));
+        account.end(&pattern(">"));
+        assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 22, 15)));
+        assert_eq!(account.take_lost(), 2);
         // What nobody subscribed to is not missing.
         account.end(&pattern("a"));
         account.ask(&pattern("a"));

@@ -25,7 +25,8 @@ pub(crate) struct Interests {
     entries: HashMap<Pattern, Entry, RandomState>,
     /// Of those, which differ, and are not being done.
     differ: HashSet<Pattern, RandomState>,
-    /// Of those that are or were followed, which nobody wanted at some time since they were taken.
+    /// Of those that are or were followed, which nobody wanted at some time, or which are wanted again, since the account
+    /// was told of these.
     left: HashSet<Pattern, RandomState>,
     /// Of the entries, those of more than one topic.
     wild: HashSet<Pattern, RandomState>,
@@ -34,7 +35,7 @@ pub(crate) struct Interests {
 impl Interests {
     /// Sets whether a pattern is wanted; whether there is something to do.
     pub(crate) fn want(&mut self, pattern: &Pattern, wanted: bool) -> bool {
-        if !wanted && self.entries.get(pattern).is_some_and(|entry| entry.followed) {
+        if self.entries.get(pattern).is_some_and(|entry| entry.followed && entry.wanted != wanted) {
             self.left.insert(pattern.clone());
         }
         self.change(pattern, |entry| entry.wanted = wanted)
@@ -60,7 +61,7 @@ impl Interests {
             return true;
         }
         self.differ.remove(pattern);
-        if !entry.wanted {
+        if !entry.wanted && !entry.followed {
             self.entries.remove(pattern);
             self.wild.remove(pattern);
         }
@@ -81,27 +82,42 @@ impl Interests {
         differ.into_iter().map(wanted).collect()
     }
 
-    /// Has the account forget what came by patterns that were followed, and not wanted at some time since the last call:
-    /// but for topics that came by others too, which were wanted all the time.
+    /// Has the account forget what came by patterns that were followed, and not wanted at some time since the last call,
+    /// but for topics that came by others too, which were wanted all the time; and ignore what comes by those that are not
+    /// wanted now.
     pub(crate) fn forget_left(&mut self, account: &mut Account) {
+        if self.left.is_empty() {
+            return;
+        }
         let left = std::mem::take(&mut self.left);
         let stayed = |pattern: &Pattern| {
             !left.contains(pattern) && self.entries.get(pattern).is_some_and(|entry| entry.wanted && entry.followed)
         };
-        let wild: Vec<_> =
-            if left.is_empty() { Vec::new() } else { self.wild.iter().filter(|one| stayed(one)).collect() };
+        let wild: Vec<_> = self.wild.iter().filter(|one| stayed(one)).collect();
         for pattern in &left {
             account.forget(pattern, |topic| {
                 Pattern::new(topic.as_str()).is_ok_and(|exact| stayed(&exact))
                     || wild.iter().any(|one| one.matches(topic))
             });
+            match self.entries.get(pattern) {
+                Some(Entry { wanted: true, followed: true, there }) => {
+                    account.ask(pattern);
+                    if *there {
+                        account.confirm(pattern);
+                    }
+                }
+                _ => account.leave(pattern), // it may still come until the broker was told
+            }
         }
     }
 
     /// The broker knows nothing any more.
     pub(crate) fn forget(&mut self) {
-        self.entries.retain(|_, entry| {
+        self.entries.retain(|pattern, entry| {
             entry.there = false;
+            if entry.followed && !entry.wanted {
+                self.left.insert(pattern.clone());
+            }
             entry.wanted
         });
         self.differ = self.entries.keys().cloned().collect();

@@ -435,6 +435,8 @@ impl Shared {
             return; // so are all that are with it
         }
         let Some(sink) = locked(&self.sink).clone() else { return };
+        // The thread may be waiting for an answer about what was wanted before.
+        locked(&self.interests).forget_left(account);
         for message in parcel::unpack(bytes) {
             self.arrive_one(&*sink, account, name, via, message);
         }

@@ -2,6 +2,7 @@
 //! compressing.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wirespeed_protocol::deflate::Params;
@@ -21,6 +22,8 @@ pub struct Encoded {
     plain: Arc<Frames>,
     len: usize,
     compressed: Mutex<Vec<(Params, Arc<Frames>)>>,
+    /// Mailboxes in which it is.
+    posted: AtomicUsize,
     /// Counts its frames.
     account: Option<Arc<dyn Account>>,
 }
@@ -46,7 +49,8 @@ impl Encoded {
     /// As for [`Self::new`].
     pub fn counted(kind: MessageKind, payload: &[u8], account: Option<Arc<dyn Account>>) -> Result<Self, SendError> {
         let plain = encode(kind, payload, None, account.as_ref())?;
-        Ok(Self { kind, plain, len: payload.len(), compressed: Mutex::new(Vec::new()), account })
+        let (compressed, posted) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        Ok(Self { kind, plain, len: payload.len(), compressed, posted, account })
     }
 
     /// Of the message.
@@ -78,6 +82,26 @@ impl Encoded {
         match link.deflate().filter(|params| self.len >= params.threshold).copied() {
             None => link.send_shared(&self.plain, self.len as u64, false),
             Some(params) => link.send_shared(&self.compressed(&params)?, self.len as u64, true),
+        }
+    }
+
+    /// It is put into a mailbox of somebody who will queue it for connections: one of several, perhaps, of which its
+    /// account is told once. [`Self::collect`] then.
+    pub fn post(&self) {
+        // Nothing is read by what this says: it is counted, no more.
+        if self.posted.fetch_add(1, Ordering::Relaxed) == 0
+            && let Some(account) = &self.account
+        {
+            account.post(self.size());
+        }
+    }
+
+    /// It is in one mailbox fewer.
+    pub fn collect(&self) {
+        if self.posted.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(account) = &self.account
+        {
+            account.collect(self.size());
         }
     }
 

@@ -11,6 +11,12 @@ pub trait Account: Send + Sync {
 
     /// So many fewer.
     fn subtract(&self, bytes: usize);
+
+    /// A message of so many bytes is in a mailbox, where it was in none: see [`crate::encoded::Encoded::post`].
+    fn post(&self, _bytes: usize) {}
+
+    /// It is in none any more.
+    fn collect(&self, _bytes: usize) {}
 }
 
 /// See the module.

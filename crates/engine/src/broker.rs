@@ -256,7 +256,7 @@ impl Sink for Inlet {
         let size = pending.cost();
         let (_, room) = self.registry.publish(topic, None, |workers| {
             workers.iter().fold(true, |room, worker| {
-                let command = Command::Publish(topic.clone(), pending.clone(), None);
+                let command = Command::publish(topic, &pending, None);
                 let Some(home) = self.homes.get(worker.index()) else { return room };
                 room & home.mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
             })
@@ -268,7 +268,7 @@ impl Sink for Inlet {
         let pending = self.pending(message)?;
         let size = pending.cost();
         Ok(self.homes.iter().fold(true, |room, home| {
-            room & home.mailbox.put_checked(Command::Broadcast(pending.clone(), None), size).unwrap_or(true)
+            room & home.mailbox.put_checked(Command::broadcast(&pending, None), size).unwrap_or(true)
         }))
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -17,12 +17,12 @@ use crate::certificate::{Certificate, Renewal};
 use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
-use crate::handover::{self, Inherited, Keeper, Offer};
-use crate::listen;
+use crate::handover::{self, Keeper};
 use crate::locks::lock;
 use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
+use crate::opened::{self, Opened};
 use crate::outbox::Pending;
 use crate::page;
 use crate::publishing::{Posting, has_room};
@@ -31,7 +31,7 @@ use crate::roster::Roster;
 use crate::routes::Route;
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
-use crate::worker::{self, Command, Common, Door};
+use crate::worker::{self, Command, Common};
 
 /// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
 const REASON: usize = 123;
@@ -108,7 +108,7 @@ impl Engine {
             None => None,
             Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
-        let Opened { doors, mut offers, .. } = opened;
+        let Opened { doors, joining, mut offers, .. } = opened;
         if config.handover.is_none() {
             offers.clear();
         }
@@ -175,25 +175,36 @@ impl Engine {
             }));
             let _ = common.broker.set(broker); // once
         }
+        // Nobody is accepted before nothing can fail any more: else whoever came in would be lost with us.
+        let mut gates = Vec::new();
         for (number, worker) in workers.into_iter().enumerate() {
             let name = format!("wirespeed-{number}");
-            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
-            lock(&engine.threads).push(thread);
+            let (gate, opened) = channel();
+            let serve = move || match opened.recv() {
+                Ok(doors) => worker.run(doors),
+                Err(_) => worker.give_up(),
+            };
+            lock(&engine.threads).push(std::thread::Builder::new().name(name).spawn(serve)?);
+            gates.push(gate);
         }
         let keep = |path| handover::keep(path, engine.reins(), common.config.drain.clone());
         let mut keeper = common.config.handover.as_deref().map(keep).transpose()?;
-        // They accept: whoever had the listeners may let go.
+        // They are about to accept: whoever had the listeners may let go.
         let confirmed = inherited.is_some();
-        if let Some(inherited) = inherited {
-            inherited.confirm()?;
+        if let (Some(inherited), Some(path)) = (inherited, &common.config.handover) {
+            inherited.confirm(path)?;
             common.lent.store(false, Ordering::Release);
         }
+        let joined = opened::join(joining, count, &common);
         match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
             // Nobody else serves any more.
             Err(error) if confirmed => common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
                 format!("nobody can take over from this engine: {error}")
             }),
             placed => placed?,
+        }
+        for (gate, doors) in gates.into_iter().zip(joined) {
+            let _ = gate.send(doors); // it waits for that
         }
         *lock(&engine.keeper) = keeper;
         Ok(engine)
@@ -305,7 +316,7 @@ impl Engine {
         let homes = || self.homes.iter();
         let pending = Pending { message: self.encode(kind, payload)?, key: None };
         let mut posting = Posting::new(&self.common, &self.homes);
-        let room = posting.put(homes, None, pending.cost(), || Command::Broadcast(pending.clone(), except))?;
+        let room = posting.put(homes, None, pending.cost(), || Command::broadcast(&pending, except))?;
         if let Some(broker) = self.common.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
         }
@@ -499,54 +510,6 @@ impl Engine {
         self.common.events.close();
         self.common.logs.end();
         result
-    }
-}
-
-/// The listeners of an engine that begins.
-struct Opened {
-    /// Of each worker.
-    doors: Vec<Vec<Door>>,
-    /// Copies, to be handed over.
-    offers: Vec<Offer>,
-    reuse_port: bool,
-}
-
-impl Opened {
-    fn new(workers: usize, reuse_port: bool) -> Self {
-        Self { doors: (0..workers).map(|_| Vec::new()).collect(), offers: Vec::new(), reuse_port }
-    }
-
-    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
-    fn open(
-        &mut self,
-        at: &Place,
-        tls: Option<&Arc<Certificate>>,
-        inside: bool,
-        inherited: Option<&mut Inherited>,
-    ) -> io::Result<Place> {
-        let count = self.doors.len();
-        let (shares, place) = match inherited.and_then(|inherited| inherited.take(at)) {
-            Some(offer) => listen::share(offer, count)?,
-            None => {
-                let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
-                (listeners.into_iter().map(|listener| vec![listener]).collect(), place)
-            }
-        };
-        let unix = matches!(place, Place::Unix(_));
-        let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
-        for (doors, listeners) in self.doors.iter_mut().zip(shares) {
-            for listener in listeners {
-                if !unix || offer.listeners.is_empty() {
-                    offer.listeners.push(listener.try_clone()?);
-                }
-                doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
-            }
-            if doors.len() > worker::DOORS {
-                return Err(io::Error::other("a worker has too many listeners"));
-            }
-        }
-        self.offers.push(offer);
-        Ok(place)
     }
 }
 

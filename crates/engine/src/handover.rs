@@ -3,19 +3,22 @@
 //!
 //! Listeners that share a port (`SO_REUSEPORT`) have queues of their own: when one is closed, who waits in its
 //! queue is reset, though another listener lives. So they are not closed: the new engine gets the very sockets
-//! over a Unix socket, and says when it accepts from them; then the old one lets go of them, and drains.
+//! over a Unix socket, and says when it is about to accept from them; then the old one lets go of them, and drains.
 //!
 //! ```text
 //! new: wirespeed handover 1
 //! old: {"tcp": "127.0.0.1:8765"} and its listeners      for each place; in reply to "next" but the first
 //! new: next
 //! old: end
-//! new: ready                                            its workers accept
+//! new: ready                                            its workers are about to accept
 //! old: gone                                             ours do not any more
 //! ```
 //!
-//! A new engine that fails before it is ready changes nothing: the old one goes on. So all that may fail is done by
-//! then, but to put its own socket in the place of the old one's: without, it serves, and nobody takes over from it.
+//! An old engine that dies on the way has let go as well.
+//!
+//! A new engine that fails before that changes nothing: the old one goes on, with all who wait in its queues. So the new
+//! one accepts nobody by then, and all that may fail is done, but to put its own socket in the place of the old one's:
+//! without, it serves, and nobody takes over from it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -135,6 +138,19 @@ fn ask_once(path: &Path) -> io::Result<Option<Inherited>> {
     }
 }
 
+/// Whether the other end was closed.
+fn is_hung_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
+}
+
+/// Whether nobody hands over at the path any more: not whoever waited for us in vain, and goes on.
+fn is_gone(path: &Path) -> bool {
+    match ask_once(path) {
+        Ok(inherited) => inherited.is_none(),
+        Err(error) => is_hung_up(&error), // it is just ending
+    }
+}
+
 /// Connects, unless whoever listens takes nobody for too long.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -154,12 +170,18 @@ impl Inherited {
         Some(self.offers.swap_remove(index))
     }
 
-    /// Our workers accept: the old engine may let go. Returns when it has.
-    pub(crate) fn confirm(self) -> io::Result<()> {
-        say(&self.stream, "ready")?;
-        match hear(&self.stream)?.as_str() {
-            "gone" => Ok(()),
-            other => Err(unexpected(other)),
+    /// Our workers are about to accept: the old engine may let go. Returns when it has, or is no more.
+    ///
+    /// # Errors
+    /// It goes on, or may.
+    pub(crate) fn confirm(self, path: &Path) -> io::Result<()> {
+        match say(&self.stream, "ready").and_then(|()| hear(&self.stream)) {
+            Ok(answer) if answer == "gone" => Ok(()),
+            Ok(other) => Err(unexpected(&other)),
+            // It has heard us, or Linux would say that it has not; and then it ends without a word only if it dies.
+            Err(error) if cfg!(target_os = "linux") && error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) if is_hung_up(&error) && is_gone(path) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }

@@ -3,11 +3,15 @@
 //! Whoever makes or frees a message counts on a line of its own thread's, or nearly so: nobody waits for anybody.
 //! What a worker's sessions hold beside, their queues and what was copied into them, is on its
 //! [`Sheet`](crate::metrics::Sheet). The sum is looked at a few times in a turn at most.
+//!
+//! Of what there is, messages that wait for workers are counted beside: each once, in however many mailboxes it is.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wirespeed_driver::frames::Account;
+
+use crate::outbox;
 
 /// Threads that count have so many lines.
 const LINES: usize = 16;
@@ -18,7 +22,10 @@ const OVERHEAD: usize = 192;
 /// Two lines are fetched at a time on x86.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Line(AtomicUsize);
+struct Line {
+    made: AtomicUsize,
+    posted: AtomicUsize,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -38,24 +45,41 @@ fn number() -> usize {
 impl Ledger {
     /// What there is. While others count it may be off by what they do at that moment.
     pub(crate) fn sum(&self) -> usize {
+        self.sum_of(|line| &line.made)
+    }
+
+    /// Of that, what waits for workers, as their mailboxes count it. Not more than there is.
+    pub(crate) fn posted(&self) -> usize {
+        self.sum_of(|line| &line.posted)
+    }
+
+    fn sum_of(&self, of: impl Fn(&Line) -> &AtomicUsize) -> usize {
         // A line may have less than nothing: what one thread makes another frees.
-        let sum = self.lines.iter().fold(0_usize, |sum, line| sum.wrapping_add(line.0.load(Ordering::Relaxed)));
+        let sum = self.lines.iter().fold(0_usize, |sum, line| sum.wrapping_add(of(line).load(Ordering::Relaxed)));
         usize::try_from(sum.cast_signed()).unwrap_or(0)
     }
 
-    fn line(&self) -> &AtomicUsize {
+    fn line(&self) -> &Line {
         #[allow(clippy::indexing_slicing, reason = "a number below LINES, by its making")]
-        &self.lines[number()].0
+        &self.lines[number()]
     }
 }
 
 impl Account for Ledger {
     fn add(&self, bytes: usize) {
-        self.line().fetch_add(bytes + OVERHEAD, Ordering::Relaxed);
+        self.line().made.fetch_add(bytes + OVERHEAD, Ordering::Relaxed);
     }
 
     fn subtract(&self, bytes: usize) {
-        self.line().fetch_sub(bytes + OVERHEAD, Ordering::Relaxed);
+        self.line().made.fetch_sub(bytes + OVERHEAD, Ordering::Relaxed);
+    }
+
+    fn post(&self, bytes: usize) {
+        self.line().posted.fetch_add(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+    }
+
+    fn collect(&self, bytes: usize) {
+        self.line().posted.fetch_sub(bytes + outbox::OVERHEAD, Ordering::Relaxed);
     }
 }
 
@@ -68,6 +92,8 @@ mod tests {
     use wirespeed_driver::protocol::MessageKind;
 
     use super::*;
+    use crate::outbox::Pending;
+    use crate::publishing::Posted;
 
     #[test]
     fn what_one_thread_makes_another_frees() {
@@ -81,5 +107,23 @@ mod tests {
         assert_eq!(ledger.sum(), 40 * (size + OVERHEAD));
         drop(made);
         assert_eq!(ledger.sum(), 0);
+    }
+
+    #[test]
+    fn what_is_in_several_mailboxes_is_counted_once() {
+        let ledger = Arc::new(Ledger::default());
+        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&ledger);
+        let message = Arc::new(Encoded::counted(MessageKind::Binary, &[0; 1000], Some(account)).unwrap());
+        let pending = Pending { message, key: None };
+        for _ in 0..2 {
+            let first = Posted::new(pending.clone());
+            let others: Vec<_> = (0..5).map(|_| Posted::new(pending.clone())).collect();
+            assert_eq!(ledger.posted(), pending.cost());
+            drop(first);
+            assert_eq!(ledger.posted(), pending.cost());
+            std::thread::spawn(|| drop(others)).join().unwrap();
+            assert_eq!(ledger.posted(), 0);
+        }
+        assert!(ledger.sum() > pending.cost());
     }
 }

@@ -99,6 +99,7 @@ mod locks;
 pub mod logs;
 pub mod mailbox;
 pub mod metrics;
+mod opened;
 pub mod outbox;
 mod page;
 mod publishing;

@@ -14,22 +14,34 @@ use crate::handover::Offer;
 /// Clients that may wait to be accepted, of each listener; the system's own limit may be less.
 pub(crate) const BACKLOG: i32 = 4096;
 
+/// Of an address that others listen at, and are to go on with if we fail.
+pub(crate) struct Shared {
+    /// Of each worker: clients wait there.
+    pub(crate) listeners: Vec<Vec<OwnedFd>>,
+    /// For the last workers, of which there are too few: who waits there is lost if we fail, so [`listen`] is to be
+    /// called when we cannot any more.
+    pub(crate) joining: Vec<Socket>,
+}
+
 /// Listeners for `count` workers at one place, some of which there are already: they are shared out, and more are
-/// made where they are too few. All of them are in use: clients wait at each.
-pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<(Vec<Vec<OwnedFd>>, Place)> {
+/// made where they are too few.
+pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<Shared> {
     let mut shares: Vec<Vec<OwnedFd>> = (0..count).map(|_| Vec::new()).collect();
+    let mut joining = Vec::new();
     let missing = count.saturating_sub(offer.listeners.len());
     if missing > 0 {
-        let more = match (&offer.place, offer.listeners.first()) {
-            (Place::Tcp(_), first) => {
+        match (&offer.place, offer.listeners.first()) {
+            (Place::Tcp(address), first) => {
                 // Whoever had it may have been alone there.
                 first.map_or(Ok(()), |first| SockRef::from(first).set_reuse_port(true))?;
-                bind(&offer.place, missing, true)?.0
+                joining = (0..missing).map(|_| bind_tcp(*address, true)).collect::<io::Result<_>>()?;
             }
-            (Place::Unix(_), Some(first)) => (0..missing).map(|_| first.try_clone()).collect::<io::Result<_>>()?,
+            (Place::Unix(_), Some(first)) => {
+                let more: Vec<_> = (0..missing).map(|_| first.try_clone()).collect::<io::Result<_>>()?;
+                offer.listeners.extend(more);
+            }
             (Place::Unix(_), None) => return Err(io::Error::other("handover: a place without listeners")),
-        };
-        offer.listeners.extend(more);
+        }
     }
     for (number, listener) in offer.listeners.into_iter().enumerate() {
         // As ours are; the flag is the socket's, but whoever made it may have been another.
@@ -39,7 +51,7 @@ pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<(Vec<Vec<Owned
             share.push(listener.into());
         }
     }
-    Ok((shares, offer.place))
+    Ok(Shared { listeners: shares, joining })
 }
 
 /// Binds `count` listeners to one place. Where they really are comes with them: port 0 is replaced by one that
@@ -103,7 +115,8 @@ pub(crate) fn shut(listener: &OwnedFd) {
     let _ = SockRef::from(listener).shutdown(Shutdown::Both); // a copy of it was shut before
 }
 
-fn listen(socket: Socket) -> io::Result<OwnedFd> {
+/// Has clients wait at a socket that is bound.
+pub(crate) fn listen(socket: Socket) -> io::Result<OwnedFd> {
     socket.set_nonblocking(true)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -32,7 +32,7 @@ pub struct Pending {
 
 /// What a message that waits takes beside its bytes: its places in queues, and its share of what holds the bytes.
 /// Without it a limit of bytes would let in fifty times as much in messages of one byte.
-const OVERHEAD: usize = 64;
+pub(crate) const OVERHEAD: usize = 64;
 
 impl Pending {
     /// What it counts for where bytes are limited.

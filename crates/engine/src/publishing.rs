@@ -1,6 +1,7 @@
 //! From a message to the mailboxes of the workers whose sessions get it, and to the broker: for the application and
 //! for relays.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,6 +14,31 @@ use crate::outbox::Pending;
 use crate::session::Home;
 use crate::topics::{Registry, Topic};
 use crate::worker::{Command, Common};
+
+/// A message in a mailbox, or of what was taken out of it and is yet to be done: then it waits for a worker, and counts
+/// beside what waits for sessions.
+pub(crate) struct Posted(Pending);
+
+impl Posted {
+    pub(crate) fn new(message: Pending) -> Self {
+        message.message.post();
+        Self(message)
+    }
+}
+
+impl Deref for Posted {
+    type Target = Pending;
+
+    fn deref(&self) -> &Pending {
+        &self.0
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        self.0.message.collect();
+    }
+}
 
 /// How commands are put into mailboxes.
 pub(crate) struct Posting<'a> {
@@ -101,7 +127,7 @@ impl<'a> Posting<'a> {
         let all = self.homes;
         let (count, put) = registry.publish(topic, except, |workers| {
             let homes = || workers.iter().filter_map(|worker| all.get(worker.index()));
-            self.put(homes, Some(topic), pending.cost(), || Command::Publish(topic.clone(), pending.clone(), except))
+            self.put(homes, Some(topic), pending.cost(), || Command::publish(topic, &pending, except))
         });
         let room = put?;
         if count == 0 && self.common.stop.load(Ordering::Acquire) {

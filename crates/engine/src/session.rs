@@ -457,7 +457,7 @@ impl Session {
         }
         let pending = Pending { message, key };
         let size = pending.cost();
-        let command = Command::Send(self.0.key, pending);
+        let command = Command::send(self.0.key, pending);
         let queued = self.0.queued.fetch_add(size, Ordering::SeqCst) + size;
         match self.0.home.mailbox.put(command, size) {
             Ok(room) => Ok(room && queued < self.0.high),

@@ -1,7 +1,8 @@
 //! The times at which something is due, of all sessions of a worker: cheap to set, exact to a tick.
 //!
 //! An entry is not moved when its time becomes later, which most do again and again: whoever it belongs to is
-//! asked at the old time, and says the new one.
+//! asked at the old time, and says the new one. Nor is it taken out when something else is due earlier:
+//! [`Listed`] remembers it for then.
 
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,39 @@ impl<K> Wheel<K> {
             tick += 1;
         }
         self.next = self.next.max(passed + 1);
+    }
+}
+
+/// The entries of one key that are yet to come, as far as they are known. Of three the latest is forgotten: it comes all
+/// the same, and tells nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Listed {
+    first: Option<Instant>,
+    /// Not before `first`, without which it is not there.
+    later: Option<Instant>,
+}
+
+impl Listed {
+    /// Something is due at this time. True: an entry is to be set for it, as none comes as early.
+    pub fn add(&mut self, time: Instant) -> bool {
+        if self.first.is_some_and(|first| first <= time) {
+            return false;
+        }
+        if let Some(first) = self.first.replace(time) {
+            self.later = Some(first);
+        }
+        true
+    }
+
+    /// An entry has come, or may have been lost: whether something may be due. What is, and what will be, is to be
+    /// [added](Self::add) again.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        if self.first.is_some_and(|first| first > now) {
+            return false;
+        }
+        // Entries come after their time: one whose time is yet to come is still there.
+        self.first = self.later.take().filter(|later| *later > now);
+        true
     }
 }
 

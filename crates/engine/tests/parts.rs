@@ -12,7 +12,7 @@ use wirespeed_engine::driver::encoded::{Encoded, Run};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::mailbox::{Mailbox, Refused};
 use wirespeed_engine::outbox::{Outbox, Pending, Policy, Pushed};
-use wirespeed_engine::wheel::{TICK, Wheel};
+use wirespeed_engine::wheel::{Listed, TICK, Wheel};
 
 // ---- the outbox ----
 
@@ -156,6 +156,86 @@ proptest! {
             prop_assert_eq!(wheel.len(), waiting.len());
         }
     }
+}
+
+/// One for whom something is due now and then, as a worker serves it.
+struct Served {
+    wheel: Wheel<()>,
+    listed: Listed,
+    due: Option<Instant>,
+}
+
+impl Served {
+    fn new(start: Instant) -> Self {
+        Self { wheel: Wheel::new(start), listed: Listed::default(), due: None }
+    }
+
+    fn list(&mut self) {
+        if let Some(due) = self.due
+            && self.listed.add(due)
+        {
+            self.wheel.set(due, ());
+        }
+    }
+
+    /// Whether what was due has its turn.
+    fn look(&mut self, now: Instant) -> bool {
+        let mut entries = Vec::new();
+        self.wheel.take_due(now, &mut entries);
+        let mut done = false;
+        for () in entries {
+            if self.listed.take_due(now) {
+                done |= self.due.take_if(|due| *due <= now).is_some();
+                self.list();
+            }
+        }
+        done
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_late_however_often_another_time_is_due(
+        steps in proptest::collection::vec((prop_oneof![0..200_u64, 0..40_000_u64], proptest::option::of(0..60_000_u64)), 1..200),
+    ) {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut served = Served::new(start);
+        let mut now = 0;
+        for (look, due) in steps {
+            if let Some(due) = due {
+                served.due = Some(at(now + due));
+                served.list();
+            }
+            now += look;
+            served.look(at(now));
+            if let Some(due) = served.due {
+                prop_assert!(at(now) < due + TICK * 2, "{:?} late", at(now) - due);
+            }
+        }
+    }
+}
+
+/// As of a session whose client sends too much all the time, and whose token expires much later.
+#[test]
+fn what_is_due_late_is_listed_once_however_often_something_is_due_before() {
+    let start = Instant::now();
+    let mut served = Served::new(start);
+    let mut now = start;
+    for _ in 0..10_000 {
+        served.due = Some(start + Duration::from_secs(3600));
+        served.list();
+        served.due = Some(now + Duration::from_millis(60));
+        served.list();
+        assert!(served.wheel.len() <= 2, "{} entries", served.wheel.len());
+        while !served.look(now) {
+            now += TICK;
+        }
+    }
+    served.due = Some(start + Duration::from_secs(3600));
+    served.list();
+    assert!(!served.look(start + Duration::from_secs(3599)));
+    assert!(served.look(start + Duration::from_secs(3600) + TICK));
 }
 
 // ---- the mailbox ----

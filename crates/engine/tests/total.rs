@@ -6,7 +6,7 @@
 mod support;
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -192,6 +192,67 @@ fn whoever_is_served_late() {
     assert!(session.is_open());
 }
 
+/// Two workers of three are busy, and what was sent to all waits for both: it counts once beside what may wait for the
+/// sessions of the third.
+fn what_waits_for_several_workers() {
+    const LIMIT: usize = 8 * MIB;
+    const WAITING: usize = 8 * MIB;
+    let (asked, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(())));
+    let admit = {
+        let (asked, gate) = (Arc::clone(&asked), Arc::clone(&gate));
+        move |request: &Request| {
+            if request.target == "/busy" && asked.fetch_add(1, Ordering::SeqCst) < 2 {
+                drop(gate.lock().unwrap());
+            }
+            Admission::Accept { role: Role::Events, subprotocol: None, headers: HeaderList::new() }
+        }
+    };
+    let engine = Engine::start(Config {
+        workers: 3,
+        total_outbox_limit: LIMIT,
+        outbox_limit: 4 * OUTBOX,
+        mailbox_limit: 8 * OUTBOX,
+        policy: Policy::DropOldest,
+        ping_interval: None,
+        admit: Arc::new(move |request, _| admit(request)),
+        ..config()
+    })
+    .unwrap();
+    let clients: Vec<_> = (0..30).map(|_| connect(&engine)).collect();
+    let deadline = Instant::now() + PATIENCE;
+    std::thread::scope(|scope| {
+        let shut = gate.lock().unwrap();
+        while asked.load(Ordering::SeqCst) < 2 {
+            assert!(Instant::now() < deadline, "nobody came");
+            scope.spawn(|| Client::request(&engine, "/busy", ""));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        for (_, session) in &clients {
+            session.send(MessageKind::Text, b"served?").unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let served = |client: &Client| {
+            client.stream.set_nonblocking(true).unwrap();
+            client.stream.peek(&mut [0]).is_ok()
+        };
+        let served: Vec<_> = clients.iter().filter(|(client, _)| served(client)).map(|(_, session)| session).collect();
+        assert!(!served.is_empty());
+        for _ in 0..WAITING / MIB {
+            engine.broadcast(MessageKind::Binary, &vec![0; MIB], None).unwrap();
+        }
+        for _ in 0..4 * LIMIT / MIB {
+            for session in &served {
+                send(&engine, session, &vec![0; MIB]);
+            }
+        }
+        while engine.figures().total_outbox_bytes > LIMIT + WAITING + MIB {
+            assert!(Instant::now() < deadline, "{}", engine.figures().total_outbox_bytes);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(shut);
+    });
+}
+
 /// Those who wait to send keep little of what they have sent: it is in no limit.
 fn senders_that_wait() {
     const SENDERS: usize = 300;
@@ -228,6 +289,7 @@ fn senders_that_wait() {
 fn what_waits_for_all_is_bounded() {
     senders_that_wait();
     whoever_is_served_late();
+    what_waits_for_several_workers();
     one_for_all();
     for policy in [Policy::Disconnect, Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
         attack(policy);

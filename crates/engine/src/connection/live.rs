@@ -23,6 +23,7 @@ use crate::outbox::Outbox;
 use crate::relay::Relay;
 use crate::session::{Session, SessionFigures};
 use crate::topics::{Pattern, Topic};
+use crate::wheel::Listed;
 use crate::worker::Common;
 
 /// Reads of one connection in one turn: then others have theirs.
@@ -92,7 +93,7 @@ pub(crate) struct Live {
     /// It has not been read for that.
     pub(crate) stopped: bool,
     /// When the worker will ask for what is due.
-    pub(crate) timer: Option<Instant>,
+    pub(crate) listed: Listed,
     /// An edge has told that the client has ended its direction.
     read_closed: bool,
     /// So many reads more are small ones: what is read while it is to wait is kept.
@@ -144,7 +145,7 @@ impl Live {
             unread: false,
             paused: false,
             stopped: false,
-            timer: None,
+            listed: Listed::default(),
             read_closed: false,
             wary,
             late: 0,

@@ -12,6 +12,7 @@ use super::congested::Sent;
 use super::{Key, Worker};
 use crate::connection::Client;
 use crate::outbox::{Pending, Volley};
+use crate::publishing::Posted;
 use crate::session::SessionFigures;
 use crate::topics::{Pattern, Topic};
 
@@ -30,11 +31,11 @@ const RUN_SHARE: usize = 8;
 /// What others want of a worker.
 pub(crate) enum Command {
     /// A message for one.
-    Send(Key, Pending),
+    Send(Key, Posted),
     /// A message for all but one.
-    Broadcast(Pending, Option<u64>),
+    Broadcast(Posted, Option<u64>),
     /// A message for those that subscribe to the topic, but one.
-    Publish(Topic, Pending, Option<u64>),
+    Publish(Topic, Posted, Option<u64>),
     /// What follows was published at this time.
     Published(Instant),
     /// The session with this number gets what matches.
@@ -61,6 +62,18 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    pub(crate) fn send(key: Key, message: Pending) -> Self {
+        Self::Send(key, Posted::new(message))
+    }
+
+    pub(crate) fn broadcast(message: &Pending, except: Option<u64>) -> Self {
+        Self::Broadcast(Posted::new(message.clone()), except)
+    }
+
+    pub(crate) fn publish(topic: &Topic, message: &Pending, except: Option<u64>) -> Self {
+        Self::Publish(topic.clone(), Posted::new(message.clone()), except)
+    }
+
     /// Bytes that it holds, as whoever put it in has said.
     fn size(&self) -> usize {
         match self {

@@ -99,11 +99,10 @@ impl Common {
         self.ledger.sum() + held as usize
     }
 
-    /// The same without what waits for workers, which is limited by itself, and is no session's to give.
+    /// The same without what waits for workers, which is limited by itself, and is no session's to give: as long as a
+    /// message is in one mailbox its memory is not free, however many sessions let go of it.
     pub(crate) fn held_by_sessions(&self) -> usize {
-        let waiting = self.total_waiting();
-        let homes = self.homes.get().map_or(&[][..], |homes| homes);
-        homes.iter().fold(waiting, |left, home| left.saturating_sub(home.mailbox.bytes()))
+        self.total_waiting().saturating_sub(self.ledger.posted())
     }
 
     /// A message that is counted.

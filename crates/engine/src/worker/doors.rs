@@ -13,7 +13,7 @@ use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use super::{Key, LISTENERS, Worker};
+use super::{Door, Key, LISTENERS, Worker};
 use crate::certificate::Certificate;
 use crate::config::Role;
 use crate::connection::{Accepted, Client, Live, Opened, Opening};
@@ -72,6 +72,22 @@ impl Worker {
         if !self.accepting.contains(&door) {
             self.accepting.push(door);
         }
+    }
+
+    pub(super) fn open_door(&mut self, door: Door) {
+        let index = self.doors.len();
+        let Some(listener) = &door.listener else { return };
+        let watched =
+            self.poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE);
+        if let Err(error) = watched {
+            listen::shut(listener); // there is a copy, at which clients would wait
+            let worker = self.home.worker.index();
+            return self.common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+                format!("worker {worker} cannot listen: {error}")
+            });
+        }
+        self.doors.push(door);
+        self.note_door(index);
     }
 
     /// Whether whoever waits may come in: while events have no room each would add one.

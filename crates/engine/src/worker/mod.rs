@@ -86,7 +86,7 @@ pub(crate) struct Worker {
     audience: Vec<Key>,
     /// Messages published here: a client that subscribes to one in several ways gets it once.
     published: u64,
-    /// Of what is due, and when: one entry for each client, as a rule.
+    /// Of what is due, and when: one entry or two for each client, as a rule.
     wheel: Wheel<Key>,
     /// Those that have something to read, and have had their turn.
     again: VecDeque<Key>,
@@ -217,8 +217,9 @@ impl Worker {
         Arc::clone(&self.home)
     }
 
-    /// Serves until it is stopped.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    /// Serves until it is stopped; at these doors too.
+    pub(crate) fn run(mut self, doors: Vec<Door>) -> io::Result<()> {
+        doors.into_iter().for_each(|door| self.open_door(door));
         let result = loop {
             // A defect of ours costs the client whose turn it is, and nobody else.
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
@@ -232,6 +233,12 @@ impl Worker {
         };
         self.end();
         result
+    }
+
+    /// It does not serve: others could not begin.
+    pub(crate) fn give_up(mut self) -> io::Result<()> {
+        self.end();
+        Ok(())
     }
 
     /// Goes on after a panic; false: it cannot.
@@ -289,7 +296,8 @@ impl Worker {
                 }
                 Some(Client::Live(live)) => {
                     live.note_read_closed();
-                    (live.dirty, live.unread, live.timer) = (true, true, None);
+                    (live.dirty, live.unread) = (true, true);
+                    live.listed.take_due(now);
                     self.dirty.push(key);
                     self.set_time(key, now);
                 }
@@ -411,10 +419,11 @@ impl Worker {
                     opening.note_failure(Reason::Timeout);
                     self.remove(key);
                 }
-                // Something was due earlier, and has set another time.
-                Some(Client::Live(live)) if live.timer.is_some_and(|timer| timer > now) => {}
                 Some(Client::Live(live)) => {
-                    live.timer = None;
+                    // Something was due earlier, and has set another time.
+                    if !live.listed.take_due(now) {
+                        continue;
+                    }
                     let resumed = live.take_resumed(now);
                     live.handle_deadline(now, held, &self.common.config);
                     self.write(key);
@@ -430,9 +439,8 @@ impl Worker {
     fn set_time(&mut self, key: Key, now: Instant) {
         if let Some(Client::Live(live)) = self.clients.get_mut(key)
             && let Some(deadline) = live.deadline(now)
-            && live.timer.is_none_or(|timer| deadline < timer)
+            && live.listed.add(deadline)
         {
-            live.timer = Some(deadline);
             self.wheel.set(deadline, key);
         }
     }

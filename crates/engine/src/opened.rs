@@ -1,0 +1,114 @@
+//! Where an engine that begins listens, and which of its workers accept where.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use socket2::Socket;
+
+use crate::certificate::Certificate;
+use crate::config::Place;
+use crate::handover::{Inherited, Offer};
+use crate::listen::{self, Shared};
+use crate::locks::lock;
+use crate::logs::{Cause, Level};
+use crate::worker::{self, Common, Door};
+
+/// A worker's place among those who listen at an address, which it takes when nothing can fail any more.
+pub(crate) struct Joining {
+    worker: usize,
+    /// It is bound.
+    socket: Socket,
+    /// To be handed over.
+    copy: OwnedFd,
+    place: Place,
+    tls: Option<Arc<Certificate>>,
+    inside: bool,
+}
+
+/// The listeners of an engine that begins.
+pub(crate) struct Opened {
+    /// Of each worker.
+    pub(crate) doors: Vec<Vec<Door>>,
+    pub(crate) joining: Vec<Joining>,
+    /// Copies, to be handed over.
+    pub(crate) offers: Vec<Offer>,
+    reuse_port: bool,
+}
+
+impl Opened {
+    pub(crate) fn new(workers: usize, reuse_port: bool) -> Self {
+        let doors = (0..workers).map(|_| Vec::new()).collect();
+        Self { doors, joining: Vec::new(), offers: Vec::new(), reuse_port }
+    }
+
+    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
+    pub(crate) fn open(
+        &mut self,
+        at: &Place,
+        tls: Option<&Arc<Certificate>>,
+        inside: bool,
+        inherited: Option<&mut Inherited>,
+    ) -> io::Result<Place> {
+        let count = self.doors.len();
+        let (Shared { listeners, joining }, place) = match inherited.and_then(|inherited| inherited.take(at)) {
+            Some(offer) => {
+                let place = offer.place.clone();
+                (listen::share(offer, count)?, place)
+            }
+            None => {
+                let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
+                let listeners = listeners.into_iter().map(|listener| vec![listener]).collect();
+                (Shared { listeners, joining: Vec::new() }, place)
+            }
+        };
+        let first = count - joining.len();
+        for (socket, worker) in joining.into_iter().zip(first..) {
+            let (copy, place, tls) = (socket.try_clone()?.into(), place.clone(), tls.cloned());
+            self.joining.push(Joining { worker, socket, copy, place, tls, inside });
+        }
+        let unix = matches!(place, Place::Unix(_));
+        let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
+        for (doors, own) in self.doors.iter_mut().zip(listeners) {
+            for listener in own {
+                if !unix || offer.listeners.is_empty() {
+                    offer.listeners.push(listener.try_clone()?);
+                }
+                doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
+            }
+        }
+        let all = |(worker, doors): (usize, &Vec<Door>)| {
+            doors.len() + self.joining.iter().filter(|joining| joining.worker == worker).count()
+        };
+        if self.doors.iter().enumerate().map(all).any(|count| count > worker::DOORS) {
+            return Err(io::Error::other("a worker has too many listeners"));
+        }
+        self.offers.push(offer);
+        Ok(place)
+    }
+}
+
+/// Has clients wait there, and says at which doors of each worker. Nobody else serves any more: if that fails, the others
+/// go on.
+pub(crate) fn join(joining: Vec<Joining>, workers: usize, common: &Common) -> Vec<Vec<Door>> {
+    let mut doors: Vec<Vec<Door>> = (0..workers).map(|_| Vec::new()).collect();
+    for Joining { worker, socket, copy, place, tls, inside } in joining {
+        let listener = match listen::listen(socket) {
+            Ok(listener) => Some(listener),
+            Err(error) => {
+                common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+                    format!("worker {worker} cannot listen: {error}")
+                });
+                continue;
+            }
+        };
+        if let Some(doors) = doors.get_mut(worker) {
+            doors.push(Door { listener, tls, unix: false, inside });
+        }
+        if let Some(offer) = lock(&common.listeners).iter_mut().find(|offer| offer.place == place) {
+            offer.listeners.push(copy);
+        }
+    }
+    doors
+}
