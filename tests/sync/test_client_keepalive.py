@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -248,8 +249,6 @@ def test_keepalive_pings_while_receiving(scripted: Scripted) -> None:
 
 def test_keepalive_is_in_time_in_a_receive_without_timeout(scripted: Scripted) -> None:
     def script(wire: Wire) -> float:
-        import time
-
         wire.accept()
         start = time.monotonic()
         received = wire.read_frame()
@@ -370,11 +369,32 @@ def test_time_without_receiving_is_not_held_against_the_peer(scripted: Scripted)
         with pytest.raises(TimeoutError):
             ws.recv(timeout=0.15)
         server.wait_reached()
-        import time
-
         time.sleep(0.5)  # an application that computes: there is nothing to wait for
         server.release.set()
         assert ws.recv(timeout=5) == "alive"
+
+
+@pytest.mark.wirespeed_only("websockets reads in a thread of its own")
+def test_time_without_receiving_is_not_held_against_the_peer_as_often_as_it_comes(scripted: Scripted) -> None:
+    """The pong comes behind what the application works off slower than the peer sends it."""
+    count = 3000
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.send(text("x" * 1000) * count)
+        while (received := wire.read_frame()).opcode == PING:
+            wire.send(pong(received.payload))
+        wire.send(text("done"))
+        wire.read_until_close()
+
+    server = scripted(script)
+    with connect(server.uri, ping_interval=0.05, ping_timeout=0.1, max_queue=None) as ws:
+        for number in range(count):
+            assert ws.recv(timeout=5) == "x" * 1000
+            if not number % 100:
+                time.sleep(0.05)
+        ws.send("all")
+        assert ws.recv(timeout=5) == "done"
 
 
 def test_close_waits_for_no_pong(scripted: Scripted) -> None:

@@ -11,6 +11,8 @@ struct Outstanding {
     own: bool,
     /// Its deadline was put off once.
     resumed: bool,
+    /// For how long nobody has looked for its answer: that does not count.
+    absent: Duration,
 }
 
 /// What is due.
@@ -89,7 +91,8 @@ impl Keepalive {
 
     fn poll_outstanding(&self, now: Instant) -> Due {
         let deadline = self.timeout.get().and_then(|timeout| {
-            self.outstanding().iter().find(|ping| ping.own).and_then(|ping| ping.sent.checked_add(timeout))
+            let ping = self.outstanding().iter().find(|ping| ping.own)?;
+            ping.sent.checked_add(timeout)?.checked_add(ping.absent)
         });
         if deadline.is_some_and(|deadline| deadline <= now) {
             return Due::TimedOut;
@@ -119,7 +122,14 @@ impl Keepalive {
             // must not make them pile up.
             outstanding.retain(|ping| !ping.own);
         }
-        outstanding.push(Outstanding { id: self.last_id, payload: payload.into(), sent: now, own, resumed: false });
+        outstanding.push(Outstanding {
+            id: self.last_id,
+            payload: payload.into(),
+            sent: now,
+            own,
+            resumed: false,
+            absent: Duration::ZERO,
+        });
         if own {
             self.skip(now);
         }
@@ -140,8 +150,22 @@ impl Keepalive {
         Some((answered, latency))
     }
 
-    /// The connection could not be read for a while, by the application's choice: a pong may be waiting in
-    /// the kernel, so the deadline starts again at `now`. Once per ping; false: it did so before.
+    /// Whether a ping of our own is unanswered.
+    #[must_use]
+    #[inline]
+    pub fn awaits(&self) -> bool {
+        self.outstanding.is_some() && self.outstanding().iter().any(|ping| ping.own)
+    }
+
+    /// Nobody has read for this long: the pong may lie behind what the application has yet to work off.
+    pub fn postpone(&mut self, absent: Duration) {
+        if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
+            ping.absent = ping.absent.saturating_add(absent);
+        }
+    }
+
+    /// Something is there to be read, the pong perhaps, so the deadline starts again at `now`. Once per ping; false: it
+    /// did so before.
     pub fn handle_resumed(&mut self, now: Instant) -> bool {
         match self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
             Some(ping) if !ping.resumed => {

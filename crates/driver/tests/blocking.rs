@@ -7,14 +7,14 @@ mod support;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{NativeHost, hooked, peer, peer_with, sockets, until};
-use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
-use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Side, State};
-use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::blocking::{Blocking, Error, Host, Patience, Settings};
+use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Payload, Side, State};
+use wirespeed_driver::socket::{Mode, Readiness, Socket};
 use wirespeed_driver::{Peer, buffers};
 
 type Connection = Arc<Blocking<Vec<u8>, Vec<u8>>>;
@@ -383,4 +383,98 @@ fn only_much_is_moved_without_the_hosts_lock() {
     assert_eq!(receive(&server).len(), 10_000);
     client.send(&host, MessageKind::Binary, &vec![0; 100_000][..], None).unwrap();
     assert_eq!(host.much.load(Ordering::Relaxed), 1);
+}
+
+/// Whoever sends waits for the other end to read, and that breaks the protocol meanwhile: what was queued leaves, and
+/// behind it the close frame that says why.
+#[test]
+fn a_fault_that_a_sender_finds_is_told_behind_what_waits() {
+    for receives in [false, true] {
+        let (client, theirs) = sockets(Some(4096));
+        let settings = Settings { close_timeout: Some(5000 * MS), ..Settings::default() };
+        let server = Arc::new(Blocking::new(peer(Side::Server, None), client, settings));
+        let receiver = receives.then(|| {
+            let server = Arc::clone(&server);
+            thread::spawn(move || server.receive(&NativeHost::default(), soon(), Delivery::Messages).map(drop))
+        });
+        let sender = {
+            let server = Arc::clone(&server);
+            thread::spawn(move || {
+                let host = NativeHost::default();
+                let first = server.send(&host, MessageKind::Binary, &vec![7; 40_000][..], None);
+                (first, server.send(&host, MessageKind::Binary, &b"next"[..], None))
+            })
+        };
+        thread::sleep(100 * MS);
+        theirs.send(b"\x81\x81\0\0\0\0\xff", Mode::NonBlocking).unwrap();
+        thread::sleep(100 * MS);
+        let mut received = Vec::new();
+        let end = Instant::now() + 5000 * MS;
+        loop {
+            let mut buffer = Vec::with_capacity(4096);
+            let _ = theirs.wait(Readiness { readable: true, writable: false }, Some(end));
+            match theirs.receive(&mut buffer, 4096, Mode::NonBlocking) {
+                Ok(0) => break,
+                Ok(_) => received.extend(buffer),
+                Err(error) => unreachable!("{error}"),
+            }
+        }
+        drop(theirs);
+        let (first, second) = sender.join().unwrap();
+        assert!(first.is_ok(), "{first:?}");
+        assert!(matches!(second, Err(Error::Closed)), "{second:?}");
+        if let Some(receiver) = receiver {
+            assert!(matches!(receiver.join().unwrap(), Err(Error::Closed)));
+        }
+        assert_eq!(&received[..4], [0x82, 126, 0x9c, 0x40]);
+        assert!(received[4..40_004].iter().all(|byte| *byte == 7));
+        assert_eq!(received[40_004], 0x88, "receives: {receives}");
+        assert_eq!(received[40_006..40_008], 1007u16.to_be_bytes());
+    }
+}
+
+/// Of several that are received at once, one cannot be made: those before it come first, and then it is told.
+#[test]
+fn a_message_that_cannot_be_made_is_missed_by_nobody() {
+    let (client, server) = pair(None, None);
+    for number in 0..5u8 {
+        server.send(&NativeHost::default(), MessageKind::Binary, &[number][..], None).unwrap();
+    }
+    let failing = Failing::default();
+    let result = client.receive_many(&failing, soon(), 10);
+    assert!(matches!(result, Err(Error::Interrupted("no memory"))));
+    let rest = client.receive_many(&failing, soon(), 10).unwrap();
+    let numbers: Vec<u8> = rest.iter().map(|item| item.message[0]).collect();
+    assert_eq!(numbers, [0, 1, 3, 4]);
+}
+
+/// Has no memory for the third message.
+#[derive(Default)]
+struct Failing {
+    made: AtomicUsize,
+}
+
+impl Host for Failing {
+    type Buffer = Vec<u8>;
+    type Message = Vec<u8>;
+    type Interrupt = &'static str;
+
+    fn message(&self, kind: MessageKind, payload: Payload<'_, Vec<u8>>, whole: bool) -> Result<Vec<u8>, &'static str> {
+        if self.made.fetch_add(1, Ordering::Relaxed) == 2 {
+            return Err("no memory");
+        }
+        NativeHost::default().message(kind, payload, whole)
+    }
+
+    fn join(&self, kind: MessageKind, fragments: Vec<Vec<u8>>) -> Result<Vec<u8>, &'static str> {
+        NativeHost::default().join(kind, fragments)
+    }
+
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
+    fn check_interrupt(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
 }

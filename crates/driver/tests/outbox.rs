@@ -28,6 +28,10 @@ impl Environment for Numbers {
         *waiter < 100
     }
 
+    fn is_holding((): Self::Context<'_>, _: &Self::Waiter) -> bool {
+        false
+    }
+
     fn delivery(_: &u32) -> Delivery {
         Delivery::Messages
     }

@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use support::{End, layers, peer, shake_hands, sockets};
 use wirespeed_driver::peer::{Failure, PeerEvent};
-use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side, State};
+use wirespeed_driver::protocol::deflate::Params;
+use wirespeed_driver::protocol::{
+    CloseCode, Config, Connection, Delivery, MessageKind, Payload, SendError, Side, State,
+};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::{Error, Layer};
 use wirespeed_driver::{Keepalive, Peer, buffers};
@@ -460,6 +463,70 @@ fn a_read_takes_no_more_than_it_is_told() {
     assert_eq!(server.unparsed(), buffers::SMALL_READ_SIZE);
     let messages = std::iter::from_fn(|| server.poll_event().map(drop)).count();
     assert!(messages > 8, "{messages}");
+}
+
+/// How many reads it takes to receive a message.
+fn reads_of_a_message(peer: &mut Peer, socket: &Socket) -> usize {
+    for reads in 1..10_000 {
+        let mut read = peer.begin_read(usize::MAX);
+        let result = read.read(socket, Mode::NonBlocking);
+        peer.complete_read(read, result);
+        while let Some(event) = peer.poll_event() {
+            if matches!(event, PeerEvent::Message { .. } | PeerEvent::Fragment { fin: true, .. }) {
+                return reads;
+            }
+        }
+    }
+    panic!("no message comes");
+}
+
+/// After a large message little is read of the next, to put the rest in its place: what has none comes as before.
+#[test]
+fn what_has_no_place_is_read_in_one_go_after_a_large_message() {
+    const SIZE: usize = 200_000;
+    let random: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for delivery in [Delivery::Messages, Delivery::Fragments] {
+        let (here, there) = sockets(Some(4 << 20));
+        let params = Params {
+            local_no_context_takeover: false,
+            remote_no_context_takeover: false,
+            local_window_bits: 15,
+            remote_window_bits: 15,
+            level: 6,
+            memory_level: 8,
+            threshold: 100,
+        };
+        let [mut sender, mut receiver] = [Side::Client, Side::Server].map(|side| {
+            let connection = Connection::new(Config { deflate: Some(params), ..Config::new(side) });
+            Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
+        });
+        receiver.set_delivery(delivery);
+        let mut receive = |sender: &mut Peer| {
+            sender.link.flush(&here, Mode::NonBlocking).unwrap();
+            assert_eq!(sender.link.queued(), 0);
+            reads_of_a_message(&mut receiver, &there)
+        };
+        let kinds: [&dyn Fn(&mut Peer); 3] = [
+            &|sender| sender.link.send_message(MessageKind::Binary, &random, Some(false)).unwrap(),
+            &|sender| sender.link.send_message(MessageKind::Binary, &random, Some(true)).unwrap(),
+            &|sender| {
+                sender.link.send_first_fragment(MessageKind::Binary, &random[..1000], Some(false)).unwrap();
+                for piece in random[1000..].chunks(1000) {
+                    sender.link.send_fragment(piece, false).unwrap();
+                }
+                sender.link.send_fragment(b"", true).unwrap();
+            },
+        ];
+        for send in kinds {
+            for before in kinds {
+                before(&mut sender);
+                receive(&mut sender);
+                send(&mut sender);
+                let reads = receive(&mut sender);
+                assert!(reads <= 4, "{reads} reads");
+            }
+        }
+    }
 }
 
 /// The peer takes what we send, and there is always more: its ping is answered behind what was queued when it came.

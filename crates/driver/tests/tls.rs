@@ -276,6 +276,22 @@ fn tls_inside_tls() {
     assert!(client.layer.is_peer_closed());
 }
 
+/// What the outer layer has decrypted before it fails is for the inner one, and comes first.
+#[test]
+fn tls_inside_tls_that_fails() {
+    let (outer_client, outer_server) = connected(&[], 1000);
+    let (inner_client, inner_server) = layers(&[]);
+    let mut client = End::new(Box::new(Stacked::new(outer_client.layer, inner_client, Vec::new())));
+    let mut server = End::new(Box::new(Stacked::new(outer_server.layer, inner_server, Vec::new())));
+    shake_hands(&mut client, &mut server, 1000);
+    let mut wire = Vec::new();
+    client.layer.send(&mut [], b"last words", &mut wire).unwrap();
+    wire.extend_from_slice(b"\x17\x03\x03\x00\x20 this is no record of anybody's  ");
+    let mut plain = Vec::new();
+    assert!(server.layer.receive(&mut wire, &mut plain, &mut Vec::new()).is_err());
+    assert_eq!(plain, b"last words");
+}
+
 /// A server by rustls' other API, which can ask for new keys.
 #[test]
 fn key_updates_are_followed_and_answered() {

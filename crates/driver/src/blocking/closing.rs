@@ -133,9 +133,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
         // The socket is broken for writing: look at what can be read without waiting. After a fault of the peer it is
         // not, and our close frame must not be lost to a reset.
-        let is_broken = |state: &Guard<'_, B, M>| {
-            state.drive.link().failure().is_some_and(|failure| !matches!(failure, Failure::Fault(_)))
-        };
+        let is_broken =
+            |state: &Guard<'_, B, M>| state.drive.link().failure().is_some_and(|failure| !failure.is_said());
         while is_broken(&state) && !state.drive.is_over() && !state.reading {
             self.fill_queue(&mut state, host)?;
             if state.drive.link().is_eof() || self.is_queue_full(&state) || self.is_over(&state) {

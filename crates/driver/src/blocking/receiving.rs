@@ -78,8 +78,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         while items.len() < limit && !state.inbox.is_streaming() {
             match self.take(&mut state, host, Delivery::Messages) {
                 Ok(Some(item)) => items.push(item),
-                // What ended it, if anything did, is for the next call: these messages come first.
-                Ok(None) | Err(_) => break,
+                Ok(None) => break,
+                // One that cannot be made is missing: nobody must take what comes after it for what follows these.
+                Err(error) => {
+                    state.inbox.put_back(items.into_iter());
+                    self.notify(&mut state);
+                    return Err(error);
+                }
             }
         }
         state.drive.peer.release_parsed();
@@ -255,7 +260,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let (mut state, result) =
             self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
         match result {
-            Ok(()) => Ok(state),
+            Ok(()) => {
+                // What was read may take long to work off.
+                if state.drive.link().keepalive.awaits() {
+                    state.attended = Instant::now();
+                }
+                Ok(state)
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 // The handler may call anything on this connection: not under its lock.
                 drop(state);
@@ -312,19 +323,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[inline]
     pub(super) fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
         let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
-        match state.drive.link().keepalive.poll(now) {
+        let keepalive = &mut state.drive.link_mut().keepalive;
+        if keepalive.awaits() {
+            keepalive.postpone(absent);
+        }
+        match keepalive.poll(now) {
             Due::Nothing(next) => next,
-            Due::Ping | Due::TimedOut => self.attend_now(state, now, absent),
+            Due::Ping | Due::TimedOut => self.attend_now(state, now),
         }
     }
 
     #[cold]
-    fn attend_now(&self, state: &mut State<B, M>, now: Instant, absent: Duration) -> Option<Instant> {
-        // Nobody was reading: the pong may be waiting in the kernel, or behind what the peer could not send.
-        let keepalive = &state.drive.link().keepalive;
-        let was_absent = keepalive.timeout().is_some_and(|timeout| absent > timeout / 2);
-        let reading = if was_absent { Reading::Resumed } else { Reading::Going };
-        let retry = state.drive.handle_deadline(now, reading);
+    fn attend_now(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
+        let retry = state.drive.handle_deadline(now, Reading::Going);
         self.flush_some(state);
         let next = state.drive.deadline(now);
         // It has failed: the caller sees to that at once.

@@ -385,7 +385,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
-            if state.drive.link().failure().is_some() {
+            // The close frame that names a fault of the peer leaves behind what is queued, unless that is half a frame.
+            let link = state.drive.link();
+            if link.failure().is_some_and(|failure| !failure.is_said() || link.is_mid_frame()) {
                 return Err(Error::Closed.into());
             }
             let now = Instant::now();

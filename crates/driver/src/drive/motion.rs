@@ -59,8 +59,6 @@ pub enum Reading {
     Going,
     /// Nothing is read at present, by the application's choice.
     Paused,
-    /// Nobody did until now: the application was busy elsewhere.
-    Resumed,
 }
 
 /// One connection, on its socket or on bytes that somebody else reads and writes. `S` is how the socket is
@@ -412,7 +410,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             // The close frame that names a fault, or the response that refuses, must not be lost to a reset,
             // which the kernel sends when a socket is closed with bytes unread: end our direction, and read
             // on until the peer has ended its own.
-            Some(Failure::Fault(_) | Failure::Refused) => {
+            Some(failure) if failure.is_said() => {
                 self.shut_once();
                 Progress::Closing
             }
@@ -541,9 +539,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                     self.was_paused = paused;
                     self.peer.link.keepalive.restart(now);
                 }
-                Due::TimedOut
-                    if (reading == Reading::Resumed || self.has_unread())
-                        && self.peer.link.keepalive.handle_resumed(now) => {}
+                Due::TimedOut if self.has_unread() && self.peer.link.keepalive.handle_resumed(now) => {}
                 Due::TimedOut => {
                     self.give_up();
                     break;

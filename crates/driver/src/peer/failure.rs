@@ -35,6 +35,14 @@ pub enum Failure {
     Defect,
 }
 
+impl Failure {
+    /// Whether the peer is told why: by a close frame, or a response, which leaves behind what was queued before.
+    #[must_use]
+    pub const fn is_said(&self) -> bool {
+        matches!(self, Self::Fault(_) | Self::Refused)
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -141,8 +141,11 @@ pub struct Peer<B = Vec<u8>> {
     fresh: bool,
     /// The last read has filled its buffer.
     flooded: bool,
-    /// The last message was large.
+    /// The last frame was large, and came as it is: only such a one, not what was compressed, nor the pieces of a
+    /// message, has a place to be read to.
     expects_large: bool,
+    /// Some of what is arriving was read straight to its place.
+    placed: bool,
 }
 
 impl<B: PayloadBuffer> Peer<B> {
@@ -169,6 +172,7 @@ impl<B: PayloadBuffer> Peer<B> {
             fresh: true,
             flooded: false,
             expects_large: false,
+            placed: false,
         }
     }
 
@@ -207,12 +211,16 @@ impl<B: PayloadBuffer> Peer<B> {
                 let len = payload_len(&payload);
                 link.stats.messages_received += 1;
                 link.stats.bytes_received += len as u64;
-                self.expects_large = len >= LARGE_MESSAGE;
+                let placed = mem::take(&mut self.placed) || matches!(payload, Payload::Slice(_));
+                self.expects_large = placed && len >= LARGE_MESSAGE;
                 Some(PeerEvent::Message { kind, payload })
             }
             Ok(Some(Event::Fragment { kind, payload, fin })) => {
+                let len = payload_len(&payload);
+                let placed = mem::take(&mut self.placed) || matches!(payload, Payload::Slice(_));
+                self.expects_large = placed && len >= LARGE_MESSAGE;
                 link.stats.messages_received += u64::from(fin);
-                link.stats.bytes_received += payload_len(&payload) as u64;
+                link.stats.bytes_received += len as u64;
                 Some(PeerEvent::Fragment { kind, payload, fin })
             }
             Ok(Some(Event::Ping(payload))) => {
@@ -306,10 +314,13 @@ impl<B: PayloadBuffer> Peer<B> {
         let mut most = most.max(buffers::SMALL_READ_SIZE);
         let mut destination = None;
         if self.link.secure.is_none() {
+            destination = self.link.connection.take_destination(DIRECT_MIN);
+            if self.expects_large && destination.is_none() && !self.placed && self.link.connection.is_mid_message() {
+                self.expects_large = false; // it is another kind
+            }
             if self.expects_large {
                 most = HEADER_READ;
             }
-            destination = self.link.connection.take_destination(DIRECT_MIN);
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.
             buffer.extend_from_slice(self.link.cipher_tail());
@@ -328,6 +339,7 @@ impl<B: PayloadBuffer> Peer<B> {
         let ReadOperation { buffer, destination, direct, .. } = read;
         self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffers::READ_SIZE;
         if let Some(destination) = destination {
+            self.placed = true;
             // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of
             // the room.
             #[allow(unsafe_code)]

@@ -22,13 +22,15 @@ impl Stacked {
 
 impl Layer for Stacked {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
-        let consumed = self.outer.receive(incoming, &mut self.between, outgoing)?;
+        let outer = self.outer.receive(incoming, &mut self.between, outgoing);
         let mut told = Vec::new();
-        let result = self.inner.receive(&mut self.between, plain, &mut told);
+        // What the outer layer has decrypted before an error is valid.
+        let inner = self.inner.receive(&mut self.between, plain, &mut told);
+        let consumed = outer?;
         if !told.is_empty() {
             self.outer.send(incoming.get_mut(consumed..).unwrap_or_default(), &told, outgoing)?;
         }
-        self.between.drain(..result?);
+        self.between.drain(..inner?);
         if self.between.is_empty() {
             self.between = Vec::new();
         }

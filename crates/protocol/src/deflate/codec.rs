@@ -54,6 +54,9 @@ impl core::fmt::Debug for Contexts {
     }
 }
 
+/// Bytes that a compressor keeps beside its window.
+const SPARE_MAX: usize = 16 * 1024;
+
 /// Compresses outgoing messages.
 pub(crate) struct Deflater {
     stream: Deflate,
@@ -71,10 +74,12 @@ impl Deflater {
         mem::take(&mut self.spare)
     }
 
-    /// Takes it back.
+    /// Takes it back, unless it is large: nobody counts it.
     pub(crate) fn keep_spare(&mut self, mut spare: Vec<u8>) {
         spare.clear();
-        self.spare = spare;
+        if spare.capacity() <= SPARE_MAX {
+            self.spare = spare;
+        }
     }
 
     pub(crate) fn new(params: &Params) -> Self {
@@ -308,5 +313,32 @@ impl Inflater {
             self.reset();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compressor_keeps_small_buffers_alone() {
+        let params = Params {
+            local_no_context_takeover: false,
+            remote_no_context_takeover: false,
+            local_window_bits: 12,
+            remote_window_bits: 12,
+            level: 6,
+            memory_level: 5,
+            threshold: 0,
+        };
+        let mut deflater = Deflater::new(&params);
+        for (size, is_kept) in [(1000, true), (1 << 20, false), (1000, true)] {
+            let mut frame = deflater.take_spare();
+            deflater.compress(&vec![7; size], true, &mut frame);
+            deflater.keep_spare(frame);
+            assert_eq!(deflater.spare.capacity() > 0, is_kept);
+            assert!(deflater.spare.capacity() <= SPARE_MAX);
+        }
     }
 }

@@ -178,8 +178,12 @@ impl AsyncConnection {
             while items.len() < operation.limit && !state.inbox.is_streaming() && !state.has_receivers(py) {
                 match state.take(py, operation.option, Delivery::Messages) {
                     Ok(Some(item)) => items.push(item),
-                    // What ended it, if anything did, is for the next call: these messages come first.
-                    Ok(None) | Err(_) => break,
+                    Ok(None) => break,
+                    // One that cannot be made is missing: nobody must take what comes after it for what follows these.
+                    Err(error) => {
+                        state.inbox.put_back(items.into_iter());
+                        return Err(error);
+                    }
                 }
             }
             state.drive.peer.release_parsed();
