@@ -408,6 +408,37 @@ def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run
     run(main)
 
 
+@pytest.mark.wirespeed_only("ours")
+def test_flush_does_not_wait_for_what_is_sent_later(
+    stalled_server: ScriptedServer, run: Run, connect: Connect
+) -> None:
+    """Others send on and on, so that something is always left to be written."""
+
+    async def main() -> None:
+        async with connect(stalled_server.uri, compression=None, write_limit=1 << 20) as ws:
+            sent = 0
+
+            async def pump() -> None:
+                nonlocal sent
+                while sent < 512 << 20:
+                    await ws.send(bytes(1 << 16))
+                    sent += 1 << 16
+
+            pumping = [asyncio.ensure_future(pump()) for _ in range(3)]
+            await settled(lambda: ws.stats()["send_queue_bytes"], 0.03)
+            flushing = asyncio.ensure_future(ws.flush())
+            await spin()
+            before = sent
+            stalled_server.release.set()
+            await flushing
+            assert sent - before < 64 << 20
+            for task in pumping:
+                task.cancel()
+            await asyncio.gather(*pumping, return_exceptions=True)
+
+    run(main)
+
+
 def test_stalled_both_ways(scripted: Scripted, run: Run, connect: Connect) -> None:
     """Neither reads, both send, then both read: an echo of everything, and no deadlock."""
     # More than two sockets hold: Linux may let one receive 32 MiB ahead (tcp_rmem), and send 4 MiB.

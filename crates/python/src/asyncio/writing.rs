@@ -190,13 +190,15 @@ impl AsyncConnection {
             state.resuming = true;
             std::mem::take(&mut state.outbox.draining).then_some(state.outbox.marks())
         };
-        let mut result = match (drained, conn.transport(py)) {
-            (Some(marks), Some(transport)) => limit_transport(transport.bind(py), marks),
-            _ => Ok(()),
-        };
-        result = result.and(Self::on_writable(this));
+        let mut steps = Steps::new();
+        if let (Some(marks), Some(transport)) = (drained, conn.transport(py)) {
+            steps.note(invoke::insist(|| limit_transport(transport.bind(py), marks)));
+            // Those who wait for this need not wait for what is sent from now on.
+            steps.note(conn.tell_flushed(py));
+        }
+        steps.note(Self::on_writable(this));
         conn.lock(py)?.resuming = false;
-        result
+        steps.end()
     }
 
     /// The transport, if this is the port.
