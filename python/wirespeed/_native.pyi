@@ -414,7 +414,9 @@ class BlockingConnection:
     def recv_many(
         self, limit: int = 1024, timeout: float | None = None, decode: bool | None = None
     ) -> list[str | bytes]:
-        """Receive all messages that have arrived; wait for the first if none has.
+        """Receive all messages that were read; wait for the first if none was.
+
+        What one read of the socket brings is read at once, up to 256 KiB: more may lie in the system's buffer.
 
         Args:
             limit: How many messages to return at most.
@@ -654,7 +656,9 @@ class AsyncConnection:
     def recv_many(self, limit: int = 1024, *, decode: Literal[False]) -> Coroutine[Any, Any, list[bytes]]: ...
     @overload
     def recv_many(self, limit: int = 1024, decode: bool | None = None) -> Coroutine[Any, Any, list[str | bytes]]:
-        """Receive all messages that have arrived; wait for the first if none has.
+        """Receive all messages that were read; wait for the first if none was.
+
+        What one read of the socket brings is read at once, up to 256 KiB: more may lie in the system's buffer.
 
         Args:
             limit: How many messages to return at most.

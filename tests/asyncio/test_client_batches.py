@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -393,5 +393,39 @@ def test_stats_count_the_queue(scripted: Scripted, run: Run, connect: Connect) -
             assert ws.stats()["receive_queue_bytes"] == 50
             await ws.recv()
             assert ws.stats()["receive_queue_messages"] == 4
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("yield_after is ours")
+@pytest.mark.parametrize(("options", "most"), [({}, 1024), ({"yield_after": 10}, 10), ({"yield_after": 1}, 1)])
+def test_many_give_turns(server: WebSocketsServer, run: Run, connect: Connect, options: Any, most: int) -> None:
+    """A long iterable does not keep the loop from its other tasks."""
+
+    async def main() -> None:
+        async with connect(server.uri, **options) as ws:
+            taken, longest = 0, 0
+
+            def messages() -> Iterator[bytes]:
+                nonlocal taken
+                while taken < 4000:
+                    taken += 1
+                    yield b""
+
+            async def watch() -> None:
+                nonlocal longest
+                while taken < 4000:
+                    before = taken
+                    await asyncio.sleep(0)
+                    longest = max(longest, taken - before)
+
+            watching = asyncio.ensure_future(watch())
+            await asyncio.sleep(0)
+            await ws.send_many(messages())
+            await watching
+            assert 0 < longest <= most
+            received = 0
+            while received < 4000:
+                received += len(await ws.recv_many())
 
     run(main)

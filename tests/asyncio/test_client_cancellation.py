@@ -6,7 +6,7 @@ import asyncio
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -588,6 +588,31 @@ def test_everything_at_once(server: WebSocketsServer, run: Run, connect: Connect
         assert ws.close_code == 1000
         await asyncio.wait(tasks)
         assert not any(task.exception() for task in tasks if not task.cancelled())
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("send_many is ours")
+def test_send_many_of_an_asynchronous_iterable(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+    """Nothing is taken out before there is room for it."""
+
+    async def main() -> None:
+        async with connect(stalled_server.uri, compression=None, write_limit=1) as ws:
+            taken: list[str] = []
+
+            async def messages() -> AsyncIterator[str]:
+                for number in range(3):
+                    taken.append(str(number))
+                    yield taken[-1]
+
+            filling = asyncio.ensure_future(ws.send(bytes(16 << 20)))
+            await spin(20)
+            task = asyncio.ensure_future(ws.send_many(messages()))
+            await spin(20)
+            assert await cancelled(task)
+            assert taken == []
+            stalled_server.release.set()
+            await filling
 
     run(main)
 

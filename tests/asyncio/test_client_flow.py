@@ -409,9 +409,7 @@ def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_flush_does_not_wait_for_what_is_sent_later(
-    stalled_server: ScriptedServer, run: Run, connect: Connect
-) -> None:
+def test_flush_does_not_wait_for_what_is_sent_later(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
     """Others send on and on, so that something is always left to be written."""
 
     async def main() -> None:

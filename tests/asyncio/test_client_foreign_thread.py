@@ -241,6 +241,45 @@ def test_reading_what_it_knows(server: WebSocketsServer, run: Run, connect: Conn
     run(main)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ws: ws.recv(),
+        lambda ws: ws.recv_many(),
+        lambda ws: ws.send("x"),
+        lambda ws: ws.send(["x", "y"]),
+        lambda ws: ws.send_many(["x"]),
+        lambda ws: ws.flush(),
+        lambda ws: ws.ping(),
+        lambda ws: ws.pong(),
+        lambda ws: ws.close(),
+    ],
+    ids=["recv", "recv_many", "send", "fragments", "send_many", "flush", "ping", "pong", "close"],
+)
+def test_awaited_on_the_loop_of_another_thread(
+    server: WebSocketsServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+) -> None:
+    """It is refused before it does anything, and what raises there goes on doing so."""
+
+    async def main() -> None:
+        async with connect(server.uri) as ws:
+            counted = ws.stats()
+
+            async def there() -> None:
+                for _ in range(2):
+                    with pytest.raises(RuntimeError, match="another thread"):
+                        await call(ws)
+                    for refused in (lambda: ws.send_nowait("x"), ws.recv_nowait):
+                        with pytest.raises(RuntimeError, match="another thread"):
+                            refused()
+
+            await elsewhere(lambda: asyncio.run(there()))
+            assert ws.stats() == counted
+            assert await use(ws, "1") == ["1", "1", "all"]
+
+    run(main)
+
+
 # Another thread runs the loop
 
 

@@ -208,7 +208,14 @@ class Connection(ConnectionStatus, AsyncConnection):
     async def _send_many_async(
         self, messages: AsyncIterable[DataLike], text: bool | None, compress: bool | None
     ) -> None:
-        async for message in messages:
+        iterator = messages.__aiter__()
+        while True:
+            # Before the next message is taken out: it could not be put back.
+            await self._room()
+            try:
+                message = await iterator.__anext__()
+            except StopAsyncIteration:
+                break
             await self.send(message, text=text, compress=compress)
         await self.flush()
 

@@ -143,6 +143,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Ok(())
     }
 
+    /// Waits until nobody else has the turn to send. What is taken out of somewhere to be sent next need not wait then, and
+    /// is not lost to an interrupt, unless another thread begins to send in between.
+    pub fn wait_for_turn<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
+        let mut state = self.lock(host);
+        while state.sending {
+            state = self.wait_for_change(state, host, None)?;
+        }
+        Ok(())
+    }
+
     /// Returns when every queued byte has been handed to the kernel.
     pub fn flush<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let state = self.take_turn(host)?;

@@ -285,6 +285,7 @@ impl AsyncConnection {
             None => entropy::draw_key().to_vec(),
         };
         let this = slf.get();
+        this.check_thread(py, "ping()")?;
         if this.lock(py)?.drive.link().keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
@@ -311,6 +312,7 @@ impl AsyncConnection {
     fn _pong(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let payload = source::control(data)?;
         let py = slf.py();
+        slf.get().check_thread(py, "pong()")?;
         Self::contain(slf, || {
             {
                 let mut state = slf.get().lock(py)?;
@@ -332,6 +334,7 @@ impl AsyncConnection {
         // without a code.
         let code = u16::try_from(code).unwrap_or(0);
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
+        slf.get().check_thread(slf.py(), "close()")?;
         Self::contain(slf, || Self::begin_close(slf, code, reason, keep))
     }
 

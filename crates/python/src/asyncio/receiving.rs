@@ -19,6 +19,12 @@ impl AsyncConnection {
     /// The next step of an operation.
     #[inline]
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
+        if !self.is_in_loop(this.py())? {
+            return Err(PyRuntimeError::new_err(
+                "awaited in another thread than that of the connection's event loop: \
+                 use asyncio.run_coroutine_threadsafe",
+            ));
+        }
         let step = match operation.kind() {
             Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
             Kind::Flush => self.flush_step(this, operation),

@@ -222,7 +222,13 @@ impl AsyncConnection {
                     () => Sent::Done,
                 }
             }
-            Kind::SendMany => self.send_from_iterator(this, operation, turn)?,
+            Kind::SendMany => match self.send_from_iterator(this, operation, turn)? {
+                Some(sent) => sent,
+                None => {
+                    self.loop_state.get().begin_iteration();
+                    return Ok(Step::Yield);
+                }
+            },
             _ => {
                 let Some(message) = operation.message(py) else {
                     return Err(PyRuntimeError::new_err("this was awaited already"));
@@ -252,8 +258,14 @@ impl AsyncConnection {
         }
     }
 
-    /// Sends the messages of an iterator until it is exhausted or there is no room.
-    fn send_from_iterator(&self, this: &Bound<'_, Self>, operation: &Operation, mut turn: bool) -> PyResult<Sent> {
+    /// Sends the messages of an iterator until it is exhausted or there is no room; `None`: until the loop is due a
+    /// turn, after which it goes on.
+    fn send_from_iterator(
+        &self,
+        this: &Bound<'_, Self>,
+        operation: &Operation,
+        mut turn: bool,
+    ) -> PyResult<Option<Sent>> {
         let py = this.py();
         let Some(iterator) = operation.message(py) else {
             return Err(PyRuntimeError::new_err("this was awaited already"));
@@ -265,15 +277,19 @@ impl AsyncConnection {
             {
                 let state = self.lock(py)?;
                 if state.is_closing() {
-                    return Ok(Sent::Closed);
+                    return Ok(Some(Sent::Closed));
                 }
                 // Before the next message is taken out of the iterator: it could not be put back.
                 if state.is_connecting() {
                     return Err(connecting());
                 }
                 if state.must_wait(turn) {
-                    return Ok(Sent::Wait);
+                    return Ok(Some(Sent::Wait));
                 }
+            }
+            if turn_due {
+                Self::write_out(this)?;
+                return Ok(None);
             }
             turn = true;
             operation.drop_ticket();
@@ -285,11 +301,11 @@ impl AsyncConnection {
                     let mut state = self.lock(py)?;
                     // The call counts too: of nothing, it is one all the same.
                     turn_due |= state.outbox.is_turn_due(0, iteration);
-                    return Ok(match () {
+                    return Ok(Some(match () {
                         () if state.is_crowded() => Sent::Full,
                         () if turn_due => Sent::Turn,
                         () => Sent::Done,
-                    });
+                    }));
                 }
                 // What came before is accepted: it leaves with the call, see `leave`.
                 Err(error) => return Err(error),
@@ -301,7 +317,7 @@ impl AsyncConnection {
                 }
                 None => return Err(wrong_type(&message, "messages")),
             };
-            if let Some(sent) = sent {
+            if sent.is_some() {
                 return Ok(sent);
             }
         }

@@ -295,7 +295,10 @@ impl BlockingConnection {
                 source::type_name(messages)
             )));
         }
-        for message in messages.try_iter()? {
+        let mut messages = messages.try_iter()?;
+        loop {
+            self.map(py, self.inner.wait_for_turn(&self.open_host(py, None)?))?;
+            let Some(message) = messages.next() else { break };
             let queued = message.and_then(|message| self.queue(py, &message, text, compress));
             match queued {
                 Ok(result) => self.map(py, result)?,
