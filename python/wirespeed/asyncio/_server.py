@@ -31,6 +31,7 @@ from ._deadline import Deadline
 from ._gate import Gate, InTask
 from ._greeting import Greetings
 from ._listening import Acceptor
+from ._remaining import Remaining
 from ._serving import negotiate, receive_request
 from ._tasks import current_task
 from ._turns import give_turn, is_turn_due
@@ -77,6 +78,7 @@ class Server(ServerBase):
 
     # Once it is started.
     _gate: Gate
+    _remaining: Remaining
 
     def __init__(
         self,
@@ -128,6 +130,7 @@ class Server(ServerBase):
             return self
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
+        self._remaining = Remaining(self._loop, self._tasks)
         self._port = choose_port(self._options.io_port, self._loop)
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
@@ -258,9 +261,17 @@ class Server(ServerBase):
             self._closing = self._loop.create_task(self._close())
 
     async def wait_closed(self) -> None:
-        """Wait until the server is closed: all connections are, and all handlers have returned."""
+        """Wait until the server is closed: all connections are, and all handlers have returned.
+
+        Called by a handler, it does not wait for this one, nor for others that wait here. Another task does, though a
+        handler has made it: a handler that waits for such a task waits for itself.
+        """
         if self._closed is not None:
-            await asyncio.shield(self._closed)
+            task = current_task()
+            if task is not None and task in self._tasks and not self._closed.done():
+                await self._remaining.join(task)
+            else:
+                await asyncio.shield(self._closed)
         if is_turn_due():
             await give_turn()
 
@@ -271,14 +282,7 @@ class Server(ServerBase):
             if self._greetings is not None:
                 self._greetings.release()
             self._begin_farewell()
-            # What they had to send is not waited for without limit.
-            patience = Gate.closing_patience if self._options.open_timeout is None else None
-            # One that was cancelled before its first step has taken nothing out.
-            while tasks := [task for task in self._tasks if not task.done()]:
-                _, left = await asyncio.wait(tasks, timeout=patience)
-                if left and patience is not None:
-                    patience = None
-                    self._gate.close_all()
+            await self._wait_for_tasks()
             for connection in self._connections:
                 connection.abort()
         finally:
@@ -289,6 +293,17 @@ class Server(ServerBase):
             if self._closed is not None and not self._closed.done():
                 self._closed.set_result(None)
         self.logger.info("server closed")
+
+    async def _wait_for_tasks(self) -> None:
+        try:
+            # What they had to send is not waited for without limit.
+            if self._options.open_timeout is None:
+                if await self._remaining.ended(self.get_loop().time() + Gate.closing_patience):
+                    return
+                self._gate.close_all()
+            await self._remaining.ended()
+        finally:
+            self._remaining.release()
 
     def _begin_farewell(self) -> None:
         if self._farewell is not None:
@@ -376,6 +391,12 @@ class Server(ServerBase):
             self._tasks.add(task)
         return task
 
+    def _began(self) -> None:
+        # An eager task is here before whoever makes it has it.
+        task = current_task(self._loop)
+        if task is not None:
+            self._tasks.add(task)
+
     def _ended(self) -> None:
         # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
         task = current_task(self._loop)
@@ -383,6 +404,7 @@ class Server(ServerBase):
             self._tasks.discard(task)
 
     async def _serve(self, greeting: Greeting) -> None:
+        self._began()
         try:
             connection = await self._open(greeting)
             if connection is not None:
@@ -391,6 +413,7 @@ class Server(ServerBase):
             self._ended()
 
     async def _handle(self, connection: ServerConnection) -> None:
+        self._began()
         self._connections.add(connection)
         try:
             if self._farewell is not None:
