@@ -180,7 +180,9 @@ class Server(ServerBase):
             raise
 
     def close_on_signals(self, *signals: int, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
-        """Close the server when one of these signals comes; a second one cancels its handlers.
+        """Close the server when one of these signals comes.
+
+        A second one cancels its handlers, and ends the connections of its listeners.
 
         Args:
             *signals: By default SIGTERM and SIGINT.
@@ -429,6 +431,10 @@ class Server(ServerBase):
             # its own way.
             if exc is not connection._listener_error:
                 tell_end(connection, exc)
+        except asyncio.CancelledError:
+            # While it was closed, or by a second signal: nobody waits for its end any more.
+            connection.abort()
+            raise
         finally:
             self._connections.discard(connection)
             self._ended()
