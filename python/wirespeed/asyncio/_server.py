@@ -17,7 +17,7 @@ from .._connection.construction import construct
 from .._connection.state import State
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, answer, negotiation, say_refused
+from .._handshake.negotiation import LINGER, answer, negotiation, refuse, say_failed, say_refused
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, check_farewell
@@ -354,8 +354,9 @@ class Server(ServerBase):
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
-            connection = self._make_connection(opening.finish(), sock, address)
-            error = answer(connection, self._options)
+            connection, error = self._make_connection(opening.finish(), greeting)
+            if error is None:
+                error = answer(connection, self._options)
             # The watch is replaced, or has to go.
             if watched and connection._state == State.CLOSED:
                 self._ignore(descriptor)
@@ -476,8 +477,9 @@ class Server(ServerBase):
                         opened = await receive_request(sock, steps)
                     # Nobody closes it any more for another client: it has said all that it has to say.
                     self._gate.leave(greeting.entry)
-                    connection = self._make_connection(opened, sock, remote)
-                    error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
+                    connection, error = self._make_connection(opened, greeting)
+                    if error is None:
+                        error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
@@ -507,7 +509,9 @@ class Server(ServerBase):
             connection.abort()
             self._ended()
 
-    def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
+    def _make_connection(self, opened: Opened, greeting: Greeting) -> tuple[ServerConnection, Exception | None]:
+        """Make the connection; if the application cannot, one that says so to its client, and what it has raised."""
+        sock, remote = greeting.sock, greeting.address
         # Where it is of the internet, the connection can tell it by itself.
         local = None
         if self._port != "fd":
@@ -516,19 +520,27 @@ class Server(ServerBase):
             if not (isinstance(remote, tuple) and isinstance(remote[0], str)):
                 local = sock.getsockname()
             opened._adopt(sock.detach())
+        arguments = {
+            "loop": self._loop,
+            "logger": self.logger,
+            "local_address": local,
+            "remote_address": remote,
+            "server": self,
+            **self._arguments,
+        }
         try:
-            return construct(
-                self._create_connection,
-                ServerConnection,
-                opened,
-                loop=self._loop,
-                logger=self.logger,
-                local_address=local,
-                remote_address=remote,
-                listener=None if self._options.listener is None else self._options.listener(),
-                server=self,
-                **self._arguments,
-            )
+            try:
+                listener = None if self._options.listener is None else self._options.listener()
+                made = construct(self._create_connection, ServerConnection, opened, listener=listener, **arguments)
+                return made, None
+            except Exception as exc:
+                # If nobody has taken over what was opened, there is still somebody to be told.
+                with contextlib.suppress(RuntimeError):
+                    connection = ServerConnection(opened, **arguments)
+                    say_failed(greeting, connection, exc, self._gate, self.logger)
+                    refuse(connection)
+                    return connection, exc
+                raise
         except BaseException:
             # The traceback in a log may keep it for long.
             opened._discard()
