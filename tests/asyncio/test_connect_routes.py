@@ -306,6 +306,34 @@ def test_body_of_a_refusal_without_open_timeout(
         fails(run, exceptions.InvalidStatus, lambda: connect(server.uri, open_timeout=None), "403")
 
 
+@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.parametrize("timeout", [None, 5], ids=["none", "some"])
+def test_redirect_whose_body_does_not_end(
+    server: WebSocketsServer,
+    run: Run,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    scripted: Scripted,
+    timeout: Any,
+) -> None:
+    """It is followed when the limit of the body is over, if there is time left."""
+    from wirespeed.asyncio import _opening
+
+    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.2)
+    redirecting = scripted(
+        lambda wire: endless(wire, f"HTTP/1.1 302 Found\r\nLocation: {server.uri}/slow?seconds=0.3".encode())
+    )
+
+    async def main() -> None:
+        async with connect(redirecting.uri, open_timeout=timeout) as ws:
+            await echo(ws)
+        # No cancellation of the task is left.
+        await asyncio.sleep(0)
+
+    with within(4, at_least=0.5), no_leaks():
+        run(main)
+
+
 @pytest.mark.wirespeed_only("the limit is ours")
 @pytest.mark.parametrize("timeout", [None, 5], ids=["none", "some"])
 def test_limit_of_a_body_ends_with_it(

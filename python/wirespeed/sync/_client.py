@@ -239,6 +239,9 @@ def _open(
         try:
             opened = opening.run(connected, _remaining(deadline))
         except InvalidStatus as exc:
+            if _remaining(deadline) == 0:
+                # Its body has not ended in time: it is what there is to say, where it leads to is too far.
+                raise
             chain.follow(exc)
             logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
             continue
