@@ -587,14 +587,14 @@ def test_clients_without_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     from wirespeed._serving.gate import GateBase
 
     monkeypatch.setattr(GateBase, "closing_patience", 0.4)
-    with no_leaks(), within(5):
-        with serving(idle, open_timeout=None) as server, Raw(server) as silent, Raw(server) as late:
-            silent.send(sent.encode())
+    serves = serving(idle, open_timeout=None)
+    with no_leaks(), within(5), serves as server, Raw(server) as silent, Raw(server) as late:
+        silent.send(sent.encode())
+        time.sleep(0.05)
+        with in_thread(server.shutdown):
             time.sleep(0.05)
-            with in_thread(server.shutdown):
-                time.sleep(0.05)
-                late.send(request())
-                assert late.reply().status == 503
-            assert silent.rest() == b""
+            late.send(request())
+            assert late.reply().status == 503
+        assert silent.rest() == b""
     told = [text for text in logged(caplog, logging.WARNING) if "when the server closed" in text]
     assert told == ["closed a client that had not sent its request when the server closed: 127.0.0.1"]
