@@ -469,6 +469,9 @@ class BlockingConnection:
     ) -> None:
         """Send many messages, with one system call for every 128 KiB. Return when the operating system has taken them.
 
+        An exception from a signal handler leaves the connection usable. What was taken out of ``messages`` is sent
+        whole then, with the next call; only the message that was taken last may not be sent at all.
+
         Args:
             messages: Each as for :meth:`send`, without fragments.
             text: As for :meth:`send`.

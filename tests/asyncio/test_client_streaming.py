@@ -352,7 +352,7 @@ def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, run: Run, conn
     class Interrupted(ClientConnection):
         left = taken
 
-        async def _recv_fragment(self) -> Any:  # type: ignore[override]
+        async def _recv_fragment(self) -> Any:
             item = await super()._recv_fragment()
             self.left -= 1
             if not self.left:
@@ -383,7 +383,7 @@ def test_interrupted_before_a_fragment_is_taken(scripted: Scripted, run: Run, co
     class Interrupted(ClientConnection):
         interrupts = 1
 
-        async def _recv_fragment(self) -> Any:  # type: ignore[override]
+        async def _recv_fragment(self) -> Any:
             if self.interrupts:
                 self.interrupts -= 1
                 raise Interruption

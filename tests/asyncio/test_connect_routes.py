@@ -52,16 +52,21 @@ def test_redirect_to_bad_uri(server: WebSocketsServer, run: Run, connect: Connec
 
 
 def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
-    headers = {"Authorization": BASIC, "Cookie": "a=b", "X-Spam": "eggs"}
+    """What is no header of credentials travels, whatever it holds."""
+    options: dict[str, Any] = {
+        "additional_headers": {"Authorization": BASIC, "Cookie": "a=b", "X-Spam": "eggs"},
+        "subprotocols": ["chat"],
+        "origin": "https://example.com",
+    }
 
     async def seen(target: str) -> set[str]:
-        async with connect(server.uri + f"/redirect?to={target}/headers", additional_headers=headers) as ws:
+        async with connect(server.uri + f"/redirect?to={target}/headers", **options) as ws:
             return {line.split(": ")[0].lower() async for line in ws}
 
     async def main() -> None:
         assert {"authorization", "cookie", "x-spam"} <= await seen(server.uri)
         elsewhere = await seen(serving().uri)
-        assert "x-spam" in elsewhere
+        assert {"x-spam", "sec-websocket-protocol", "origin"} <= elsewhere
         assert not {"authorization", "cookie"} & elsewhere
 
     run(main)
@@ -299,6 +304,34 @@ def test_body_of_a_refusal_without_open_timeout(
     server = scripted(lambda wire: endless(wire, b"HTTP/1.1 403 Forbidden"))
     with within(3, at_least=0.2):
         fails(run, exceptions.InvalidStatus, lambda: connect(server.uri, open_timeout=None), "403")
+
+
+@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.parametrize("timeout", [None, 5], ids=["none", "some"])
+def test_redirect_whose_body_does_not_end(
+    server: WebSocketsServer,
+    run: Run,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    scripted: Scripted,
+    timeout: Any,
+) -> None:
+    """It is followed when the limit of the body is over, if there is time left."""
+    from wirespeed.asyncio import _opening
+
+    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.2)
+    redirecting = scripted(
+        lambda wire: endless(wire, f"HTTP/1.1 302 Found\r\nLocation: {server.uri}/slow?seconds=0.3".encode())
+    )
+
+    async def main() -> None:
+        async with connect(redirecting.uri, open_timeout=timeout) as ws:
+            await echo(ws)
+        # No cancellation of the task is left.
+        await asyncio.sleep(0)
+
+    with within(4, at_least=0.5), no_leaks():
+        run(main)
 
 
 @pytest.mark.wirespeed_only("the limit is ours")

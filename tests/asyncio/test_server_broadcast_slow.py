@@ -125,7 +125,7 @@ class Missing:
         self._label = "it"
         self._state = State.OPEN
 
-    def _closed_future(self, *, awaited: bool) -> None:
+    def _closed_future(self, *, awaited: bool) -> asyncio.Future[None] | None:
         return None
 
 
@@ -177,9 +177,73 @@ def test_forgotten(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture)
             deaf.close()
             await soon(lambda: gc.collect() >= 0 and known() is None)
             assert not broadcasting._stalls
+            assert not broadcasting._known
 
     run(main)
     assert unnamed(logged(caplog)) == ["skipped broadcast: its peer does not read"]
+
+
+class Watched(Missing):
+    """One of which is counted who waits for its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[asyncio.Future[None]] = []
+
+    def _closed_future(self, *, awaited: bool) -> asyncio.Future[None]:
+        self.ends.append(asyncio.get_running_loop().create_future())
+        return self.ends[-1]
+
+
+def stalled(connection: Watched, times: int) -> None:
+    """Let it miss two broadcasts, and get the third, so many times."""
+    for _ in range(times):
+        for missed in ([(connection, "slow")], [(connection, "slow")], []):
+            report([connection], missed, False)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, is_slow: bool) -> None:
+    """They leave nothing behind that grows; the end of the connection is told if it comes in one of them."""
+    from wirespeed.asyncio import _broadcasting as broadcasting
+
+    async def main() -> None:
+        connection = Watched()
+        stalled(connection, 5)
+        if is_slow:
+            for _ in range(3):
+                report([connection], [(connection, "failed")], False)
+        [end] = connection.ends
+        assert len(broadcasting._known) == 1
+        assert len(broadcasting._stalls) == is_slow
+        end.set_result(None)
+        await soon(lambda: not broadcasting._known)
+        assert not broadcasting._stalls
+
+    run(main)
+    texts = ["skipped broadcast (it): its peer does not read", "broadcasts arrive again (it): 2 were skipped"] * 5
+    if is_slow:
+        texts += [
+            "skipped broadcast (it): failed to write message",
+            "connection closed without broadcasts (it): 3 were skipped",
+        ]
+    assert logged(caplog) == texts
+
+
+def test_forgotten_after_a_stall(setting: Setting, run: Run) -> None:
+    """What is kept for the next stall keeps no connection."""
+    from wirespeed.asyncio import _broadcasting as broadcasting
+
+    async def main() -> None:
+        connection = Watched()
+        stalled(connection, 1)
+        known = weakref.ref(connection)
+        del connection
+        gc.collect()
+        assert known() is None
+        assert not broadcasting._known
+
+    run(main)
 
 
 def test_drop(setting: Setting, run: Run) -> None:

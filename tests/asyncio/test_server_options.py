@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pytest
 
 from interop import serving
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks
+from interop.checks import no_leaks, within
 from interop.frames import TEXT, Close, Frame, deflate
 from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, dial, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED, exceptions
@@ -363,21 +362,42 @@ def _failing(how: str) -> Callable[..., Any]:
     return create
 
 
-@pytest.mark.parametrize("how", ["type", "raise", "client"])
-def test_create_connection_fails(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """The client is not left waiting, and the server goes on."""
+@pytest.mark.parametrize("hooks", [False, True])
+@pytest.mark.parametrize("how", ["type", "raise", "client", "listener"])
+def test_create_connection_fails(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
+) -> None:
+    """The client is told that it failed, if nobody has taken its connection yet, and not why; the server goes on."""
+    called: list[Any] = []
 
     async def main() -> None:
-        async with serve(setting, create_connection=_failing(how)) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                assert b"101" not in await asyncio.wait_for(raw.rest(), 0.5)
+        options: dict[str, Any] = {"process_request": lambda *_: called.append(_)} if hooks else {}
+        if how == "listener":
+            options |= {"handler": None, "listener": _failing("raise")}
+        else:
+            options |= {"create_connection": _failing(how)}
+        async with serve(setting, **options) as server:
+            for _ in range(2):
+                with await Raw.connect(server) as raw:
+                    await raw.send(serving.request())
+                    with within(1):
+                        answered = await raw.rest()
+                    if how == "client":
+                        assert answered == b""
+                    else:
+                        assert answered.startswith(b"HTTP/1.1 500 ")
+                        assert answered.endswith(b"\nSee server log for more information.\n")
+                    assert b"mine" not in answered
             assert server.is_serving()
+            assert server.connections == set()
 
     with caplog.at_level(logging.INFO, LOGGER), no_leaks():
         run(main)
-    [text] = [text for text in logged(caplog, logging.INFO) if "handshake failed" in text]
-    assert ("mine" if how == "raise" else "create_connection") in text
+    texts = [text for text in logged(caplog, logging.INFO) if "handshake failed" in text]
+    assert len(texts) == 2
+    for text in texts:
+        assert ("create_connection" if how in ("type", "client") else "mine") in text
+    assert called == []
 
 
 @pytest.mark.parametrize("how", ["raise", "client"])

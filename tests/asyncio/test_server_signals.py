@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ from websockets.sync.client import connect
 
 from interop.asyncio_tools import SETTINGS as ALL
 from interop.asyncio_tools import Setting, new_loop
-from interop.checks import within
+from interop.checks import no_leaks, within
 from interop.children import Child
+from interop.frames import Close
+from interop.serving import Raw
 from interop.subject import IS_WIRESPEED
 
 pytestmark = [
@@ -109,6 +112,32 @@ def test_second_signal(start: Callable[..., tuple[Child, str]]) -> None:
         assert child.read_line() == "cancelled"
         child.read_until("end")
         assert child.process.wait(5) == 0
+
+
+@pytest.mark.parametrize("kind", ["listener", "handler"])
+def test_no_connection_is_left(run: Run, kind: str) -> None:
+    """Its client does not answer: with a listener the second signal ends it, else that which meets it closing."""
+
+    async def handler(ws: Any) -> None:
+        await ws.wait_closed()
+
+    async def main() -> None:
+        served: dict[str, Any] = {"listener": wirespeed.Listener} if kind == "listener" else {}
+        async with wirespeed.serve(None if served else handler, "127.0.0.1", 0, close_timeout=None, **served) as server:
+            server.close_on_signals(signal.SIGUSR1)
+            with await Raw.open(server) as raw, within(5):
+                [ws] = server.connections
+                waiting = asyncio.ensure_future(server.wait_closed())
+                os.kill(os.getpid(), signal.SIGUSR1)
+                assert (await raw.until_close())[1] == Close(1001)
+                while not waiting.done():
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                    await asyncio.sleep(0.01)
+                assert ws.state.name == "CLOSED"
+                assert await raw.rest() == b""
+
+    with no_leaks():
+        run(main)
 
 
 def test_chosen_signals(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -18,7 +19,7 @@ from interop.asyncio_tools import Setting, one_loop
 from interop.certificates import Certificates
 from interop.checks import no_leaks
 from interop.frames import TEXT, Close, Frame
-from interop.serving import Raw, echo, masked
+from interop.serving import LOGGER, Raw, echo, logged, masked, request
 from interop.subject import IS_WIRESPEED
 
 pytestmark = [
@@ -68,6 +69,38 @@ def test_unix(setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path,
     with no_leaks():
         run(main)
     assert seen == [(str(path), "")]
+
+
+@pytest.mark.parametrize(
+    "is_abstract", [False, pytest.param(True, marks=pytest.mark.skipif("sys.platform != 'linux'"))]
+)
+def test_unix_client_with_a_name_that_forges_lines(
+    setting: Setting, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
+) -> None:
+    """It may bind its socket to any: in the log it is on one line, whatever becomes of the client."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+    name = f"{'' if is_abstract else tmp_path}/x\nERROR forged"
+    address = b"\0" + name.encode() if is_abstract else name
+
+    async def fails(ws: Any) -> None:
+        raise ValueError("of the handler")
+
+    async def main() -> None:
+        async with unix(setting, tmp_path / "socket", fails) as server:
+            for sent, status in ((request(), 101), (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 426), (b"?\r\n\r\n", 400)):
+                with Raw(socket.socket(socket.AF_UNIX)) as raw:
+                    raw.sock.bind(address)
+                    raw.sock.setblocking(False)
+                    await raw.loop.sock_connect(raw.sock, server.sockets[0].getsockname())
+                    await raw.send(sent)
+                    assert (await raw.head()).status == status
+                if not is_abstract:
+                    os.unlink(address)
+
+    run(main)
+    lines = logged(caplog, logging.DEBUG)
+    assert not [line for line in lines if "\n" in line]
+    assert len([line for line in lines if r"x\nERROR forged" in line]) >= 3
 
 
 def test_unix_options(setting: Setting, run: Run, tmp_path: Path) -> None:

@@ -389,6 +389,33 @@ def test_redirect_to_bad_uri(server: WebSocketsServer) -> None:
         connect(server.uri + "/redirect?to=ftp://127.0.0.1/")
 
 
+def endless(wire: Wire, location: str) -> None:
+    """Redirect, with a body that does not end."""
+    wire.read_request()
+    wire.send(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n".encode())
+    wire.send(b"Transfer-Encoding: chunked\r\n\r\n4\r\nspam\r\n")
+    wire.read_to_end()
+
+
+@pytest.mark.wirespeed_only("websockets waits for ever")
+def test_redirect_whose_body_does_not_end(server: WebSocketsServer, scripted: Scripted) -> None:
+    """It is followed when the limit of the body, which is 10 s, is over."""
+    redirecting = scripted(lambda wire: endless(wire, server.uri))
+    with within(14, at_least=10), connect(redirecting.uri, open_timeout=None) as ws:
+        ws.send("x")
+        assert ws.recv() == "x"
+
+
+@pytest.mark.wirespeed_only("websockets raises TimeoutError")
+def test_redirect_whose_body_does_not_end_in_time(server: WebSocketsServer, scripted: Scripted) -> None:
+    """It is raised, with what has come of the body."""
+    redirecting = scripted(lambda wire: endless(wire, server.uri))
+    with no_leaks(), within(3, at_least=0.2), pytest.raises(exceptions.InvalidStatus) as raised:
+        connect(redirecting.uri, open_timeout=0.2)
+    assert raised.value.response.status_code == 302
+    assert raised.value.response.body == b"spam"
+
+
 def test_redirect_same_origin_keeps_credentials(server: WebSocketsServer) -> None:
     headers = {"Authorization": BASIC, "Cookie": "a=b"}
     with connect(server.uri + "/redirect?to=/headers", additional_headers=headers) as ws:
@@ -400,10 +427,12 @@ def test_redirect_same_origin_keeps_credentials(server: WebSocketsServer) -> Non
 def test_redirect_cross_origin_strips_credentials(server: WebSocketsServer, serving: Serving) -> None:
     other = serving()
     headers = {"authorization": BASIC, "Cookie": "a=b", "Proxy-Authorization": BASIC, "X-Spam": "eggs"}
-    with connect(server.uri + f"/redirect?to={other.uri}/headers", additional_headers=headers) as ws:
-        seen = [cast(str, line).split(": ")[0].lower() for line in ws]
-    assert not {"authorization", "cookie", "proxy-authorization"} & set(seen)
-    assert "x-spam" in seen
+    options: dict[str, Any] = {"subprotocols": ["chat"], "origin": "https://example.com"}
+    with connect(server.uri + f"/redirect?to={other.uri}/headers", additional_headers=headers, **options) as ws:
+        seen = {cast(str, line).split(": ")[0].lower() for line in ws}
+    assert not {"authorization", "cookie", "proxy-authorization"} & seen
+    # What is no header of credentials travels, whatever it holds.
+    assert {"x-spam", "sec-websocket-protocol", "origin"} <= seen
 
 
 def test_redirect_cross_origin_forgets_user_info(server: WebSocketsServer, serving: Serving) -> None:

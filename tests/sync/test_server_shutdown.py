@@ -587,13 +587,8 @@ def test_clients_without_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     from wirespeed._serving.gate import GateBase
 
     monkeypatch.setattr(GateBase, "closing_patience", 0.4)
-    with (
-        no_leaks(),
-        within(5),
-        serving(idle, open_timeout=None) as server,
-        Raw(server) as silent,
-        Raw(server) as late,
-    ):
+    serves = serving(idle, open_timeout=None)
+    with no_leaks(), within(5), serves as server, Raw(server) as silent, Raw(server) as late:
         silent.send(sent.encode())
         time.sleep(0.05)
         with in_thread(server.shutdown):

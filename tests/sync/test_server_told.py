@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +38,35 @@ def test_once_for_a_cause(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
     assert told(refusals()) == 5
     assert refusals()[0].endswith(" to /chat?*** refused: HTTP 401: who are you")
     assert refusals()[-1].endswith(" more like it")
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
+@pytest.mark.parametrize(
+    "is_abstract", [False, pytest.param(True, marks=pytest.mark.skipif("sys.platform != 'linux'"))]
+)
+def test_unix_client_with_a_name_that_forges_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
+) -> None:
+    """It may bind its socket to any: in the log it is on one line, whatever becomes of the client."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+    name = f"{'' if is_abstract else tmp_path}/x\nERROR forged"
+
+    def fails(ws: object) -> None:
+        raise ValueError("of the handler")
+
+    with serving(fails, tmp_path / "socket", unix=True):
+        for sent in (request(), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"?\r\n\r\n"):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(10)
+                sock.bind(b"\0" + name.encode() if is_abstract else name)
+                sock.connect(str(tmp_path / "socket"))
+                sock.sendall(sent)
+                assert sock.recv(1000)
+            if not is_abstract:
+                os.unlink(name)
+    lines = logged(caplog, logging.DEBUG)
+    assert not [line for line in lines if "\n" in line]
+    assert len([line for line in lines if r"x\nERROR forged" in line]) >= 3
 
 
 def told(lines: list[str]) -> int:

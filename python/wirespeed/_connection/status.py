@@ -116,7 +116,9 @@ def address_text(address: Any) -> str:
     if isinstance(address, tuple):
         host, port = str(address[0]), address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return (address.decode(errors="replace") if isinstance(address, bytes) else address) or "a Unix socket"
+    name = address.decode(errors="replace") if isinstance(address, bytes) else address
+    # A client may bind its socket to any name, one with the end of a line too.
+    return printable(name) if name else "a Unix socket"
 
 
 class Heads:

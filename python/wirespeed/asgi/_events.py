@@ -24,6 +24,7 @@ __all__ = [
     "denial_headers",
     "disconnect",
     "payload",
+    "receive",
     "scope",
 ]
 
@@ -178,6 +179,15 @@ def closing_of(error: ConnectionClosed) -> tuple[int, str]:
     """
     close = error.rcvd if error.sent is None or error.rcvd_then_sent else error.sent
     return (CloseCode.ABNORMAL_CLOSURE, "") if close is None else (close.code, close.reason)
+
+
+def receive(message: str | bytes) -> dict[str, Any]:
+    """Return the event ``websocket.receive``.
+
+    Args:
+        message: The message of the client.
+    """
+    return {"type": "websocket.receive", "text" if type(message) is str else "bytes": message}
 
 
 def disconnect(code: int, reason: str) -> dict[str, Any]:

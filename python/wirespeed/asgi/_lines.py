@@ -72,10 +72,18 @@ class Lines(Listener):
 
         async def receive_and_show() -> str | bytes:
             message = await receive()
-            self._note(f"< {_message(message)}")
+            self.received(message)
             return message
 
         return receive_and_show
+
+    def received(self, message: str | bytes) -> None:
+        """Show a message of the client.
+
+        Args:
+            message: The message.
+        """
+        self._note(f"< {_message(message)}")
 
     def sending(self, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """Return what sends messages and shows them.

@@ -72,6 +72,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_end",
         "_http_version",
         "_lateness",
+        "_left",
         "_lines",
         "_logger",
         "_loop",
@@ -130,6 +131,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._draft: Response | None = None
         self._denial: tuple[int, Headers, list[bytes]] | None = None
         self._end: tuple[int, str] = (CloseCode.ABNORMAL_CLOSURE, "")
+        # Messages that had come when the application closed, at most: it may receive them.
+        self._left = 0
         self._cut_timer: asyncio.TimerHandle | None = None
         # Made when something is sent to a client that has closed.
         self._lateness: Lateness | None = None
@@ -323,6 +326,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._recv = None
             self._disconnect_told = True
             return events.disconnect(*events.closing_of(exc))
+        # As `events.receive`, without a call for each message.
         if type(message) is str:
             return {"type": "websocket.receive", "text": message}
         return {"type": "websocket.receive", "bytes": message}
@@ -342,8 +346,25 @@ class WebSocketProtocol(asyncio.Protocol):
             recv = self._connection.recv
             self._recv = recv if self._lines is None else self._lines.receiving(recv)
             return None
+        message = self._message_left()
+        if message is not None:
+            return events.receive(message)
         self._disconnect_told = True
         return events.disconnect(*self._end)
+
+    def _message_left(self) -> str | bytes | None:
+        """Return a message that came before the application closed, ``None`` if there is none. It does not wait."""
+        if self._connection is None or not self._left:
+            return None
+        self._left -= 1
+        try:
+            message = self._connection.recv_nowait()
+        except (BlockingIOError, ConnectionClosed):
+            self._left = 0
+            return None
+        if self._lines is not None:
+            self._lines.received(message)
+        return message
 
     async def _wait_in_vain(self) -> NoReturn:
         """Wait until it is cancelled: the same event again would keep the loop busy for who ignores it."""
@@ -436,7 +457,8 @@ class WebSocketProtocol(asyncio.Protocol):
         elif self._phase == _OPEN:
             if kind != "websocket.close":
                 raise RuntimeError(f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
-            self._close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
+            code = message.get("code")
+            self._close(CloseCode.NORMAL_CLOSURE if code is None else code, message.get("reason") or "")
         else:
             raise RuntimeError(f"Unexpected ASGI message '{kind}', after sending 'websocket.close'.")
 
@@ -503,6 +525,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if connection is None:
             return
         has_ended = connection._close is not None
+        self._left = connection.stats()["receive_queue_messages"]
         connection._begin_close(code, reason)
         # The other end may have been first.
         self._end = events.closing_of(connection._closed_error()) if has_ended else (code, reason)

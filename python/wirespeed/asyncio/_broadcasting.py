@@ -97,7 +97,8 @@ _lines = _Lines()
 class _Stall:
     """A connection that gets no broadcasts for a time: a line when that begins, and one when it ends.
 
-    A line for each message would be as many as a peer likes.
+    A line for each message would be as many as a peer likes. When the time is over, this is kept for the next one:
+    each connection has one at most, as nothing but its end can take back what waits for that end.
     """
 
     def __init__(self, connection: Any, why: str) -> None:
@@ -105,29 +106,36 @@ class _Stall:
         self._key = id(connection)
         self._logger = connection.logger
         self._label = connection._label
+        _known[self._key] = self
         self.begin(why)
-        _stalls[self._key] = self
         future = connection._closed_future(awaited=False)
         if future is not None:
             future.add_done_callback(self._gone)
 
     def begin(self, why: str) -> None:
-        self.why = why
+        self.why: str | None = why
         self.count = 1
+        _stalls[self._key] = self
         _lines.warn(self._logger, "skipped broadcast (%s): %s", self._label, _TEXTS[why])
 
     def end(self, what: str = "broadcasts arrive again") -> None:
+        self.why = None
         if _stalls.get(self._key) is self:
             del _stalls[self._key]
         if self.count > 1:
             _lines.warn(self._logger, "%s (%s): %d were skipped", what, self._label, self.count)
 
     def _gone(self, _: object) -> None:
-        if _stalls.get(self._key) is self:
-            self.end("connection closed without broadcasts")
+        if _known.get(self._key) is self:
+            del _known[self._key]
+            if self.why is not None:
+                self.end("connection closed without broadcasts")
 
 
-# By the id of the connection: those that have missed the last broadcast.
+# By the id of the connection: those that have ever missed one, until they are closed or forgotten.
+_known: dict[int, _Stall] = {}
+
+# Those of them that have missed the last one.
 _stalls: dict[int, _Stall] = {}
 
 
@@ -164,7 +172,7 @@ def report(connections: Iterable[Any], missed: list[tuple[Any, str]], raise_exce
             if key in present and key not in told and connection is not None and connection._state == State.OPEN:
                 stall.end()
     for connection, why in missed:
-        known = _stalls.get(id(connection))
+        known = _known.get(id(connection))
         if known is None:
             _Stall(connection, why)
         elif known.why == why:

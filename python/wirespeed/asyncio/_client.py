@@ -64,9 +64,11 @@ class connect:  # noqa: N801 - it is used as a function
     has closed the connection because it served its purpose, with code 1000 or none, the iteration ends, unless
     ``reconnect_after_close`` is set. A round that leaves the connection open closes it, and gets another one at once.
 
-    Redirects are followed, 10 at most; credentials and ``Host`` do not travel to another origin. User information in
-    the URI becomes Basic authentication. An address that does not answer does not keep the others of the same name
-    waiting (Happy Eyeballs, RFC 8305). Wrong arguments raise at once, everything else when it is awaited.
+    Redirects are followed, 10 at most. To another origin, user information and the headers ``Authorization``,
+    ``Proxy-Authorization``, ``Cookie`` and ``Host`` do not travel, but ``subprotocols``, ``origin`` and headers of
+    other names do, such as ``X-Api-Key``. User information in the URI becomes Basic authentication. An address that
+    does not answer does not keep the others of the same name waiting (Happy Eyeballs, RFC 8305). Wrong arguments raise
+    at once, everything else when it is awaited.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.

@@ -34,15 +34,15 @@ class Deadline:
     Attributes:
         text: Returns the text of the exception: what goes on now.
         explain: Returns what is to be raised instead, ``None`` for nothing. It is called when the time is up.
+        is_over: Whether the time is up.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.text: Callable[[], str] = _opening
         self.explain: Callable[[], Exception | None] | None = None
         self._seconds = seconds
-        self._by: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._expired = False
+        self.is_over = False
 
     def opening(self) -> None:
         """Let the exception name the opening handshake, as it does in the beginning."""
@@ -50,46 +50,26 @@ class Deadline:
 
     def __enter__(self) -> Self:
         if self._seconds is not None:
-            self._by = asyncio.get_running_loop().time() + self._seconds
-            self._start(self._by)
-        return self
-
-    def limit(self, seconds: float | None) -> None:
-        """Let the block take no longer than this from now on; it does not get more time than it has.
-
-        Args:
-            seconds: How long, ``None`` for what it had in the beginning.
-        """
-        by = self._by
-        if seconds is not None:
-            until = asyncio.get_running_loop().time() + seconds
-            by = until if by is None else min(by, until)
-        if self._timer is not None:
-            self._timer.cancel()
-        if by is not None and not self._expired:
-            self._start(by)
-
-    def _start(self, by: float) -> None:
-        task = current_task()
-        if task is None:
-            raise RuntimeError("a connection can be opened in a task only")
-        if self._timer is None:
+            task = current_task()
+            if task is None:
+                raise RuntimeError("a connection can be opened in a task only")
             self._task = task
             self._cancelling = _cancelling(task)
-        self._timer = asyncio.get_running_loop().call_at(by, self._expire)
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+        return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._expired and _uncancel(self._task) <= self._cancelling and exc_type is asyncio.CancelledError:
+        if self.is_over and _uncancel(self._task) <= self._cancelling and exc_type is asyncio.CancelledError:
             # Before the explanation, which ends what the text is about.
             late = TimeoutError(self.text())
             raise (self.explain and self.explain()) or late from None
 
     def _expire(self) -> None:
-        self._expired = True
+        self.is_over = True
         self._task.cancel()
 
 

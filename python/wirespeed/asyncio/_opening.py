@@ -89,25 +89,36 @@ async def open_websocket(
         try:
             deadline.text = functools.partial(opening_timeout, opening)
             deadline.explain = opening.give_up
-            refused = False
             while needs := opening.proceed(connected):
-                if not refused and opening.is_refused:
-                    refused = True
-                    deadline.limit(BODY_PATIENCE)
-                try:
-                    await until_ready(connected.fileno(), to_write=needs != _TO_READ)
-                except NotImplementedError:
-                    connected = await _move(connected, opening, needs)
+                if opening.is_refused:
+                    # It ends as that of the blocking client: what has come is the refusal, or the redirect.
+                    with Deadline(BODY_PATIENCE) as patience:
+                        patience.explain = opening.give_up
+                        while needs:
+                            connected = await _ready(connected, opening, needs)
+                            needs = opening.proceed(connected)
+                else:
+                    connected = await _ready(connected, opening, needs)
             return Opening(opening, connected, addresses)
         except InvalidStatus as exc:
             abandon(connected)
+            if deadline.is_over:
+                raise
             chain.follow(exc)
-            deadline.limit(None)
             options.effective_logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
         except BaseException:
             abandon(connected)
             raise
         request = options.request(chain.parsed, chain.headers)
+
+
+async def _ready(connected: ConnectedSocket, opening: ClientOpening, needs: int) -> ConnectedSocket:
+    """Wait until more can be moved; return the socket, which may be another object."""
+    try:
+        await until_ready(connected.fileno(), to_write=needs != _TO_READ)
+    except NotImplementedError:
+        return await _move(connected, opening, needs)
+    return connected
 
 
 async def _move(connected: ConnectedSocket, opening: ClientOpening, needs: int) -> ConnectedSocket:

@@ -1,12 +1,14 @@
 """The outgoing half of a stream, and its end: what reader and writer of :func:`wirespeed.open_stream` share.
 
-It owns the bytes that were written and have not become a message yet. It knows nothing of bytes received. It starts no
-task, except while the connection has no room for what was written, and to close.
+It owns the bytes that were written and have not become a message yet, and knows whether the operating system has taken
+the rest. It knows nothing of bytes received. It starts no task, except while the server does not take what was written,
+and to close.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections import deque
@@ -56,14 +58,18 @@ class Pipe:
         connection: The connection.
         failure: What ended the connection, as far as sending has met it; ``None`` before.
         closing: The task that closes, once there is one.
-        lost: Whether bytes that were written could not be sent.
     """
 
     def __init__(self, connection: ClientConnection, message_size: int, close_timeout: float | None) -> None:
         self.connection = connection
         self.failure: ConnectionClosed | None = None
         self.closing: asyncio.Task[None] | None = None
-        self.lost = False
+        # Whether bytes that were written did not become a message.
+        self._lost = False
+        # Messages that the connection was given, and how many of them it surely has handed on. What is between is lost
+        # if it ends: nothing can be asked about that afterwards.
+        self._sent = 0
+        self._flushed = 0
         self._loop = asyncio.get_running_loop()
         self._message_size = message_size
         self._close_timeout = close_timeout
@@ -72,12 +78,13 @@ class Pipe:
         self._size = 0
         self._scheduled = False
         self._pump: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._keep = False
 
     def fail(self, failure: ConnectionClosed) -> None:
         """Remember what ended the connection, and drop what can be sent no more."""
         self.failure = self.failure or failure.with_traceback(None)
-        self.lost = self.lost or self._size > 0
+        self._lost = self._lost or self._size > 0
         self._chunks.clear()
         self._size = 0
 
@@ -86,30 +93,62 @@ class Pipe:
     def write(self, data: bytes) -> None:
         """Take bytes to send, at the end of this iteration of the loop or when they fill a message."""
         if self.failure is not None or self.closing is not None:
-            self.lost = self.lost or self.closing is None
+            self._lost = self._lost or self.closing is None
             return
         self._chunks.append(data)
         self._size += len(data)
         if self._size >= self._message_size:
             self._push(whole=True)
-        if self._size and not self._scheduled:
+        if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end_of_iteration)
 
     def _end_of_iteration(self) -> None:
         self._scheduled = False
         self.push()
+        self._watch_rest()
 
     def push(self) -> None:
         """Send what was written, as far as the connection has room; the rest follows when it has."""
         self._push(whole=False)
+        if self._is_in_doubt() and self._has_flushed():
+            self._flushed = self._sent
 
     def _push(self, *, whole: bool) -> None:
-        if self._size and not self._is_pumping() and not self._send(whole=whole):
+        if self._size and not _runs(self._pump) and not self._send(whole=whole):
             self._pump = self.start(self._send_rest())
 
-    def _is_pumping(self) -> bool:
-        return self._pump is not None and not self._pump.done()
+    def _is_in_doubt(self) -> bool:
+        """Return whether something was sent that is not known to be flushed, and no task is about to learn it."""
+        return self._sent != self._flushed and not _runs(self._pump) and not _runs(self._watch)
+
+    def _has_flushed(self) -> bool:
+        """Ask whether the operating system has taken what was sent. A task for each write would cost more than it."""
+        flushing = self.connection.flush()
+        try:
+            flushing.send(None)
+        except StopIteration:
+            return True
+        except ConnectionClosed:
+            return False
+        flushing.close()
+        return False
+
+    def _watch_rest(self) -> None:
+        """Let a task learn what becomes of what is in doubt."""
+        if self._is_in_doubt():
+            self._watch = self.start(self._flush_rest())
+
+    async def _flush_rest(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while self._sent != self._flushed:
+                await self._flush()
+
+    async def _flush(self) -> None:
+        sent = self._sent
+        await self.connection.flush()
+        # Others may have waited for more meanwhile.
+        self._flushed = max(self._flushed, sent)
 
     def _send(self, *, whole: bool) -> bool:
         least = self._message_size if whole else 1
@@ -123,6 +162,7 @@ class Pipe:
             except ConnectionClosed as exc:
                 self.fail(exc)
                 return True
+            self._sent += 1
             self._size -= len(message)
         return True
 
@@ -142,10 +182,14 @@ class Pipe:
     async def _send_rest(self) -> None:
         try:
             while self._size:
-                await self.connection.flush()
+                await self._flush()
                 self._send(whole=False)
         except ConnectionClosed as exc:
             self.fail(exc)
+        else:
+            # This task is about to end, and counts no more.
+            self._pump = None
+            self._watch_rest()
 
     async def drain(self) -> None:
         """Return when the operating system has taken what was written.
@@ -153,13 +197,13 @@ class Pipe:
         Raises:
             StreamClosedError: It could not be sent.
         """
-        self.push()
+        self._push(whole=False)
         if self._pump is not None:
             # Whoever stops waiting for it does not stop it.
             await asyncio.shield(self._pump)
         if self.failure is None:
             try:
-                await self.connection.flush()
+                await self._flush()
             except ConnectionClosed as exc:
                 self.fail(exc)
         if self.failure is not None:
@@ -186,14 +230,37 @@ class Pipe:
             if self.connection.state is not State.OPEN:
                 self.connection._begin_close(CloseCode.NORMAL_CLOSURE, "")
 
+    async def wait_closed(self) -> None:
+        """Return when the connection is closed.
+
+        Raises:
+            StreamClosedError: Something that was written was lost.
+        """
+        if self.closing is not None:
+            await asyncio.shield(self.closing)
+        else:
+            await self.connection.wait_closed()
+            # What was written since then is refused.
+            self.push()
+        # Whoever sends or flushes ends with the connection, and tells whether something was left.
+        if tasks := [task for task in (self._pump, self._watch) if task is not None]:
+            await asyncio.wait(tasks)
+        if self._lost or self._sent != self._flushed:
+            raise closed_error(self.failure or self.connection._closed_error())
+
     async def _close(self) -> None:
         while self._pump is not None and not self._pump.done():
             left = self._size
             await asyncio.wait([self._pump], timeout=self._close_timeout)
             if self._size == left:
                 break
+        self._watch_rest()
+        if _runs(self._watch):
+            # It begins before the close frame is queued: it waits for what was written, and not for that.
+            await asyncio.sleep(0)
         self.connection._begin_close(CloseCode.NORMAL_CLOSURE, "", keep=self._keep)
         await self.connection.wait_closed()
-        if self._pump is not None:
-            # The connection is closed: it ends, and tells whether something was left.
-            await asyncio.wait([self._pump])
+
+
+def _runs(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and not task.done()

@@ -17,7 +17,7 @@ from .._connection.construction import construct
 from .._connection.state import State
 from .._handshake.admission import Lingering
 from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, answer, negotiation, say_refused
+from .._handshake.negotiation import LINGER, answer, negotiation, refuse, say_failed, say_refused
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, check_farewell
@@ -31,6 +31,7 @@ from ._deadline import Deadline
 from ._gate import Gate, InTask
 from ._greeting import Greetings
 from ._listening import Acceptor
+from ._remaining import Remaining
 from ._serving import negotiate, receive_request
 from ._tasks import current_task
 from ._turns import give_turn, is_turn_due
@@ -77,6 +78,7 @@ class Server(ServerBase):
 
     # Once it is started.
     _gate: Gate
+    _remaining: Remaining
 
     def __init__(
         self,
@@ -128,6 +130,7 @@ class Server(ServerBase):
             return self
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
+        self._remaining = Remaining(self._loop, self._tasks)
         self._port = choose_port(self._options.io_port, self._loop)
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
@@ -177,7 +180,9 @@ class Server(ServerBase):
             raise
 
     def close_on_signals(self, *signals: int, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
-        """Close the server when one of these signals comes; a second one cancels its handlers.
+        """Close the server when one of these signals comes.
+
+        A second one cancels its handlers, and ends the connections of its listeners.
 
         Args:
             *signals: By default SIGTERM and SIGINT.
@@ -258,9 +263,17 @@ class Server(ServerBase):
             self._closing = self._loop.create_task(self._close())
 
     async def wait_closed(self) -> None:
-        """Wait until the server is closed: all connections are, and all handlers have returned."""
+        """Wait until the server is closed: all connections are, and all handlers have returned.
+
+        Called by a handler, it does not wait for this one, nor for others that wait here. Another task does, though a
+        handler has made it: a handler that waits for such a task waits for itself.
+        """
         if self._closed is not None:
-            await asyncio.shield(self._closed)
+            task = current_task()
+            if task is not None and task in self._tasks and not self._closed.done():
+                await self._remaining.join(task)
+            else:
+                await asyncio.shield(self._closed)
         if is_turn_due():
             await give_turn()
 
@@ -271,14 +284,7 @@ class Server(ServerBase):
             if self._greetings is not None:
                 self._greetings.release()
             self._begin_farewell()
-            # What they had to send is not waited for without limit.
-            patience = Gate.closing_patience if self._options.open_timeout is None else None
-            # One that was cancelled before its first step has taken nothing out.
-            while tasks := [task for task in self._tasks if not task.done()]:
-                _, left = await asyncio.wait(tasks, timeout=patience)
-                if left and patience is not None:
-                    patience = None
-                    self._gate.close_all()
+            await self._wait_for_tasks()
             for connection in self._connections:
                 connection.abort()
         finally:
@@ -289,6 +295,17 @@ class Server(ServerBase):
             if self._closed is not None and not self._closed.done():
                 self._closed.set_result(None)
         self.logger.info("server closed")
+
+    async def _wait_for_tasks(self) -> None:
+        try:
+            # What they had to send is not waited for without limit.
+            if self._options.open_timeout is None:
+                if await self._remaining.ended(self.get_loop().time() + Gate.closing_patience):
+                    return
+                self._gate.close_all()
+            await self._remaining.ended()
+        finally:
+            self._remaining.release()
 
     def _begin_farewell(self) -> None:
         if self._farewell is not None:
@@ -337,8 +354,9 @@ class Server(ServerBase):
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
-            connection = self._make_connection(opening.finish(), sock, address)
-            error = answer(connection, self._options)
+            connection, error = self._make_connection(opening.finish(), greeting)
+            if error is None:
+                error = answer(connection, self._options)
             # The watch is replaced, or has to go.
             if watched and connection._state == State.CLOSED:
                 self._ignore(descriptor)
@@ -376,6 +394,12 @@ class Server(ServerBase):
             self._tasks.add(task)
         return task
 
+    def _began(self) -> None:
+        # An eager task is here before whoever makes it has it.
+        task = current_task(self._loop)
+        if task is not None:
+            self._tasks.add(task)
+
     def _ended(self) -> None:
         # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
         task = current_task(self._loop)
@@ -383,6 +407,7 @@ class Server(ServerBase):
             self._tasks.discard(task)
 
     async def _serve(self, greeting: Greeting) -> None:
+        self._began()
         try:
             connection = await self._open(greeting)
             if connection is not None:
@@ -391,6 +416,7 @@ class Server(ServerBase):
             self._ended()
 
     async def _handle(self, connection: ServerConnection) -> None:
+        self._began()
         self._connections.add(connection)
         try:
             if self._farewell is not None:
@@ -406,6 +432,10 @@ class Server(ServerBase):
             # its own way.
             if exc is not connection._listener_error:
                 tell_end(connection, exc)
+        except asyncio.CancelledError:
+            # While it was closed, or by a second signal: nobody waits for its end any more.
+            connection.abort()
+            raise
         finally:
             self._connections.discard(connection)
             self._ended()
@@ -447,8 +477,9 @@ class Server(ServerBase):
                         opened = await receive_request(sock, steps)
                     # Nobody closes it any more for another client: it has said all that it has to say.
                     self._gate.leave(greeting.entry)
-                    connection = self._make_connection(opened, sock, remote)
-                    error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
+                    connection, error = self._make_connection(opened, greeting)
+                    if error is None:
+                        error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
@@ -478,7 +509,9 @@ class Server(ServerBase):
             connection.abort()
             self._ended()
 
-    def _make_connection(self, opened: Opened, sock: socket_module.socket, remote: Any) -> ServerConnection:
+    def _make_connection(self, opened: Opened, greeting: Greeting) -> tuple[ServerConnection, Exception | None]:
+        """Make the connection; if the application cannot, one that says so to its client, and what it has raised."""
+        sock, remote = greeting.sock, greeting.address
         # Where it is of the internet, the connection can tell it by itself.
         local = None
         if self._port != "fd":
@@ -487,19 +520,27 @@ class Server(ServerBase):
             if not (isinstance(remote, tuple) and isinstance(remote[0], str)):
                 local = sock.getsockname()
             opened._adopt(sock.detach())
+        arguments = {
+            "loop": self._loop,
+            "logger": self.logger,
+            "local_address": local,
+            "remote_address": remote,
+            "server": self,
+            **self._arguments,
+        }
         try:
-            return construct(
-                self._create_connection,
-                ServerConnection,
-                opened,
-                loop=self._loop,
-                logger=self.logger,
-                local_address=local,
-                remote_address=remote,
-                listener=None if self._options.listener is None else self._options.listener(),
-                server=self,
-                **self._arguments,
-            )
+            try:
+                listener = None if self._options.listener is None else self._options.listener()
+                made = construct(self._create_connection, ServerConnection, opened, listener=listener, **arguments)
+                return made, None
+            except Exception as exc:
+                # If nobody has taken over what was opened, there is still somebody to be told.
+                with contextlib.suppress(RuntimeError):
+                    connection = ServerConnection(opened, **arguments)
+                    say_failed(greeting, connection, exc, self._gate, self.logger)
+                    refuse(connection)
+                    return connection, exc
+                raise
         except BaseException:
             # The traceback in a log may keep it for long.
             opened._discard()

@@ -354,14 +354,9 @@ class StreamWriter:
         Raises:
             StreamClosedError: Bytes that were written could not be sent.
         """
-        if self._pipe.closing is not None:
-            await asyncio.shield(self._pipe.closing)
-        else:
-            await self._pipe.connection.wait_closed()
         if is_turn_due():
             await give_turn()
-        if self._pipe.lost and self._pipe.failure is not None:
-            raise closed_error(self._pipe.failure)
+        await self._pipe.wait_closed()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return something about the connection.

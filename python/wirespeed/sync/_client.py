@@ -83,9 +83,10 @@ def connect(
 ) -> _Prepared:
     """Connect to a WebSocket server.
 
-    Redirects are followed, 10 at most; credentials and ``Host`` do not travel to another origin. User information in
-    the URI becomes Basic authentication. An address that does not answer does not keep the others of the same name
-    waiting (Happy Eyeballs, RFC 8305). No thread is started.
+    Redirects are followed, 10 at most. To another origin, user information and the headers ``Authorization``,
+    ``Proxy-Authorization``, ``Cookie`` and ``Host`` do not travel, but ``subprotocols``, ``origin`` and headers of
+    other names do, such as ``X-Api-Key``. User information in the URI becomes Basic authentication. An address that
+    does not answer does not keep the others of the same name waiting (Happy Eyeballs, RFC 8305). No thread is started.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.
@@ -238,6 +239,9 @@ def _open(
         try:
             opened = opening.run(connected, _remaining(deadline))
         except InvalidStatus as exc:
+            if _remaining(deadline) == 0:
+                # Its body has not ended in time: it is what there is to say, where it leads to is too far.
+                raise
             chain.follow(exc)
             logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
             continue

@@ -1,0 +1,234 @@
+"""Who waits for the end of a server: its own handlers too, which wait for the others and not for each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop import serving
+from interop.asyncio_tools import Setting, cancelled, soon, spin
+from interop.checks import no_leaks, within
+from interop.serving import Raw, dial, echo, idle, logged, serve, uri
+
+pytestmark = pytest.mark.wirespeed_only("the server is ours")
+
+Run = Callable[..., Any]
+
+
+def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """It waits until the others have returned, and goes on then."""
+    steps: list[str] = []
+
+    async def handler(ws: Any) -> None:
+        if ws.request.path == "/stop":
+            await ws.recv()
+            ws.server.close()
+            await ws.server.wait_closed()
+            steps.append("stopped")
+            # Again, with nobody left but itself.
+            await ws.server.wait_closed()
+            await asyncio.sleep(0.02)
+        else:
+            await ws.wait_closed()
+            await asyncio.sleep(0.02)
+        steps.append(ws.request.path)
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            ws, other = await dial(uri(server, "/stop")), await dial(uri(server, "/other"))
+            await ws.send("x")
+            with within(3):
+                await server.wait_closed()
+            steps.append("closed")
+            for client in (ws, other):
+                await client.wait_closed()
+                assert client.close_code == 1001
+
+    with no_leaks():
+        run(main)
+    assert steps == ["/other", "stopped", "/stop", "closed"]
+    assert logged(caplog) == []
+
+
+def test_by_many_handlers(setting: Setting, run: Run) -> None:
+    """Who waits before the server closes, and who waits then, do not wait for each other."""
+    ended: list[int] = []
+
+    async def handler(ws: Any) -> None:
+        number = int(ws.request.path[1:])
+        if number % 2:
+            await ws.wait_closed()
+        await ws.server.wait_closed()
+        ended.append(number)
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            clients = [await dial(uri(server, f"/{number}")) for number in range(10)]
+            assert ended == []
+            server.close()
+            with within(3):
+                await server.wait_closed()
+            assert sorted(ended) == list(range(10))
+            for ws in clients:
+                await ws.wait_closed()
+
+    with no_leaks():
+        run(main)
+
+
+def test_by_a_handler_that_gives_up(setting: Setting, run: Run) -> None:
+    """It is waited for again."""
+    steps: list[str] = []
+
+    async def handler(ws: Any) -> None:
+        waiting = ws.server.wait_closed()
+        if ws.request.path == "/gives-up":
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_later(0.05, task.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await asyncio.sleep(0.05)
+        else:
+            await ws.wait_closed()
+            await waiting
+        steps.append(ws.request.path)
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            clients = [await dial(uri(server, path)) for path in ("/gives-up", "/waits")]
+            # Somebody holds it up, so that the one has given up before it would be told.
+            holding = server._start(asyncio.sleep(0.08))
+            holding.add_done_callback(server._tasks.discard)
+            server.close()
+            with within(3):
+                await server.wait_closed()
+            for ws in clients:
+                await ws.wait_closed()
+
+    with no_leaks():
+        run(main)
+    assert steps == ["/gives-up", "/waits"]
+
+
+@pytest.mark.parametrize("hook", ["process_request", "process_response"])
+def test_by_a_hook(setting: Setting, run: Run, hook: str) -> None:
+    async def process(ws: Any, *_: Any) -> None:
+        ws.server.close()
+        await ws.server.wait_closed()
+
+    async def main() -> None:
+        hooks: dict[str, Any] = {hook: process}
+        async with serve(setting, idle, **hooks) as server:
+            with await Raw.connect(server) as raw:
+                await raw.send(serving.request())
+                assert (await raw.reply()).status == 503
+            with within(3):
+                await server.wait_closed()
+
+    with no_leaks():
+        run(main)
+
+
+def test_by_a_task_of_a_handler(setting: Setting, run: Run) -> None:
+    """It waits for the handler, as everybody does who is none."""
+    steps: list[str] = []
+
+    async def wait(server: Any) -> None:
+        await server.wait_closed()
+        steps.append("closed")
+
+    async def handler(ws: Any) -> None:
+        tasks.append(asyncio.ensure_future(wait(ws.server)))
+        await ws.wait_closed()
+        await asyncio.sleep(0.02)
+        steps.append("handler")
+
+    tasks: list[asyncio.Future[None]] = []
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            ws = await dial(uri(server))
+        await ws.wait_closed()
+        await asyncio.gather(*tasks)
+
+    with no_leaks():
+        run(main)
+    assert steps == ["handler", "closed"]
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
+@pytest.mark.parametrize("hooks", [False, True])
+def test_by_a_handler_in_an_eager_task(setting: Setting, run: Run, hooks: bool) -> None:
+    """It waits before whoever has made its task has that."""
+
+    async def process(ws: Any, request: Any) -> None:
+        pass
+
+    async def handler(ws: Any) -> None:
+        await ws.server.wait_closed()
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        options: dict[str, Any] = {"process_request": process} if hooks else {}
+        async with serve(setting, handler, **options) as server:
+            ws = await dial(uri(server))
+            server.close()
+            with within(3):
+                await server.wait_closed()
+            await ws.wait_closed()
+
+    with no_leaks():
+        run(main)
+
+
+def test_with_the_limit_of_requests(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``open_timeout``, who has sent half a request is closed after a time, and the handler goes on."""
+    steps: list[str] = []
+
+    async def handler(ws: Any) -> None:
+        ws.server.close()
+        await ws.server.wait_closed()
+        steps.append("handler")
+
+    async def main() -> None:
+        async with serve(setting, handler, open_timeout=None) as server:
+            monkeypatch.setattr(type(server._gate), "closing_patience", 0.2)
+            with await Raw.connect(server) as half:
+                await half.send(serving.request()[:40])
+                await soon(lambda: len(server._gate))
+                with within(3, at_least=0.2):
+                    ws = await dial(uri(server))
+                    await server.wait_closed()
+                await ws.wait_closed()
+
+    with no_leaks():
+        run(main)
+    assert steps == ["handler"]
+
+
+def test_cancelled_from_outside(setting: Setting, run: Run) -> None:
+    """That a waiter from outside gives up concerns nobody else."""
+
+    async def handler(ws: Any) -> None:
+        await ws.server.wait_closed()
+
+    async def main() -> None:
+        async with serve(setting, handler) as server:
+            ws = await dial(uri(server))
+            waiting = asyncio.ensure_future(server.wait_closed())
+            await spin()
+            assert await cancelled(waiting)
+            server.close()
+            with within(3):
+                await server.wait_closed()
+            await ws.wait_closed()
+        async with serve(setting, echo) as server:
+            pass
+        await server.wait_closed()
+
+    with no_leaks():
+        run(main)
