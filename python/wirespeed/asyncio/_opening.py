@@ -97,8 +97,12 @@ async def open_websocket(
                         while needs:
                             connected = await _ready(connected, opening, needs)
                             needs = opening.proceed(connected)
-                else:
-                    connected = await _ready(connected, opening, needs)
+                    break
+                # As `_ready`, without a coroutine for each wait.
+                try:
+                    await until_ready(connected.fileno(), to_write=needs != _TO_READ)
+                except NotImplementedError:
+                    connected = await _move(connected, opening, needs)
             return Opening(opening, connected, addresses)
         except InvalidStatus as exc:
             abandon(connected)

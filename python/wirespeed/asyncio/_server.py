@@ -79,6 +79,7 @@ class Server(ServerBase):
     # Once it is started.
     _gate: Gate
     _remaining: Remaining
+    _has_factory: bool
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class Server(ServerBase):
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
         self._remaining = Remaining(self._loop, self._tasks)
+        self._has_factory = self._loop.get_task_factory() is not None
         self._port = choose_port(self._options.io_port, self._loop)
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
@@ -395,10 +397,11 @@ class Server(ServerBase):
         return task
 
     def _began(self) -> None:
-        # An eager task is here before whoever makes it has it.
-        task = current_task(self._loop)
-        if task is not None:
-            self._tasks.add(task)
+        # An eager task, which a factory makes, is here before whoever makes it has it.
+        if self._has_factory:
+            task = current_task(self._loop)
+            if task is not None:
+                self._tasks.add(task)
 
     def _ended(self) -> None:
         # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
@@ -520,23 +523,27 @@ class Server(ServerBase):
             if not (isinstance(remote, tuple) and isinstance(remote[0], str)):
                 local = sock.getsockname()
             opened._adopt(sock.detach())
-        arguments = {
-            "loop": self._loop,
-            "logger": self.logger,
-            "local_address": local,
-            "remote_address": remote,
-            "server": self,
-            **self._arguments,
-        }
         try:
             try:
-                listener = None if self._options.listener is None else self._options.listener()
-                made = construct(self._create_connection, ServerConnection, opened, listener=listener, **arguments)
-                return made, None
+                return construct(
+                    self._create_connection,
+                    ServerConnection,
+                    opened,
+                    loop=self._loop,
+                    logger=self.logger,
+                    local_address=local,
+                    remote_address=remote,
+                    listener=None if self._options.listener is None else self._options.listener(),
+                    server=self,
+                    **self._arguments,
+                ), None
             except Exception as exc:
                 # If nobody has taken over what was opened, there is still somebody to be told.
+                addresses = {"local_address": local, "remote_address": remote}
                 with contextlib.suppress(RuntimeError):
-                    connection = ServerConnection(opened, **arguments)
+                    connection = ServerConnection(
+                        opened, loop=self._loop, logger=self.logger, server=self, **addresses, **self._arguments
+                    )
                     say_failed(greeting, connection, exc, self._gate, self.logger)
                     refuse(connection)
                     return connection, exc
