@@ -7,8 +7,6 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::RandomState;
 use wirespeed_engine::topics::Pattern;
 
-use crate::account::Account;
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// Sessions subscribe to it.
@@ -17,6 +15,14 @@ struct Entry {
     there: bool,
     /// It was asked for, and not ended: the account remembers what came by it, also while there is no connection.
     followed: bool,
+}
+
+/// A pattern that was followed, and that nobody wanted at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) pattern: Pattern,
+    /// It is wanted again; whether the broker knows it. `None`: it is not.
+    pub(crate) again: Option<bool>,
 }
 
 /// See the module.
@@ -28,8 +34,6 @@ pub(crate) struct Interests {
     /// Of those that are or were followed, which nobody wanted at some time, or which are wanted again, since the account
     /// was told of these.
     left: HashSet<Pattern, RandomState>,
-    /// Of the entries, those of more than one topic.
-    wild: HashSet<Pattern, RandomState>,
 }
 
 impl Interests {
@@ -50,9 +54,6 @@ impl Interests {
     }
 
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
-        if !pattern.is_exact() {
-            self.wild.insert(pattern.clone());
-        }
         let entry = self.entries.entry(pattern.clone()).or_default();
         change(entry);
         let entry = *entry;
@@ -63,7 +64,6 @@ impl Interests {
         self.differ.remove(pattern);
         if !entry.wanted && !entry.followed {
             self.entries.remove(pattern);
-            self.wild.remove(pattern);
         }
         false
     }
@@ -82,33 +82,15 @@ impl Interests {
         differ.into_iter().map(wanted).collect()
     }
 
-    /// Has the account forget what came by patterns that were followed, and not wanted at some time since the last call,
-    /// but for topics that came by others too, which were wanted all the time; and ignore what comes by those that are not
-    /// wanted now.
-    pub(crate) fn forget_left(&mut self, account: &mut Account) {
-        if self.left.is_empty() {
-            return;
-        }
+    /// What was left since the last call: for [`crate::account::Account::forget_left`], which takes longer than those can wait
+    /// who want something meanwhile.
+    pub(crate) fn take_left(&mut self) -> Vec<Left> {
         let left = std::mem::take(&mut self.left);
-        let stayed = |pattern: &Pattern| {
-            !left.contains(pattern) && self.entries.get(pattern).is_some_and(|entry| entry.wanted && entry.followed)
+        let again = |pattern: &Pattern| match self.entries.get(pattern) {
+            Some(Entry { wanted: true, followed: true, there }) => Some(*there),
+            _ => None,
         };
-        let wild: Vec<_> = self.wild.iter().filter(|one| stayed(one)).collect();
-        for pattern in &left {
-            account.forget(pattern, |topic| {
-                Pattern::new(topic.as_str()).is_ok_and(|exact| stayed(&exact))
-                    || wild.iter().any(|one| one.matches(topic))
-            });
-            match self.entries.get(pattern) {
-                Some(Entry { wanted: true, followed: true, there }) => {
-                    account.ask(pattern);
-                    if *there {
-                        account.confirm(pattern);
-                    }
-                }
-                _ => account.leave(pattern), // it may still come until the broker was told
-            }
-        }
+        left.into_iter().map(|pattern| Left { again: again(&pattern), pattern }).collect()
     }
 
     /// The broker knows nothing any more.
@@ -121,7 +103,6 @@ impl Interests {
             entry.wanted
         });
         self.differ = self.entries.keys().cloned().collect();
-        self.wild.retain(|pattern| self.entries.contains_key(pattern));
     }
 
     /// How many the broker was told.

@@ -25,7 +25,7 @@ use crate::account::{ALL, Account};
 use crate::address::Address;
 use crate::backoff;
 use crate::envelope::NodeId;
-use crate::node::Shared;
+use crate::node::{Shared, ended};
 use crate::parcel;
 
 /// Messages that the library may have been given and not yet written.
@@ -339,12 +339,12 @@ impl Nats<'_> {
                 shared.wanted.notified().await;
                 continue;
             }
+            self.account.borrow_mut().end(ended(&changes));
             for (pattern, wanted) in &changes {
                 if *wanted {
                     self.account.borrow_mut().ask(pattern);
                     while !self.add(Some(pattern)).await {}
                 } else {
-                    self.account.borrow_mut().end(pattern);
                     let subscriber = self.subscriptions.borrow_mut().remove(pattern);
                     if let Some(mut subscriber) = subscriber {
                         let _ = subscriber.unsubscribe().await; // it fails only if the client has ended

@@ -406,9 +406,13 @@ impl Shared {
 
     /// What is to be subscribed to, and what no longer.
     pub(crate) fn take_interests(&self, account: &mut Account) -> Vec<(Pattern, bool)> {
-        let mut interests = locked(&self.interests);
-        interests.forget_left(account);
-        interests.take()
+        let (left, changes) = {
+            let mut interests = locked(&self.interests);
+            (interests.take_left(), interests.take())
+        };
+        account.forget_left(&left);
+        changes.iter().filter(|(_, wanted)| *wanted).for_each(|(pattern, _)| account.follow(pattern));
+        changes
     }
 
     /// That was done.
@@ -436,7 +440,8 @@ impl Shared {
         }
         let Some(sink) = locked(&self.sink).clone() else { return };
         // The thread may be waiting for an answer about what was wanted before.
-        locked(&self.interests).forget_left(account);
+        let left = locked(&self.interests).take_left();
+        account.forget_left(&left);
         for message in parcel::unpack(bytes) {
             self.arrive_one(&*sink, account, name, via, message);
         }
@@ -530,6 +535,11 @@ impl Shared {
     pub(crate) fn is_closing(&self) -> bool {
         *self.closing.borrow()
     }
+}
+
+/// Of what [`Shared::take_interests`] says, what is to be subscribed to no longer.
+pub(crate) fn ended(changes: &[(Pattern, bool)]) -> impl Iterator<Item = &Pattern> + Clone {
+    changes.iter().filter(|(_, wanted)| !wanted).map(|(pattern, _)| pattern)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use wirespeed_engine::topics::Pattern;
 use super::{BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, is_answer, patiently, settings};
 use crate::account::{ALL, Account};
 use crate::backoff;
-use crate::node::Shared;
+use crate::node::{Shared, ended};
 use crate::parcel::{self, Parcel};
 use crate::queue::{Item, To};
 
@@ -167,10 +167,9 @@ async fn subscribe(
             shared.wanted.notified().await;
             continue;
         }
-        for (pattern, wanted) in &changes {
-            if !wanted {
-                account.borrow_mut().end(pattern);
-            } else if pattern.is_exact() {
+        account.borrow_mut().end(ended(&changes));
+        for (pattern, _) in changes.iter().filter(|(_, wanted)| *wanted) {
+            if pattern.is_exact() {
                 account.borrow_mut().ask(pattern);
             } else {
                 shared.tell(Notice::Unsupported(pattern.clone()));

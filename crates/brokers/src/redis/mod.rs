@@ -24,7 +24,7 @@ use self::glob::glob;
 use crate::account::{ALL, Account};
 use crate::address::{Address, Kind};
 use crate::backoff;
-use crate::node::Shared;
+use crate::node::{Shared, ended};
 use crate::parcel;
 
 /// Bytes that are sent at once.
@@ -380,9 +380,10 @@ async fn subscribe(
             }
             continue;
         }
+        account.borrow_mut().end(ended(&changes));
         let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
         for chunk in ended.chunks(CHANNELS) {
-            end(shared, sink, account, known, chunk).await?;
+            end(shared, sink, known, chunk).await?;
         }
         for chunk in wanted.chunks(CHANNELS) {
             begin(shared, sink, account, known, chunk).await?;
@@ -427,16 +428,9 @@ async fn begin(
     Ok(())
 }
 
-async fn end(
-    shared: &Shared,
-    sink: &mut PubSubSink,
-    account: &RefCell<Account>,
-    known: &RefCell<Known>,
-    chunk: &[Change],
-) -> Result<(), Broken> {
+async fn end(shared: &Shared, sink: &mut PubSubSink, known: &RefCell<Known>, chunk: &[Change]) -> Result<(), Broken> {
     let (mut channels, mut globs) = (Vec::new(), Vec::new());
     for (pattern, _) in chunk {
-        account.borrow_mut().end(pattern);
         if pattern.is_exact() {
             channels.push(format!("{}{pattern}", shared.prefix));
             continue;
