@@ -288,6 +288,11 @@ impl Shared {
         self.queue.look(Queue::accepted)
     }
 
+    /// How many of those the broker may not have, as far as it is known.
+    pub(crate) fn missing(&self) -> u64 {
+        self.queue.look(Queue::missing)
+    }
+
     /// Waits until the broker has so many of them, or the deadline: see [`Broker::flush`].
     pub(crate) fn flush(&self, accepted: u64, deadline: Option<Instant>) -> Option<u64> {
         self.queue.wait(deadline, |queue| {

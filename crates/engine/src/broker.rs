@@ -149,8 +149,8 @@ pub trait Broker: Send + Sync {
     /// What has happened since the last call; older ones may be missing if there were very many.
     fn take_notices(&self) -> Vec<Notice>;
 
-    /// Waits until the broker has all that was taken before; how many of it are doubtful or were dropped since the
-    /// last call. `None`: not by the deadline.
+    /// Waits until the broker has all that was taken before; how many of all that were ever taken it may not have, as they
+    /// are doubtful, or were refused or dropped. It never becomes less. `None`: not by the deadline.
     fn flush(&self, deadline: Option<Instant>) -> Option<u64>;
 
     /// Ends it: what was taken is still sent, if that takes no longer than a moment, and the [`Sink`] is let go, which

@@ -110,6 +110,34 @@ fn whoever_flushes_hears_of_what_was_dropped_for_others() {
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
+#[test]
+fn all_who_wait_are_told_of_what_is_missing() {
+    let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
+    (0..3).for_each(|_| assert_eq!(push(&shared, 10), Took::Yes));
+    let mut under_way = shared.under_way();
+    under_way.take(1 << 20);
+    let end = Some(Instant::now() + Duration::from_secs(20));
+    std::thread::scope(|scope| {
+        let flushing: Vec<_> = (1..=3)
+            .map(|count| {
+                scope.spawn({
+                    let shared = &shared;
+                    move || shared.flush(count, end)
+                })
+            })
+            .collect();
+        while !shared.takes_flush() {
+            std::thread::yield_now();
+        }
+        drop(under_way);
+        for one in flushing {
+            assert_eq!(one.join().unwrap(), Some(3));
+        }
+    });
+    // Whoever asks later is told too what has become of his.
+    assert_eq!((shared.flush(3, end), shared.missing()), (Some(3), 3));
+}
+
 fn randomly(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed ^= seed << 13;
