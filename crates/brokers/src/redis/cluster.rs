@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use wirespeed_engine::broker::Notice;
 use wirespeed_engine::topics::Pattern;
 
-use super::{BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, is_answer, patiently, settings};
+use super::{Answer, BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, fate, patiently, settings};
 use crate::account::{ALL, Account};
 use crate::backoff;
 use crate::node::{Shared, ended};
@@ -104,30 +104,48 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             }
             continue;
         }
-        let groups = by_channel(shared, items);
-        for chunk in groups.chunks(AT_ONCE) {
-            let sent = future::join_all(chunk.iter().map(|(channel, payloads)| {
-                let mut connection = connection.clone();
-                let mut commands = redis::pipe();
-                for payload in payloads {
-                    commands.cmd("SPUBLISH").arg(channel).arg(&payload.bytes[..]).ignore();
-                }
-                let count = payloads.iter().map(|payload| payload.count).sum::<u64>();
-                async move { (count, commands.query_async::<()>(&mut connection).await) }
-            }))
-            .await;
-            let mut broken = None;
-            for (count, sent) in sent {
-                match sent {
-                    Ok(()) => under_way.settle(count),
-                    Err(error) if is_answer(&error) => under_way.refuse(count),
+        let (mut published, mut refused, mut broken) = (0, 0, None);
+        for chunk in by_channel(shared, items).chunks(AT_ONCE) {
+            let sent = chunk.iter().map(|(channel, parcels)| spublish(connection.clone(), channel, parcels));
+            for (parcel, answer) in future::join_all(sent).await.into_iter().flatten() {
+                match fate(answer) {
+                    Ok(None) => published += parcel.count,
+                    Ok(Some(refusal)) => {
+                        refused += parcel.count;
+                        shared.set_reason(&refusal);
+                    }
                     Err(error) => broken = Some(error),
                 }
             }
-            if let Some(error) = broken {
-                return Err(error.into());
+            if broken.is_some() {
+                break;
             }
         }
+        // They were not sent in the order in which they were taken: of whoever waits for some of them it is not known
+        // which are his. So it is said first what is missing.
+        under_way.refuse(refused);
+        if let Some(broken) = broken {
+            under_way.doubt(under_way.count() - published);
+            under_way.settle(published);
+            return Err(broken);
+        }
+        under_way.settle(published);
+    }
+}
+
+/// Publishes on a channel, in order; what has become of each.
+async fn spublish<'a>(
+    mut connection: ClusterConnection,
+    channel: &str,
+    parcels: &'a [Parcel],
+) -> Vec<(&'a Parcel, Answer)> {
+    let mut commands = redis::pipe();
+    for parcel in parcels {
+        commands.cmd("SPUBLISH").arg(channel).arg(&parcel.bytes[..]);
+    }
+    match commands.ignore_errors().query_async::<Vec<Answer>>(&mut connection).await {
+        Ok(answers) => parcels.iter().zip(answers).collect(),
+        Err(error) => parcels.iter().map(|parcel| (parcel, Err(error.clone()))).collect(),
     }
 }
 

@@ -15,8 +15,8 @@ use futures_util::{StreamExt, future};
 use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, Msg, RedisConnectionInfo,
-    RedisError, TlsCertificates, TlsMode,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, Msg,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
 };
 use wirespeed_engine::topics::Pattern;
 
@@ -259,23 +259,36 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             continue;
         }
         let mut commands = redis::pipe();
+        let mut counts = Vec::new();
         for parcel in parcel::pack(items, parcel::MOST) {
-            commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]).ignore();
+            commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]);
+            counts.push(parcel.count);
         }
-        match commands.query_async::<()>(&mut connection).await {
-            Ok(()) => under_way.settle(under_way.count()),
-            Err(error) if is_answer(&error) => {
-                under_way.refuse(under_way.count());
-                shared.set_reason(&error.to_string());
+        let answers: Vec<Answer> = commands.ignore_errors().query_async(&mut connection).await?;
+        for (count, answer) in counts.into_iter().zip(answers) {
+            match fate(answer)? {
+                None => under_way.settle(count),
+                Some(refusal) => {
+                    under_way.refuse(count);
+                    shared.set_reason(&refusal);
+                }
             }
-            Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Whether the server has refused it, and the connection goes on.
-fn is_answer(error: &RedisError) -> bool {
-    !(error.is_io_error() || error.is_unrecoverable_error() || error.is_timeout() || error.is_connection_dropped())
+/// What a server says of something that is published: how many have got it.
+type Answer = RedisResult<i64>;
+
+/// Why the server has refused something, in words; `None`: it has it. Fails if that is no answer to it.
+fn fate(answer: Answer) -> Result<Option<String>, Broken> {
+    match answer {
+        Ok(_) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn ping(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
