@@ -15,6 +15,14 @@ struct Entry {
     there: bool,
     /// It was asked for, and not ended: the account remembers what came by it, also while there is no connection.
     followed: bool,
+    /// The broker does not let us have it: it is not asked again. Only what is wanted is denied.
+    denied: bool,
+}
+
+impl Entry {
+    fn differs(self) -> bool {
+        (self.wanted && !self.denied) != self.there
+    }
 }
 
 /// A pattern that was followed, and that nobody wanted at some time.
@@ -42,7 +50,10 @@ impl Interests {
         if self.entries.get(pattern).is_some_and(|entry| entry.followed && entry.wanted != wanted) {
             self.left.insert(pattern.clone());
         }
-        self.change(pattern, |entry| entry.wanted = wanted)
+        self.change(pattern, |entry| {
+            entry.wanted = wanted;
+            entry.denied = false;
+        })
     }
 
     /// The broker was told: whether it has it now.
@@ -53,11 +64,16 @@ impl Interests {
         })
     }
 
+    /// The broker does not let us have it: not until it is wanted anew, or all is done again.
+    pub(crate) fn deny(&mut self, pattern: &Pattern) {
+        self.change(pattern, |entry| *entry = Entry { wanted: entry.wanted, denied: entry.wanted, ..Entry::default() });
+    }
+
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
         let entry = self.entries.entry(pattern.clone()).or_default();
         change(entry);
         let entry = *entry;
-        if entry.wanted != entry.there {
+        if entry.differs() {
             self.differ.insert(pattern.clone());
             return true;
         }
@@ -87,7 +103,7 @@ impl Interests {
     pub(crate) fn take_left(&mut self) -> Vec<Left> {
         let left = std::mem::take(&mut self.left);
         let again = |pattern: &Pattern| match self.entries.get(pattern) {
-            Some(Entry { wanted: true, followed: true, there }) => Some(*there),
+            Some(Entry { wanted: true, followed: true, there, .. }) => Some(*there),
             _ => None,
         };
         left.into_iter().map(|pattern| Left { again: again(&pattern), pattern }).collect()
@@ -97,6 +113,7 @@ impl Interests {
     pub(crate) fn forget(&mut self) {
         self.entries.retain(|pattern, entry| {
             entry.there = false;
+            entry.denied = false;
             if entry.followed && !entry.wanted {
                 self.left.insert(pattern.clone());
             }
@@ -172,6 +189,29 @@ mod tests {
         assert!(std::mem::take(&mut interests.left).contains(&a));
         assert_eq!(interests.take(), [(a, true)]);
         assert!(interests.left.is_empty());
+    }
+
+    #[test]
+    fn what_is_denied_is_not_asked_again_until_it_is_wanted_anew() {
+        let mut interests = Interests::default();
+        let a = pattern("a");
+        interests.want(&a, true);
+        interests.take();
+        interests.deny(&a);
+        assert!(interests.take().is_empty());
+        assert_eq!(interests.len(), 0);
+        assert!(!interests.want(&a, false));
+        assert!(interests.entries.is_empty());
+        assert!(interests.want(&a, true));
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        // By another connection it is asked again.
+        interests.deny(&a);
+        interests.forget();
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        // Nobody wants it any more when the answer comes.
+        interests.want(&a, false);
+        interests.deny(&a);
+        assert!(interests.entries.is_empty() && interests.differ.is_empty());
     }
 
     #[test]

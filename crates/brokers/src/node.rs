@@ -427,6 +427,27 @@ impl Shared {
         }
     }
 
+    /// The broker does not let us have that; `reason`: what it says, or nothing has it. It is not asked again until somebody wants
+    /// it anew, or by another connection.
+    pub(crate) fn deny(&self, account: &mut Account, pattern: &Pattern, reason: Option<&str>) {
+        account.leave(pattern);
+        locked(&self.interests).deny(pattern);
+        self.tell(match reason {
+            None => Notice::Unsupported(pattern.clone()),
+            Some(reason) => {
+                self.set_reason(reason);
+                Notice::Denied { pattern: pattern.clone(), reason: self.address.redact(reason) }
+            }
+        });
+    }
+
+    /// The same of what is for all.
+    pub(crate) fn deny_all(&self, account: &mut Account, reason: &str) {
+        if let Ok(pattern) = Pattern::new(ALL) {
+            self.deny(account, &pattern, Some(reason));
+        }
+    }
+
     /// The broker has no subscription of ours any more.
     pub(crate) fn lose_subscriptions(&self, account: &mut Account) {
         account.disconnect();
@@ -513,12 +534,9 @@ impl Shared {
         }
     }
 
-    /// Why something does not work, while there is no connection.
+    /// Why something does not work; shown until there is another connection.
     pub(crate) fn set_reason(&self, reason: &str) {
-        let mut notices = locked(&self.notices);
-        if notices.state != State::Connected {
-            notices.reason = Some(self.address.redact(reason));
-        }
+        locked(&self.notices).reason = Some(self.address.redact(reason));
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -4,17 +4,68 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use support::servers::{Server, free_port};
-use support::{PATIENCE, text, topic, wait};
-use wirespeed_brokers::{Address, Hub, Publisher};
+use support::{PATIENCE, Taker, text, topic, wait};
+use wirespeed_brokers::engine::broker::{Broker, Notice, Sink, State};
+use wirespeed_brokers::engine::topics::Pattern;
+use wirespeed_brokers::{Address, Hub, Node, Publisher};
 
 /// What Redis lets the default user publish and subscribe to.
 const ACL: [&str; 8] = ["--user", "default", "on", "nopass", "+@all", "~*", "&ok.*", "&_wirespeed.*"];
 
 fn hub(url: &str) -> Hub {
     Hub::new(Address::parse(url).unwrap())
+}
+
+fn node(hub: &Hub) -> (Node, Arc<Taker>) {
+    let taker = Arc::new(Taker::default());
+    let node = Node::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
+    wait(|| node.status().state == State::Connected);
+    (node, taker)
+}
+
+fn want(node: &Node, patterns: &[&str]) {
+    for text in patterns {
+        node.interest(&Pattern::new(text).unwrap(), true);
+    }
+}
+
+/// What a node was told, until it is as much as that: what is denied, and what is not supported.
+#[track_caller]
+fn denied(node: &Node, count: usize) -> BTreeSet<String> {
+    let denied = std::cell::RefCell::new(BTreeSet::new());
+    wait(|| {
+        for notice in node.take_notices() {
+            match notice {
+                Notice::Connected => continue,
+                Notice::Denied { pattern, reason } => {
+                    assert!(reason.to_lowercase().contains("permission"), "{reason}");
+                    denied.borrow_mut().insert(pattern.to_string())
+                }
+                Notice::Unsupported(pattern) => {
+                    denied.borrow_mut().insert(format!("{pattern}, which is not supported"))
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        denied.borrow().len() >= count
+    });
+    denied.take()
+}
+
+/// What is published there comes; the broker has had no reason to connect again.
+fn comes(node: &Node, taker: &Taker, publisher: &Publisher, names: &[&str]) {
+    taker.came.lock().unwrap().clear();
+    for name in names {
+        publisher.publish(Some(&topic(name)), text(name)).unwrap();
+    }
+    wait(|| taker.came.lock().unwrap().len() == names.len());
+    let status = node.status();
+    assert_eq!((status.state, status.reconnects), (State::Connected, 0));
 }
 
 /// A cluster of so many nodes, which share the slots evenly; and its URL.
@@ -73,4 +124,61 @@ fn what_a_cluster_refuses_costs_no_other_message() {
     let publisher = Publisher::new(&hub(&url)).unwrap();
     publish_what_is_refused_and_what_is_not(&publisher);
     five_of_ten_were_refused(&publisher);
+}
+
+/// Of many that are asked for by one command some are denied.
+#[test]
+fn what_redis_denies_takes_nothing_else_away() {
+    let Some(mut server) = Server::new("redis-server", &ACL) else { return };
+    server.start();
+    let hub = hub(&format!("redis://127.0.0.1:{}", server.port));
+    let (node, taker) = node(&hub);
+    let publisher = Publisher::new(&hub).unwrap();
+    want(&node, &["ok.a", "no.a", "no.b", "ok.>", "ok.b.*", "no.>", "no.*"]);
+    // Of patterns only those that the ACL names are let through.
+    assert_eq!(denied(&node, 5), ["no.*", "no.>", "no.a", "no.b", "ok.b.*"].map(String::from).into());
+    wait(|| node.status().subscriptions == 2);
+    let reason = node.status().reason.unwrap();
+    assert!(reason.contains("permissions"), "{reason}");
+    comes(&node, &taker, &publisher, &["ok.a", "ok.c.d"]);
+    // It isn't asked again until somebody wants it anew.
+    server.say("ACL SETUSER default &no.*");
+    want(&node, &["ok.d"]);
+    wait(|| node.status().subscriptions == 3);
+    for text in ["no.a", "no.>"] {
+        node.interest(&Pattern::new(text).unwrap(), false);
+        node.interest(&Pattern::new(text).unwrap(), true);
+    }
+    wait(|| node.status().subscriptions == 5);
+    comes(&node, &taker, &publisher, &["no.a", "no.c", "ok.d"]);
+}
+
+#[test]
+fn broadcasts_that_redis_denies_take_nothing_else_away() {
+    let acl: Vec<&str> = ACL.into_iter().filter(|word| !word.contains("_wirespeed")).collect();
+    let Some(mut server) = Server::new("redis-server", &acl) else { return };
+    server.start();
+    let hub = hub(&format!("redis://127.0.0.1:{}", server.port));
+    let (node, taker) = node(&hub);
+    assert_eq!(denied(&node, 1), ["_wirespeed.broadcast".to_owned()].into());
+    want(&node, &["ok.a"]);
+    wait(|| node.status().subscriptions == 1);
+    comes(&node, &taker, &Publisher::new(&hub).unwrap(), &["ok.a"]);
+}
+
+#[test]
+fn what_a_cluster_denies_takes_nothing_else_away() {
+    let Some((servers, url)) = cluster(1, &ACL) else { return };
+    let hub = hub(&url);
+    let (node, taker) = node(&hub);
+    let publisher = Publisher::new(&hub).unwrap();
+    want(&node, &["ok.a", "no.a", "ok.>"]);
+    assert_eq!(denied(&node, 2), ["no.a", "ok.>, which is not supported"].map(String::from).into());
+    wait(|| node.status().subscriptions == 1);
+    comes(&node, &taker, &publisher, &["ok.a"]);
+    servers[0].say("ACL SETUSER default &no.*");
+    node.interest(&Pattern::new("no.a").unwrap(), false);
+    want(&node, &["no.a"]);
+    wait(|| node.status().subscriptions == 2);
+    comes(&node, &taker, &publisher, &["ok.a", "no.a"]);
 }

@@ -70,7 +70,7 @@ pub struct Status {
     pub state: State,
     /// Where, without credentials.
     pub server: String,
-    /// Why there is no connection, without credentials.
+    /// Why there is no connection; while there is one, what the broker has last refused. Without credentials.
     pub reason: Option<String>,
     /// Messages that wait to be sent.
     pub queued: usize,
@@ -118,6 +118,14 @@ pub enum Notice {
     Doubtful(u64),
     /// The broker has no such subscription: sessions get what is published on this engine, and nothing of others.
     Unsupported(Pattern),
+    /// The broker does not let this engine have it: sessions get what is published on this engine, and nothing of others,
+    /// until it is subscribed to anew or there is another connection.
+    Denied {
+        /// What it is.
+        pattern: Pattern,
+        /// What the broker says.
+        reason: String,
+    },
 }
 
 /// Connects an engine with others. All of it is called from any thread, some of it under locks: it must not wait.

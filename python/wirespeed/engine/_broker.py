@@ -47,9 +47,12 @@ class BrokerEvent:
         kind: ``"connected"`` and ``"disconnected"``; of messages, how many: ``"lost"``, of others, which did not come;
             ``"refused"``, which the queue did not take; ``"dropped"``, which it dropped for newer ones; ``"doubtful"``,
             which were under way when the connection broke. ``"unsupported"``: the broker has no wildcards, and sessions
-            that subscribe with some get what is published on this engine alone.
+            that subscribe with some get what is published on this engine alone. ``"denied"``: the same, of what the
+            broker does not let this engine have; it is asked again when somebody subscribes anew, and by the next
+            connection.
         count: How many messages.
-        reason: Why, without credentials; of ``"unsupported"``, the pattern.
+        reason: Why, without credentials; of ``"unsupported"``, the pattern; of ``"denied"``, the pattern, and what the
+            broker says.
     """
 
     kind: str
@@ -64,7 +67,7 @@ class BrokerStatus:
     Attributes:
         state: ``"connecting"``, until the first connection, ``"connected"``, ``"disconnected"`` or ``"closed"``.
         server: Where it is, without credentials.
-        reason: Why there is no connection.
+        reason: Why there is no connection; while there is one, what the broker has last refused.
         queued: Messages that wait to be sent.
         queued_bytes: The same, in bytes.
         subscriptions: Topics and patterns that are subscribed to at the broker.

@@ -13,10 +13,8 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, TlsMode, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use wirespeed_engine::broker::Notice;
-use wirespeed_engine::topics::Pattern;
 
-use super::{Answer, BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, fate, patiently, settings};
+use super::{Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, denial, fate, patiently, settings};
 use crate::account::{ALL, Account};
 use crate::backoff;
 use crate::node::{Shared, ended};
@@ -174,7 +172,9 @@ async fn subscribe(
         shared.set_connected();
         return Ok(future::pending().await);
     }
-    patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await?;
+    if let Some(reason) = denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        shared.deny_all(&mut account.borrow_mut(), &reason);
+    }
     let mut first = true;
     loop {
         let changes = shared.take_interests(&mut account.borrow_mut());
@@ -186,17 +186,16 @@ async fn subscribe(
             continue;
         }
         account.borrow_mut().end(ended(&changes));
-        for (pattern, _) in changes.iter().filter(|(_, wanted)| *wanted) {
-            if pattern.is_exact() {
-                account.borrow_mut().ask(pattern);
-            } else {
-                shared.tell(Notice::Unsupported(pattern.clone()));
-            }
+        let (exact, wild): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(pattern, _)| pattern.is_exact());
+        for (pattern, _) in wild {
+            shared.deny(&mut account.borrow_mut(), &pattern, None);
         }
         // Each by itself, as those of one command must be of one slot; several at once.
-        let exact: Vec<&(Pattern, bool)> = changes.iter().filter(|(pattern, _)| pattern.is_exact()).collect();
-        for chunk in exact.chunks(CHANNELS.min(AT_ONCE)) {
-            let done = future::join_all(chunk.iter().map(|(pattern, wanted)| {
+        for chunk in exact.chunks(AT_ONCE) {
+            for (pattern, _) in chunk.iter().filter(|(_, wanted)| *wanted) {
+                account.borrow_mut().ask(pattern);
+            }
+            let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
                 let mut connection = connection.clone();
                 let channel = format!("{}{pattern}", shared.prefix);
                 patiently(async move {
@@ -207,13 +206,16 @@ async fn subscribe(
                 })
             }))
             .await;
-            done.into_iter().collect::<Result<Vec<()>, Broken>>()?;
-        }
-        for (pattern, wanted) in &changes {
-            if *wanted {
-                account.borrow_mut().confirm(pattern);
+            for ((pattern, wanted), answer) in chunk.iter().zip(answers) {
+                if let Some(reason) = denial(answer)? {
+                    shared.deny(&mut account.borrow_mut(), pattern, Some(&reason));
+                    continue;
+                }
+                if *wanted {
+                    account.borrow_mut().confirm(pattern);
+                }
+                shared.done(pattern, *wanted);
             }
-            shared.done(pattern, *wanted);
         }
     }
 }

@@ -379,7 +379,9 @@ async fn subscribe(
     known: &RefCell<Known>,
 ) -> Result<Broken, Broken> {
     let shared = link.shared;
-    patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await?;
+    if let Some(reason) = denial(patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        shared.deny_all(&mut account.borrow_mut(), &reason);
+    }
     let mut first = true;
     loop {
         let changes = shared.take_interests(&mut account.borrow_mut());
@@ -406,9 +408,41 @@ async fn subscribe(
 
 type Change = (Pattern, bool);
 
+/// Why an ACL does not let us have what was asked for, in words; `None`: we have it. Other answers, which may be others later,
+/// are for a connection that is made again.
+fn denial(answer: Result<(), Broken>) -> Result<Option<String>, Broken> {
+    match answer {
+        Ok(()) => Ok(None),
+        Err(Broken::Redis(error)) if error.code() == Some("NOPERM") => Ok(Some(error.to_string())),
+        Err(broken) => Err(broken),
+    }
+}
+
+/// Subscribes to channels, or patterns of the server's, with one command. If it is denied, as it is for one of them, each
+/// is asked for by itself. What is denied, and why.
+async fn ask(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(String, String)>, Broken> {
+    let subscribe = async |names: &[String]| {
+        let mut sink = sink.clone();
+        let answer = match globs {
+            false => patiently(sink.subscribe(names)).await,
+            true => patiently(sink.psubscribe(names)).await,
+        };
+        denial(answer)
+    };
+    if names.is_empty() || subscribe(&names).await?.is_none() {
+        return Ok(Vec::new());
+    }
+    let answers = future::join_all(names.iter().map(|name| subscribe(std::slice::from_ref(name)))).await;
+    let mut denied = Vec::new();
+    for (name, answer) in names.into_iter().zip(answers) {
+        denied.extend(answer?.map(|reason| (name, reason)));
+    }
+    Ok(denied)
+}
+
 async fn begin(
     shared: &Shared,
-    sink: &mut PubSubSink,
+    sink: &PubSubSink,
     account: &RefCell<Account>,
     known: &RefCell<Known>,
     chunk: &[Change],
@@ -428,15 +462,23 @@ async fn begin(
         }
         patterns.push(pattern.clone());
     }
-    if !channels.is_empty() {
-        patiently(sink.subscribe(channels)).await?;
-    }
-    if !globs.is_empty() {
-        patiently(sink.psubscribe(globs)).await?;
+    let mut denied: HashMap<String, String> = ask(sink, channels, false).await?.into_iter().collect();
+    for (glob, reason) in ask(sink, globs, true).await? {
+        known.borrow_mut().globs.remove(&glob); // all of its patterns are of this chunk
+        denied.insert(glob, reason);
     }
     for (pattern, _) in chunk {
-        known.borrow_mut().confirmed.push(pattern.clone());
-        shared.done(pattern, true);
+        let name = match pattern.is_exact() {
+            true => format!("{}{pattern}", shared.prefix),
+            false => glob(&shared.prefix, pattern),
+        };
+        match denied.get(&name) {
+            Some(reason) => shared.deny(&mut account.borrow_mut(), pattern, Some(reason)),
+            None => {
+                known.borrow_mut().confirmed.push(pattern.clone());
+                shared.done(pattern, true);
+            }
+        }
     }
     Ok(())
 }

@@ -95,6 +95,7 @@ pub(super) fn told(notice: &Notice) -> Told {
         Notice::Dropped(count) => ("dropped", *count, String::new()),
         Notice::Doubtful(count) => ("doubtful", *count, String::new()),
         Notice::Unsupported(pattern) => ("unsupported", 0, pattern.to_string()),
+        Notice::Denied { pattern, reason } => ("denied", 0, format!("{pattern}: {reason}")),
         _ => ("unknown", 0, String::new()),
     }
 }
