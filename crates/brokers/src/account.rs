@@ -107,6 +107,11 @@ impl Account {
         self.asked.insert(pattern, number);
     }
 
+    /// Whether it was asked for, and not left since.
+    pub(crate) fn has_asked(&self, pattern: &Pattern) -> bool {
+        self.numbers.contains_key(pattern)
+    }
+
     /// The broker has it: what was published since came by it.
     pub(crate) fn confirm(&mut self, pattern: &Pattern) {
         if let Some(number) = self.numbers.get(pattern) {

@@ -6,7 +6,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::servers::{Server, free_port};
 use support::{PATIENCE, Taker, text, topic, wait};
@@ -68,22 +68,29 @@ fn comes(node: &Node, taker: &Taker, publisher: &Publisher, names: &[&str]) {
     assert_eq!((status.state, status.reconnects), (State::Connected, 0));
 }
 
+/// What is to be a node of a cluster.
+fn cluster_node(options: &[&str]) -> Option<Server> {
+    let bus = free_port().to_string();
+    let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", &bus];
+    let mut server = Server::new("redis-server", &[&cluster, options].concat())?;
+    server.start();
+    Some(server)
+}
+
+fn meet(server: &Server, other: &Server) {
+    let bus = other.say("CONFIG GET cluster-port");
+    let bus = bus.lines().last().unwrap();
+    assert_eq!(server.say(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port)), "+OK\r\n");
+}
+
 /// A cluster of so many nodes, which share the slots evenly; and its URL.
 fn cluster(nodes: usize, options: &[&str]) -> Option<(Vec<Server>, String)> {
     let mut servers = Vec::new();
     for number in 0..nodes {
-        let bus = free_port().to_string();
-        let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", &bus];
-        let mut server = Server::new("redis-server", &[&cluster, options].concat())?;
-        server.start();
+        let server = cluster_node(options)?;
         let slots = |number: usize| 16384 * number / nodes;
         server.say(&format!("CLUSTER ADDSLOTSRANGE {} {}", slots(number), slots(number + 1) - 1));
-        for other in &servers {
-            let Server { port, .. } = other;
-            let bus = other.say("CONFIG GET cluster-port");
-            let bus = bus.lines().last().unwrap();
-            assert_eq!(server.say(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "+OK\r\n");
-        }
+        servers.iter().for_each(|other| meet(&server, other));
         servers.push(server);
     }
     for server in &servers {
@@ -181,4 +188,78 @@ fn what_a_cluster_denies_takes_nothing_else_away() {
     want(&node, &["no.a"]);
     wait(|| node.status().subscriptions == 2);
     comes(&node, &taker, &publisher, &["ok.a", "no.a"]);
+}
+
+/// What is published on all of these comes, sooner or later: what was published before may be lost.
+fn come_at_last(taker: &Taker, publisher: &Publisher, names: &[String]) {
+    for name in names {
+        wait(|| {
+            publisher.publish(Some(&topic(name)), text("x")).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+            taker.came.lock().unwrap().iter().any(|(came, _)| came == name)
+        });
+    }
+    taker.came.lock().unwrap().clear();
+}
+
+/// Ten topics on a cluster, to which somebody subscribes.
+fn ten_topics(url: &str) -> (Node, Arc<Taker>, Publisher, Vec<String>) {
+    let hub = hub(url);
+    let (node, taker) = node(&hub);
+    let names: Vec<String> = (0..10).map(|number| format!("topic.{number}")).collect();
+    want(&node, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    wait(|| node.status().subscriptions == 10);
+    let publisher = Publisher::new(&hub).unwrap();
+    come_at_last(&taker, &publisher, &names);
+    (node, taker, publisher, names)
+}
+
+fn id(server: &Server) -> String {
+    server.say("CLUSTER MYID").lines().last().unwrap().to_owned()
+}
+
+#[test]
+fn a_slot_that_moves_takes_its_subscriptions_with_it() {
+    let Some((servers, url)) = cluster(2, &[]) else { return };
+    let (node, taker, publisher, names) = ten_topics(&url);
+    // What is ended by whoever has it is no reason to connect again.
+    for round in 0..20 {
+        let pattern = Pattern::new(&names[round % 10]).unwrap();
+        node.interest(&pattern, false);
+        wait(|| node.status().subscriptions == 9);
+        node.interest(&pattern, true);
+        wait(|| node.status().subscriptions == 10);
+    }
+    come_at_last(&taker, &publisher, &names);
+    assert_eq!(node.status().reconnects, 0);
+    let slot = |name: &str| -> usize {
+        servers[0].say(&format!("CLUSTER KEYSLOT {name}")).trim().trim_start_matches(':').parse().unwrap()
+    };
+    let all = names.iter().map(|name| slot(name)).chain([slot("_wirespeed.broadcast")]);
+    for slot in all.filter(|slot| *slot < 8192) {
+        for server in [&servers[1], &servers[0]] {
+            assert_eq!(server.say(&format!("CLUSTER SETSLOT {slot} NODE {}", id(&servers[1]))), "+OK\r\n");
+        }
+    }
+    come_at_last(&taker, &publisher, &names);
+    wait(|| node.status().subscriptions == 10 && node.status().state == State::Connected);
+    publisher.publish(None, text("to all")).unwrap();
+    wait(|| taker.came.lock().unwrap().iter().any(|(name, _)| name.is_empty()));
+    assert_eq!(servers[1].say("PUBSUB SHARDCHANNELS").lines().next(), Some("*11"));
+}
+
+#[test]
+fn a_planned_failover_takes_the_subscriptions_with_it() {
+    let Some((servers, url)) = cluster(1, &[]) else { return };
+    let Some(mut replica) = cluster_node(&[]) else { return };
+    meet(&replica, &servers[0]);
+    wait(|| replica.say("CLUSTER INFO").contains("cluster_state:ok"));
+    assert_eq!(replica.say(&format!("CLUSTER REPLICATE {}", id(&servers[0]))), "+OK\r\n");
+    wait(|| replica.say("INFO replication").contains("master_link_status:up"));
+    let (node, taker, publisher, names) = ten_topics(&url);
+    assert_eq!(replica.say("CLUSTER FAILOVER"), "+OK\r\n");
+    wait(|| replica.say("ROLE").contains("master"));
+    come_at_last(&taker, &publisher, &names);
+    wait(|| node.status().subscriptions == 10);
+    replica.kill();
 }

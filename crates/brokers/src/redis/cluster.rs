@@ -2,7 +2,8 @@
 //! its channel's slot, and not to all.
 //!
 //! Sharded channels have no patterns: a session that subscribes with wildcards gets what is published on its own
-//! engine, which is told. The library knows which node has what; when a connection of it breaks, all is made again.
+//! engine, which is told. The library knows which node has what; when a connection of it breaks, or a node ends a
+//! subscription as the slot is another node's now, all is made again.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, TlsMode, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use wirespeed_engine::topics::Pattern;
 
 use super::{Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, denial, fate, patiently, settings};
 use crate::account::{ALL, Account};
@@ -23,6 +25,9 @@ use crate::queue::{Item, To};
 
 /// Commands that are under way at once.
 const AT_ONCE: usize = 64;
+
+/// Subscriptions that we are ending, by their channels: how often that was not yet heard of.
+type Ending = RefCell<HashMap<String, u32>>;
 
 pub(super) async fn serve(shared: &Shared) {
     let account = Rc::new(RefCell::new(shared.account()));
@@ -79,9 +84,10 @@ async fn run(
     let result = |result: Result<Broken, Broken>| match result {
         Ok(broken) | Err(broken) => broken,
     };
-    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), account).await) });
+    let ending = Ending::default();
+    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), account, &ending).await) });
     let publish = std::pin::pin!(async { result(publish(shared, connection.clone()).await) });
-    let read = std::pin::pin!(read(shared, pushes, account));
+    let read = std::pin::pin!(read(shared, pushes, account, &ending));
     let moves = future::select(publish, read);
     match future::select(subscribe, moves).await {
         future::Either::Left((broken, _)) => broken,
@@ -167,6 +173,7 @@ async fn subscribe(
     shared: &Shared,
     mut connection: ClusterConnection,
     account: &RefCell<Account>,
+    ending: &Ending,
 ) -> Result<Broken, Broken> {
     if !shared.receives() {
         shared.set_connected();
@@ -198,6 +205,9 @@ async fn subscribe(
             let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
                 let mut connection = connection.clone();
                 let channel = format!("{}{pattern}", shared.prefix);
+                if !wanted {
+                    *ending.borrow_mut().entry(channel.clone()).or_default() += 1;
+                }
                 patiently(async move {
                     match wanted {
                         true => connection.ssubscribe(channel).await,
@@ -220,16 +230,42 @@ async fn subscribe(
     }
 }
 
-async fn read(shared: &Shared, mut pushes: UnboundedReceiver<PushInfo>, account: &RefCell<Account>) -> Broken {
+async fn read(
+    shared: &Shared,
+    mut pushes: UnboundedReceiver<PushInfo>,
+    account: &RefCell<Account>,
+    ending: &Ending,
+) -> Broken {
     while let Some(push) = pushes.recv().await {
         match (push.kind, &push.data[..]) {
             (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
                 let channel = String::from_utf8_lossy(channel);
                 shared.arrive(&mut account.borrow_mut(), &channel, None, payload);
             }
+            // Not subscribed to again on this connection: the library has taken what nobody asked for as the answer to
+            // whatever was under way there, and answers may be those of others since.
+            (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
+                if is_taken_away(shared, &account.borrow(), ending, &String::from_utf8_lossy(channel)) =>
+            {
+                return Broken::Other("a node has ended a subscription, as its slot has moved".into());
+            }
             (PushKind::Disconnection, _) => return Broken::Closed,
             _ => {}
         }
     }
     Broken::Closed
+}
+
+/// Whether a subscription has ended that is wanted, and that we have not ended.
+fn is_taken_away(shared: &Shared, account: &Account, ending: &Ending, channel: &str) -> bool {
+    let mut ending = ending.borrow_mut();
+    if let Some(count) = ending.get_mut(channel) {
+        *count -= 1;
+        if *count == 0 {
+            ending.remove(channel);
+        }
+        return false;
+    }
+    let name = channel.strip_prefix(shared.prefix.as_str()).unwrap_or(channel);
+    name == ALL || Pattern::new(name).is_ok_and(|pattern| account.has_asked(&pattern))
 }
