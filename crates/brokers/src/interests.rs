@@ -84,6 +84,17 @@ impl Interests {
         false
     }
 
+    /// What was denied may be allowed now; whether anything was.
+    pub(crate) fn ask_denied_again(&mut self) -> bool {
+        let before = self.differ.len();
+        for (pattern, entry) in &mut self.entries {
+            if std::mem::take(&mut entry.denied) {
+                self.differ.insert(pattern.clone());
+            }
+        }
+        self.differ.len() > before
+    }
+
     /// What is to be done: patterns, and whether they are to be there. Whoever takes them calls [`Self::done`].
     pub(crate) fn take(&mut self) -> Vec<(Pattern, bool)> {
         let differ = std::mem::take(&mut self.differ);
@@ -207,6 +218,9 @@ mod tests {
         // By another connection it is asked again.
         interests.deny(&a);
         interests.forget();
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        interests.deny(&a);
+        assert!(interests.ask_denied_again() && !interests.ask_denied_again());
         assert_eq!(interests.take(), [(a.clone(), true)]);
         // Nobody wants it any more when the answer comes.
         interests.want(&a, false);

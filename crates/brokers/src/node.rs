@@ -432,19 +432,22 @@ impl Shared {
     pub(crate) fn deny(&self, account: &mut Account, pattern: &Pattern, reason: Option<&str>) {
         account.leave(pattern);
         locked(&self.interests).deny(pattern);
-        self.tell(match reason {
-            None => Notice::Unsupported(pattern.clone()),
-            Some(reason) => {
-                self.set_reason(reason);
-                Notice::Denied { pattern: pattern.clone(), reason: self.address.redact(reason) }
-            }
-        });
+        match reason {
+            None => self.tell(Notice::Unsupported(pattern.clone())),
+            Some(reason) => self.tell_denied(pattern, reason),
+        }
     }
 
-    /// The same of what is for all.
-    pub(crate) fn deny_all(&self, account: &mut Account, reason: &str) {
-        if let Ok(pattern) = Pattern::new(ALL) {
-            self.deny(account, &pattern, Some(reason));
+    /// That the broker does not let us have it is told, and shown.
+    pub(crate) fn tell_denied(&self, pattern: &Pattern, reason: &str) {
+        self.set_reason(reason);
+        self.tell(Notice::Denied { pattern: pattern.clone(), reason: self.address.redact(reason) });
+    }
+
+    /// The library has made another connection, and has kept what is subscribed to: what was denied may be allowed now.
+    pub(crate) fn ask_denied_again(&self) {
+        if locked(&self.interests).ask_denied_again() {
+            self.wanted.notify_one();
         }
     }
 

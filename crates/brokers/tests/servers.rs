@@ -263,3 +263,81 @@ fn a_planned_failover_takes_the_subscriptions_with_it() {
     wait(|| node.status().subscriptions == 10);
     replica.kill();
 }
+
+/// A server of NATS whose user may publish and subscribe to these, and what is needed for brokers themselves.
+fn nats(subjects: &str) -> Option<Server> {
+    let mut server = Server::new("nats-server", &["-c", "nats.conf"])?;
+    permit(&server, subjects);
+    server.start();
+    Some(server)
+}
+
+fn permit(server: &Server, subjects: &str) {
+    let both = format!("[{subjects}, \"_wirespeed.>\"]");
+    let user = format!("{{user: u, password: p, permissions: {{publish: {both}, subscribe: {both}}}}}");
+    std::fs::write(server.directory.join("nats.conf"), format!("authorization {{users: [{user}]}}\n")).unwrap();
+}
+
+fn nats_hub(server: &Server) -> Hub {
+    hub(&format!("nats://u:p@127.0.0.1:{}", server.port))
+}
+
+#[test]
+fn what_nats_denies_is_not_subscribed_to() {
+    let Some(mut server) = nats("\"ok.>\"") else { return };
+    let hub = nats_hub(&server);
+    let (node, taker) = node(&hub);
+    let publisher = Publisher::new(&hub).unwrap();
+    want(&node, &["ok.a", "no.a", "no.\"b\"", "ok.*.c", "no.>"]);
+    assert_eq!(denied(&node, 3), ["no.>", "no.\"b\"", "no.a"].map(String::from).into());
+    wait(|| node.status().subscriptions == 2);
+    let reason = node.status().reason.unwrap();
+    assert!(reason.contains("Permissions Violation"), "{reason}");
+    comes(&node, &taker, &publisher, &["ok.a", "ok.b.c"]);
+    // By another connection it is asked for again.
+    server.kill();
+    wait(|| node.status().state != State::Connected);
+    permit(&server, "\"ok.>\", \"no.a\"");
+    server.start();
+    wait(|| node.status().subscriptions == 3);
+    taker.came.lock().unwrap().clear();
+    wait(|| {
+        publisher.publish(Some(&topic("no.a")), text("x")).unwrap();
+        !taker.came.lock().unwrap().is_empty()
+    });
+}
+
+#[test]
+fn of_very_many_that_nats_denies_none_is_subscribed_to() {
+    let Some(server) = nats("\"ok.>\"") else { return };
+    let (node, _taker) = node(&nats_hub(&server));
+    for number in 0..2000 {
+        let topic = if number % 4 == 0 { "ok" } else { "no" };
+        want(&node, &[&format!("{topic}.{number}")]);
+    }
+    wait(|| {
+        let count = node.status().subscriptions;
+        assert!(count <= 500, "{count}");
+        count == 500
+    });
+    want(&node, &["ok.last"]);
+    wait(|| node.status().subscriptions == 501);
+}
+
+#[test]
+fn what_nats_does_not_let_us_publish_is_in_doubt() {
+    let Some(server) = nats("\"ok.>\"") else { return };
+    let publisher = Publisher::new(&nats_hub(&server)).unwrap();
+    let mut expected = 0;
+    for round in 0..50 {
+        let denied = round % 2 == 0;
+        let name = if denied { "no.a" } else { "ok.a" };
+        publisher.publish(Some(&topic(name)), text("x")).unwrap();
+        expected += u64::from(denied);
+        let end = Instant::now() + PATIENCE;
+        assert_eq!(publisher.flush(publisher.published(), Some(end)), Some(expected), "{round}");
+    }
+    let status = publisher.status();
+    assert_eq!((status.published, status.doubtful, status.state), (25, 25, State::Connected));
+    assert!(status.reason.unwrap().contains("no.a"));
+}

@@ -89,7 +89,8 @@ pub struct Status {
     pub refused: u64,
     /// Messages that were taken, and dropped for newer ones.
     pub dropped: u64,
-    /// Messages that were under way when a connection broke: whether the broker has them is not known.
+    /// Messages that were under way when a connection broke, or when the broker said that it does not take some of what was:
+    /// whether it has them is not known.
     pub doubtful: u64,
     /// Messages that came and were none: no topic, or text that is not UTF-8.
     pub invalid: u64,
@@ -114,7 +115,7 @@ pub enum Notice {
     Refused(u64),
     /// So many were taken, and dropped for newer ones.
     Dropped(u64),
-    /// So many were under way when the connection broke.
+    /// Of so many it is not known whether the broker has them: see [`Status::doubtful`].
     Doubtful(u64),
     /// The broker has no such subscription: sessions get what is published on this engine, and nothing of others.
     Unsupported(Pattern),

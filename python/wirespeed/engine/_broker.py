@@ -46,10 +46,10 @@ class BrokerEvent:
     Attributes:
         kind: ``"connected"`` and ``"disconnected"``; of messages, how many: ``"lost"``, of others, which did not come;
             ``"refused"``, which the queue did not take; ``"dropped"``, which it dropped for newer ones; ``"doubtful"``,
-            which were under way when the connection broke. ``"unsupported"``: the broker has no wildcards, and sessions
-            that subscribe with some get what is published on this engine alone. ``"denied"``: the same, of what the
-            broker does not let this engine have; it is asked again when somebody subscribes anew, and by the next
-            connection.
+            which were under way when the connection broke, or when NATS denied some of them. ``"unsupported"``: the
+            broker has no wildcards, and sessions that subscribe with some get what is published on this engine alone.
+            ``"denied"``: the same, of what the broker does not let this engine have; it is asked again when somebody
+            subscribes anew, and by the next connection.
         count: How many messages.
         reason: Why, without credentials; of ``"unsupported"``, the pattern; of ``"denied"``, the pattern, and what the
             broker says.
@@ -76,7 +76,7 @@ class BrokerStatus:
         lost: Messages of others that did not come, as far as later ones on the same topics tell.
         refused: Messages that were not taken.
         dropped: Messages that were taken, and dropped for newer ones.
-        doubtful: Messages that were under way when a connection broke.
+        doubtful: Messages that were under way when a connection broke, or when NATS denied some of them.
         invalid: Messages that came and were none.
         reconnects: Connections after the first.
     """
@@ -181,8 +181,9 @@ class Publisher(NativePublisher):
             timeout: Seconds; ``None``: any time.
 
         Raises:
-            ConnectionError: The connection broke, and some messages may not have got there; the text says how many, of
-                those since this thread or task has flushed. Each that waits is told, and each that published before.
+            ConnectionError: The connection broke, or the broker has refused something, and some messages may not have
+                got there; the text says how many, of those since this thread or task has flushed. Each that waits is
+                told, and each that published before.
             TimeoutError: It has not in time.
         """
         published, known = self._published(), self._known()

@@ -16,7 +16,9 @@ use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, TlsMode, Va
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use wirespeed_engine::topics::Pattern;
 
-use super::{Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, denial, fate, patiently, settings};
+use super::{
+    Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, denial, deny_all, fate, patiently, settings,
+};
 use crate::account::{ALL, Account};
 use crate::backoff;
 use crate::node::{Shared, ended};
@@ -180,7 +182,7 @@ async fn subscribe(
         return Ok(future::pending().await);
     }
     if let Some(reason) = denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
-        shared.deny_all(&mut account.borrow_mut(), &reason);
+        deny_all(shared, &reason);
     }
     let mut first = true;
     loop {

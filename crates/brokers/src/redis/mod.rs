@@ -380,7 +380,7 @@ async fn subscribe(
 ) -> Result<Broken, Broken> {
     let shared = link.shared;
     if let Some(reason) = denial(patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
-        shared.deny_all(&mut account.borrow_mut(), &reason);
+        deny_all(shared, &reason);
     }
     let mut first = true;
     loop {
@@ -403,6 +403,13 @@ async fn subscribe(
         for chunk in wanted.chunks(CHANNELS) {
             begin(shared, sink, account, known, chunk).await?;
         }
+    }
+}
+
+/// What is for all is denied.
+fn deny_all(shared: &Shared, reason: &str) {
+    if let Ok(pattern) = Pattern::new(ALL) {
+        shared.tell_denied(&pattern, reason);
     }
 }
 
