@@ -53,7 +53,7 @@ impl Sink for Taker {
 }
 
 #[track_caller]
-pub fn wait(condition: impl Fn() -> bool) {
+pub fn wait(mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < end, "it did not become so");

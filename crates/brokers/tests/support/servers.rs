@@ -19,9 +19,17 @@ pub struct Server {
     process: Option<Child>,
 }
 
-/// A port that is free now.
+/// A port that is free now, and that nobody else is given: neither another test nor a connection that goes out.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        // Ports of connections that go out begin at 32,768, or above.
+        let number = std::process::id() as usize * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 12_000 + u16::try_from(number % 20_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn find(program: &str) -> Option<PathBuf> {
@@ -60,7 +68,15 @@ impl Server {
         command.current_dir(&self.directory).args(at).arg(self.port.to_string()).args(&self.options);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.process = Some(command.spawn().unwrap());
-        wait(|| TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        wait(|| {
+            let ended = self.process.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{}", self.log());
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
     /// Ends without a word.
@@ -78,8 +94,8 @@ impl Server {
         client.write_all(format!("{command}\r\nECHO <end>\r\n").as_bytes()).unwrap();
         let (mut said, mut some) = (Vec::new(), [0; 4096]);
         loop {
-            let count = client.read(&mut some).unwrap();
-            assert!(count > 0, "{command}: {}", String::from_utf8_lossy(&said));
+            let count = client.read(&mut some).unwrap_or(0);
+            assert!(count > 0, "{command}: {}; {}", String::from_utf8_lossy(&said), self.log());
             said.extend_from_slice(&some[..count]);
             if let Some(answer) = said.strip_suffix(b"$5\r\n<end>\r\n") {
                 return String::from_utf8(answer.to_vec()).unwrap();
