@@ -140,6 +140,9 @@ impl Account {
     /// Nobody wanted them for a while: what was published then is not missing, but to topics of others that were followed all
     /// the time.
     pub(crate) fn forget_left(&mut self, left: &[Left]) {
+        if left.is_empty() {
+            return; // before each message, mostly
+        }
         for one in left {
             self.followed.remove(&one.pattern, ());
         }

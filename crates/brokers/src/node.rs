@@ -90,7 +90,10 @@ pub struct Node {
 struct Notices {
     waiting: VecDeque<Notice>,
     state: State,
+    /// Why there is no connection.
     reason: Option<String>,
+    /// What was last refused by this connection, or by the one that is being made.
+    refusal: Option<String>,
     connected_before: bool,
     reconnects: u64,
 }
@@ -188,7 +191,7 @@ impl Broker for Node {
         Status {
             state: notices.state,
             server: shared.address.to_string(),
-            reason: notices.reason.clone(),
+            reason: notices.reason.as_ref().or(notices.refusal.as_ref()).cloned(),
             queued,
             queued_bytes,
             subscriptions,
@@ -440,8 +443,9 @@ impl Shared {
 
     /// That the broker does not let us have it is told, and shown.
     pub(crate) fn tell_denied(&self, pattern: &Pattern, reason: &str) {
-        self.set_reason(reason);
-        self.tell(Notice::Denied { pattern: pattern.clone(), reason: self.address.redact(reason) });
+        let reason = self.address.redact(reason);
+        locked(&self.notices).refusal = Some(reason.clone());
+        self.tell(Notice::Denied { pattern: pattern.clone(), reason });
     }
 
     /// The library has made another connection, and has kept what is subscribed to: what was denied may be allowed now.
@@ -524,6 +528,7 @@ impl Shared {
         let before = {
             let mut notices = locked(&self.notices);
             notices.reason = Some(reason.clone());
+            notices.refusal = None;
             let before = notices.state;
             if before == State::Connected {
                 notices.state = State::Disconnected;
@@ -537,9 +542,14 @@ impl Shared {
         }
     }
 
-    /// Why something does not work; shown until there is another connection.
+    /// Why something does not work: why there is no connection, or what it was refused.
     pub(crate) fn set_reason(&self, reason: &str) {
-        locked(&self.notices).reason = Some(self.address.redact(reason));
+        let mut notices = locked(&self.notices);
+        let reason = Some(self.address.redact(reason));
+        match notices.state {
+            State::Connected => notices.refusal = reason,
+            _ => notices.reason = reason,
+        }
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -158,6 +158,14 @@ fn what_redis_denies_takes_nothing_else_away() {
     }
     wait(|| node.status().subscriptions == 5);
     comes(&node, &taker, &publisher, &["no.a", "no.c", "ok.d"]);
+    // A server that has begun again has the first ACL, and another connection asks for all.
+    server.kill();
+    wait(|| node.status().state != State::Connected);
+    server.start();
+    wait(|| node.status().state == State::Connected);
+    wait(|| node.status().subscriptions == 3);
+    let reason = node.status().reason.unwrap();
+    assert!(reason.contains("permissions"), "{reason}");
 }
 
 #[test]
