@@ -182,7 +182,8 @@ impl Account {
         }
         let Self { on_topics, remembered, .. } = self;
         on_topics.retain(|topic, known| {
-            let keep = !matches(&wild, topic) || matches(stay, topic);
+            // Those of what is for all stay: no pattern has brought it.
+            let keep = topic.as_str() == ALL || !matches(&wild, topic) || matches(stay, topic);
             *remembered -= if keep { 0 } else { known.len() };
             keep
         });
@@ -381,6 +382,15 @@ mod tests {
         let bytes = sealed(OTHER, 1, 1);
         assert!(matches!(account.arrive("app._wirespeed.broadcast", None, &bytes), Arrival::Deliver(For::All, _)));
         assert_eq!(account.arrive("app._wirespeed.broadcast", Some(&[pattern(">")]), &bytes), Arrival::Ignore);
+    }
+
+    #[test]
+    fn what_is_for_all_is_missed_whatever_was_left() {
+        let mut account = account(&[">"]);
+        assert!(delivered(&mut account, "app._wirespeed.broadcast", None, &sealed(OTHER, 1, 1)));
+        account.end([pattern(">")].iter());
+        assert!(delivered(&mut account, "app._wirespeed.broadcast", None, &sealed(OTHER, 3, 3)));
+        assert_eq!(account.take_lost(), 1);
     }
 
     #[test]
