@@ -463,6 +463,77 @@ def test_publisher_whose_broker_is_down(server: Server) -> None:
         assert publisher.status.queued == 0
 
 
+def break_with_something_under_way(server: Server, publisher: Publisher, published: int) -> None:
+    """Kill the broker behind one message or several that have left and are not known to have come."""
+    wait_for(lambda: publisher.status.queued < published)
+    server.kill()
+    wait_for(lambda: not publisher.status.is_connected, "nobody has noticed")
+    server.start()
+    wait_for(lambda: publisher.status.is_connected, "not connected again")
+
+
+def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
+    """Of several threads and tasks, whether they wait at once or one after the other."""
+    barrier, told = threading.Barrier(4), list[str]()
+
+    def publish(publisher: Publisher) -> None:
+        publisher.publish("t", "x")
+        barrier.wait(20)
+        barrier.wait(20)
+        with pytest.raises(ConnectionError, match="may not have got"):
+            publisher.flush(20)
+        publisher.flush(20)
+        told.append("thread")
+
+    async def tasks(publisher: Publisher) -> None:
+        published, broken = asyncio.Event(), asyncio.Event()
+
+        async def one() -> None:
+            await publisher.apublish("t", "x")
+            published.set()
+            await broken.wait()
+            with pytest.raises(ConnectionError, match="may not have got"):
+                await publisher.aflush(20)
+            await publisher.aflush(20)
+
+        async def none() -> None:
+            # It has published nothing, and another one is told of what was lost before.
+            await publisher.aflush(20)
+
+        publishing = asyncio.ensure_future(one())
+        await published.wait()
+        flushing = [asyncio.ensure_future(publisher.aflush(20)) for _ in range(3)]
+        await asyncio.sleep(0.05)  # they wait
+        flushing[0].cancel()
+        await asyncio.to_thread(break_with_something_under_way, server, publisher, 1)
+        for waiting in flushing[1:]:
+            with pytest.raises(ConnectionError, match="may not have got"):
+                await waiting
+        broken.set()
+        await publishing
+        await none()
+
+    with Publisher(server.url) as publisher:
+        publisher.publish("t", "before")
+        publisher.flush(20)
+        server.pause()
+        threads = [threading.Thread(target=publish, args=(publisher,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        publisher.publish("t", "x")
+        barrier.wait(20)
+        break_with_something_under_way(server, publisher, 4)
+        with pytest.raises(ConnectionError, match="may not have got"):
+            publisher.flush(20)
+        barrier.wait(20)
+        for thread in threads:
+            thread.join(20)
+        assert told == ["thread"] * 3
+        server.pause()
+        asyncio.run(tasks(publisher))
+        publisher.flush(20)
+
+
 def test_closing_sends_what_was_published(any_broker: Broker) -> None:
     with Node(any_broker.url) as node:
         ws = node.client("t")

@@ -5,12 +5,14 @@
 //! the one that counts. Called by the node's thread alone.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 use wirespeed_engine::broker::{self, Message};
 use wirespeed_engine::topics::{Index, Pattern, Topic};
 
 use crate::envelope::{self, NodeId, Origin};
+use crate::interests::Left;
 use crate::parcel;
 
 /// Publishers, and topics of publishers, of which the last number is remembered. If there are more, all are
@@ -59,9 +61,12 @@ pub(crate) struct Account {
     confirmed: Index<u32>,
     numbers: HashMap<Pattern, u32, RandomState>,
     last_number: u32,
+    /// What was taken to be asked for, and not left since, whether there is a connection or not: what is published to
+    /// topics that these match is wanted.
+    followed: Index<()>,
     /// Of each publisher the last number overall: whatever is not later came before.
     overall: HashMap<NodeId, u64, RandomState>,
-    on_topics: HashMap<String, Vec<Last>, RandomState>,
+    on_topics: HashMap<Topic, Vec<Last>, RandomState>,
     /// How many there are in that.
     remembered: usize,
     /// Messages that did not come.
@@ -81,6 +86,7 @@ impl Account {
             confirmed: Index::new(),
             numbers: HashMap::default(),
             last_number: 0,
+            followed: Index::new(),
             overall: HashMap::default(),
             on_topics: HashMap::default(),
             remembered: 0,
@@ -89,11 +95,21 @@ impl Account {
         }
     }
 
+    /// It was taken to be asked for.
+    pub(crate) fn follow(&mut self, pattern: &Pattern) {
+        self.followed.insert(pattern, ());
+    }
+
     /// A subscription is about to be asked for: what it brings is wanted from now on.
     pub(crate) fn ask(&mut self, pattern: &Pattern) {
         self.last_number = self.last_number.wrapping_add(1);
         let number = *self.numbers.entry(pattern.clone()).or_insert(self.last_number);
         self.asked.insert(pattern, number);
+    }
+
+    /// Whether it was asked for, and not left since.
+    pub(crate) fn has_asked(&self, pattern: &Pattern) -> bool {
+        self.numbers.contains_key(pattern)
     }
 
     /// The broker has it: what was published since came by it.
@@ -105,37 +121,72 @@ impl Account {
 
     /// Nobody wants what it brings.
     pub(crate) fn leave(&mut self, pattern: &Pattern) {
+        self.followed.remove(pattern, ());
         if let Some(number) = self.numbers.remove(pattern) {
             self.asked.remove(pattern, number);
             self.confirmed.remove(pattern, number);
         }
     }
 
-    /// It is about to be ended. What is published before it is asked for again is not missing then, but to topics that others
-    /// bring.
-    pub(crate) fn end(&mut self, pattern: &Pattern) {
-        self.leave(pattern);
-        let asked = std::mem::replace(&mut self.asked, Index::new());
-        self.forget(pattern, |topic| asked.matching(topic).next().is_some());
+    /// They are about to be ended. What is published before one is asked for again is not missing then, but to topics
+    /// that others bring.
+    pub(crate) fn end<'a>(&mut self, patterns: impl Iterator<Item = &'a Pattern> + Clone) {
+        patterns.clone().for_each(|pattern| self.leave(pattern));
+        let asked = std::mem::take(&mut self.asked);
+        self.forget(patterns, &asked);
         self.asked = asked;
     }
 
-    /// Nobody wanted it for a while: what was published then is not missing, but to topics that `stayed`.
-    pub(crate) fn forget(&mut self, pattern: &Pattern, stayed: impl Fn(&Topic) -> bool) {
-        if pattern.is_exact() {
-            if Topic::new(pattern.as_str()).is_ok_and(|topic| stayed(&topic)) {
-                return;
-            }
-            let removed = self.on_topics.remove(pattern.as_str());
-            self.remembered -= removed.map_or(0, |known| known.len());
-        } else {
-            let Self { on_topics, remembered, .. } = self;
-            on_topics.retain(|name, known| {
-                let keep = Topic::new(name).is_ok_and(|topic| !pattern.matches(&topic) || stayed(&topic));
-                *remembered -= if keep { 0 } else { known.len() };
-                keep
-            });
+    /// Nobody wanted them for a while: what was published then is not missing, but to topics of others that were followed all
+    /// the time.
+    pub(crate) fn forget_left(&mut self, left: &[Left]) {
+        if left.is_empty() {
+            return; // before each message, mostly
         }
+        for one in left {
+            self.followed.remove(&one.pattern, ());
+        }
+        let followed = std::mem::take(&mut self.followed);
+        self.forget(left.iter().map(|one| &one.pattern), &followed);
+        self.followed = followed;
+        for one in left {
+            match one.again {
+                None => self.leave(&one.pattern), // it may still come until the broker was told
+                Some(there) => {
+                    self.follow(&one.pattern);
+                    self.ask(&one.pattern);
+                    if there {
+                        self.confirm(&one.pattern);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets the numbers on topics that one of these matches, and none that `stay`: however many there are, each
+    /// topic is looked at once.
+    fn forget<'a, K: Copy + Eq + Hash>(&mut self, left: impl Iterator<Item = &'a Pattern>, stay: &Index<K>) {
+        let mut wild = Index::new();
+        for pattern in left {
+            if !pattern.is_exact() {
+                wild.insert(pattern, ());
+            } else if let Ok(topic) = Topic::new(pattern.as_str())
+                && !matches(stay, &topic)
+            {
+                let removed = self.on_topics.remove(&topic);
+                self.remembered -= removed.map_or(0, |known| known.len());
+            }
+        }
+        if wild.is_empty() {
+            return;
+        }
+        let Self { on_topics, remembered, .. } = self;
+        on_topics.retain(|topic, known| {
+            // Those of what is for all stay: no pattern has brought it.
+            let keep = topic.as_str() == ALL || !matches(&wild, topic) || matches(stay, topic);
+            *remembered -= if keep { 0 } else { known.len() };
+            keep
+        });
     }
 
     /// The connection is gone: nothing is subscribed to. What was published meanwhile is missing.
@@ -170,24 +221,21 @@ impl Account {
         if origin.is_some_and(|origin| origin.node == self.own) {
             return Arrival::Ignore;
         }
-        let to = if name == ALL {
+        let Some(topic) = self.topic(name) else { return Arrival::Invalid };
+        let all = name == ALL;
+        let wanted = match all {
             // A subscription to everything brings it too.
-            if via.is_some() && origin.is_none() {
-                return Arrival::Ignore;
-            }
-            For::All
-        } else {
-            let Some(topic) = self.topic(name) else { return Arrival::Invalid };
-            if broker::is_reserved(&topic) || !self.is_wanted(&topic, via, origin.is_some()) {
-                return Arrival::Ignore;
-            }
-            For::Topic(topic)
+            true => via.is_none() || origin.is_some(),
+            false => !broker::is_reserved(&topic) && self.is_wanted(&topic, via, origin.is_some()),
         };
+        if !wanted {
+            return Arrival::Ignore;
+        }
         let Some(opened) = opened else { return Arrival::Invalid };
         let message = Message { kind: opened.kind, payload: opened.payload, key: opened.key };
         match origin {
-            Some(origin) if !self.is_new(name, origin) => Arrival::Ignore,
-            _ => Arrival::Deliver(to, message),
+            Some(origin) if !self.is_new(&topic, origin) => Arrival::Ignore,
+            _ => Arrival::Deliver(if all { For::All } else { For::Topic(topic) }, message),
         }
     }
 
@@ -212,7 +260,7 @@ impl Account {
     }
 
     /// Whether a message did not come before; counts those that are missing before it.
-    fn is_new(&mut self, name: &str, Origin { node, place }: Origin) -> bool {
+    fn is_new(&mut self, topic: &Topic, Origin { node, place }: Origin) -> bool {
         if self.overall.len() >= REMEMBERED && !self.overall.contains_key(&node) {
             self.overall.clear();
         }
@@ -226,9 +274,9 @@ impl Account {
             self.remembered = 0;
         }
         let new = Last { node, epoch: place.epoch, number: place.on_topic };
-        let known = match self.on_topics.get_mut(name) {
+        let known = match self.on_topics.get_mut(topic) {
             Some(known) => known,
-            None => self.on_topics.entry(name.to_owned()).or_default(),
+            None => self.on_topics.entry(topic.clone()).or_default(),
         };
         match known.iter_mut().find(|last| last.node == node) {
             Some(last) if last.epoch == place.epoch && place.on_topic <= last.number => return false,
@@ -245,6 +293,10 @@ impl Account {
         }
         true
     }
+}
+
+fn matches<K: Copy + Eq + Hash>(index: &Index<K>, topic: &Topic) -> bool {
+    index.matching(topic).next().is_some()
 }
 
 /// What is for all is published here: no name that an application may use.
@@ -315,7 +367,7 @@ mod tests {
         // Redis: a `*` goes over separators.
         assert!(!delivered(&mut account, "app.a.b.c", Some("a.*"), &sealed(OTHER, 1, 1)));
         assert!(!delivered(&mut account, "other.a.b", Some("a.*"), &sealed(OTHER, 2, 1)));
-        account.end(&pattern("a.*"));
+        account.end([pattern("a.*")].iter());
         assert!(!delivered(&mut account, "app.a.b", Some("a.*"), &sealed(OTHER, 3, 1)));
         assert_eq!(account.arrive("app.a b", None, b"x"), Arrival::Invalid);
         account.ask(&pattern(">"));
@@ -333,6 +385,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_all_is_missed_whatever_was_left() {
+        let mut account = account(&[">"]);
+        assert!(delivered(&mut account, "app._wirespeed.broadcast", None, &sealed(OTHER, 1, 1)));
+        account.end([pattern(">")].iter());
+        assert!(delivered(&mut account, "app._wirespeed.broadcast", None, &sealed(OTHER, 3, 3)));
+        assert_eq!(account.take_lost(), 1);
+    }
+
+    #[test]
     fn what_is_missing_is_counted() {
         let mut account = account(&["a", "b.*"]);
         assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 10, 5)));
@@ -346,19 +407,19 @@ mod tests {
         assert_eq!(account.take_lost(), 3);
         // What comes by another one too is not forgotten with it.
         account.ask(&pattern(">"));
-        account.end(&pattern("a"));
+        account.end([pattern("a")].iter());
         assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 21, 12)));
         assert_eq!(account.take_lost(), 1);
         account.ask(&pattern("a"));
-        account.end(&pattern(">"));
+        account.end([pattern(">")].iter());
         assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 22, 15)));
         assert_eq!(account.take_lost(), 2);
         // What nobody subscribed to is not missing.
-        account.end(&pattern("a"));
+        account.end([pattern("a")].iter());
         account.ask(&pattern("a"));
         assert!(delivered(&mut account, "app.a", None, &sealed(OTHER, 30, 20)));
         assert!(delivered(&mut account, "app.b.x", None, &sealed(OTHER, 31, 1)));
-        account.end(&pattern("b.*"));
+        account.end([pattern("b.*")].iter());
         assert_eq!(account.remembered, 1);
         assert_eq!(account.take_lost(), 0);
     }

@@ -112,7 +112,7 @@ impl Account {
 
     /// It is about to be ended.
     pub fn end(&mut self, pattern: &Pattern) {
-        self.0.end(pattern);
+        self.0.end([pattern].into_iter());
     }
 
     /// The connection is gone.

@@ -7,8 +7,6 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::RandomState;
 use wirespeed_engine::topics::Pattern;
 
-use crate::account::Account;
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// Sessions subscribe to it.
@@ -17,6 +15,22 @@ struct Entry {
     there: bool,
     /// It was asked for, and not ended: the account remembers what came by it, also while there is no connection.
     followed: bool,
+    /// The broker does not let us have it: it is not asked again. Only what is wanted is denied.
+    denied: bool,
+}
+
+impl Entry {
+    fn differs(self) -> bool {
+        (self.wanted && !self.denied) != self.there
+    }
+}
+
+/// A pattern that was followed, and that nobody wanted at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) pattern: Pattern,
+    /// It is wanted again; whether the broker knows it. `None`: it is not.
+    pub(crate) again: Option<bool>,
 }
 
 /// See the module.
@@ -28,8 +42,6 @@ pub(crate) struct Interests {
     /// Of those that are or were followed, which nobody wanted at some time, or which are wanted again, since the account
     /// was told of these.
     left: HashSet<Pattern, RandomState>,
-    /// Of the entries, those of more than one topic.
-    wild: HashSet<Pattern, RandomState>,
 }
 
 impl Interests {
@@ -38,7 +50,10 @@ impl Interests {
         if self.entries.get(pattern).is_some_and(|entry| entry.followed && entry.wanted != wanted) {
             self.left.insert(pattern.clone());
         }
-        self.change(pattern, |entry| entry.wanted = wanted)
+        self.change(pattern, |entry| {
+            entry.wanted = wanted;
+            entry.denied = false;
+        })
     }
 
     /// The broker was told: whether it has it now.
@@ -49,23 +64,35 @@ impl Interests {
         })
     }
 
+    /// The broker does not let us have it: not until it is wanted anew, or all is done again.
+    pub(crate) fn deny(&mut self, pattern: &Pattern) {
+        self.change(pattern, |entry| *entry = Entry { wanted: entry.wanted, denied: entry.wanted, ..Entry::default() });
+    }
+
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
-        if !pattern.is_exact() {
-            self.wild.insert(pattern.clone());
-        }
         let entry = self.entries.entry(pattern.clone()).or_default();
         change(entry);
         let entry = *entry;
-        if entry.wanted != entry.there {
+        if entry.differs() {
             self.differ.insert(pattern.clone());
             return true;
         }
         self.differ.remove(pattern);
         if !entry.wanted && !entry.followed {
             self.entries.remove(pattern);
-            self.wild.remove(pattern);
         }
         false
+    }
+
+    /// What was denied may be allowed now; whether anything was.
+    pub(crate) fn ask_denied_again(&mut self) -> bool {
+        let before = self.differ.len();
+        for (pattern, entry) in &mut self.entries {
+            if std::mem::take(&mut entry.denied) {
+                self.differ.insert(pattern.clone());
+            }
+        }
+        self.differ.len() > before
     }
 
     /// What is to be done: patterns, and whether they are to be there. Whoever takes them calls [`Self::done`].
@@ -82,46 +109,28 @@ impl Interests {
         differ.into_iter().map(wanted).collect()
     }
 
-    /// Has the account forget what came by patterns that were followed, and not wanted at some time since the last call,
-    /// but for topics that came by others too, which were wanted all the time; and ignore what comes by those that are not
-    /// wanted now.
-    pub(crate) fn forget_left(&mut self, account: &mut Account) {
-        if self.left.is_empty() {
-            return;
-        }
+    /// What was left since the last call: for [`crate::account::Account::forget_left`], which takes longer than those can wait
+    /// who want something meanwhile.
+    pub(crate) fn take_left(&mut self) -> Vec<Left> {
         let left = std::mem::take(&mut self.left);
-        let stayed = |pattern: &Pattern| {
-            !left.contains(pattern) && self.entries.get(pattern).is_some_and(|entry| entry.wanted && entry.followed)
+        let again = |pattern: &Pattern| match self.entries.get(pattern) {
+            Some(Entry { wanted: true, followed: true, there, .. }) => Some(*there),
+            _ => None,
         };
-        let wild: Vec<_> = self.wild.iter().filter(|one| stayed(one)).collect();
-        for pattern in &left {
-            account.forget(pattern, |topic| {
-                Pattern::new(topic.as_str()).is_ok_and(|exact| stayed(&exact))
-                    || wild.iter().any(|one| one.matches(topic))
-            });
-            match self.entries.get(pattern) {
-                Some(Entry { wanted: true, followed: true, there }) => {
-                    account.ask(pattern);
-                    if *there {
-                        account.confirm(pattern);
-                    }
-                }
-                _ => account.leave(pattern), // it may still come until the broker was told
-            }
-        }
+        left.into_iter().map(|pattern| Left { again: again(&pattern), pattern }).collect()
     }
 
     /// The broker knows nothing any more.
     pub(crate) fn forget(&mut self) {
         self.entries.retain(|pattern, entry| {
             entry.there = false;
+            entry.denied = false;
             if entry.followed && !entry.wanted {
                 self.left.insert(pattern.clone());
             }
             entry.wanted
         });
         self.differ = self.entries.keys().cloned().collect();
-        self.wild.retain(|pattern| self.entries.contains_key(pattern));
     }
 
     /// How many the broker was told.
@@ -191,6 +200,32 @@ mod tests {
         assert!(std::mem::take(&mut interests.left).contains(&a));
         assert_eq!(interests.take(), [(a, true)]);
         assert!(interests.left.is_empty());
+    }
+
+    #[test]
+    fn what_is_denied_is_not_asked_again_until_it_is_wanted_anew() {
+        let mut interests = Interests::default();
+        let a = pattern("a");
+        interests.want(&a, true);
+        interests.take();
+        interests.deny(&a);
+        assert!(interests.take().is_empty());
+        assert_eq!(interests.len(), 0);
+        assert!(!interests.want(&a, false));
+        assert!(interests.entries.is_empty());
+        assert!(interests.want(&a, true));
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        // By another connection it is asked again.
+        interests.deny(&a);
+        interests.forget();
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        interests.deny(&a);
+        assert!(interests.ask_denied_again() && !interests.ask_denied_again());
+        assert_eq!(interests.take(), [(a.clone(), true)]);
+        // Nobody wants it any more when the answer comes.
+        interests.want(&a, false);
+        interests.deny(&a);
+        assert!(interests.entries.is_empty() && interests.differ.is_empty());
     }
 
     #[test]

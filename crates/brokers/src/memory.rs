@@ -13,7 +13,7 @@ use futures_util::future;
 use tokio::sync::Notify;
 use wirespeed_engine::topics::{Index, Pattern};
 
-use crate::node::Shared;
+use crate::node::{Shared, ended};
 use crate::queue::{Item, To};
 
 /// Bytes that may wait in an inbox.
@@ -101,13 +101,12 @@ pub(crate) async fn serve(shared: &Shared) {
     let subscribe = async {
         loop {
             let changes = shared.take_interests(&mut account.borrow_mut());
+            account.borrow_mut().end(ended(&changes));
             for (pattern, wanted) in changes {
                 change(&member.inbox, &pattern, wanted);
                 if wanted {
                     account.borrow_mut().ask(&pattern);
                     account.borrow_mut().confirm(&pattern);
-                } else {
-                    account.borrow_mut().end(&pattern);
                 }
                 shared.done(&pattern, wanted);
             }

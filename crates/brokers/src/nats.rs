@@ -3,29 +3,33 @@
 //! The library has a channel for each subscription, and reads into them whatever comes. What is taken out of all of
 //! them at once, in one turn of this thread, is all that had come before; so the numbers of its publishers put it into
 //! the order in which it came. Whether the server has what was sent, and knows a subscription, is seen by a message to
-//! ourselves, which comes after everything before it. So the server is not told to keep from us what is ours: what else
-//! comes of it is known by its publisher.
+//! ourselves, which comes after everything before it, and after what the server says of it that it does not let us do.
+//! So the server is not told to keep from us what is ours: what else comes of it is known by its publisher.
+
+mod denials;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerAddr, Subscriber};
+use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerAddr, ServerError, Subscriber};
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use futures_util::{StreamExt, future};
 use tokio::sync::watch;
+use wirespeed_engine::broker::RESERVED;
 use wirespeed_engine::topics::Pattern;
 
+use self::denials::Denials;
 use crate::account::{ALL, Account};
 use crate::address::Address;
 use crate::backoff;
 use crate::envelope::NodeId;
-use crate::node::Shared;
+use crate::node::{Shared, UnderWay, ended};
 use crate::parcel;
 
 /// Messages that the library may have been given and not yet written.
@@ -42,6 +46,9 @@ const UNCONFIRMED: u64 = 64 * 1024;
 
 /// How long after a message at the latest the server is asked whether it has it.
 const CONFIRM: Duration = Duration::from_millis(500);
+
+/// What the library says and keeps for us, if it comes at once: of what is more we do not hear.
+const EVENTS: usize = 128;
 
 /// How long a server may say nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -138,7 +145,8 @@ impl Subscriptions {
 }
 
 pub(crate) async fn serve(shared: &Arc<Shared>) {
-    let Some(client) = connect(shared).await else { return future::pending().await };
+    let denials = Arc::new(Denials::default());
+    let Some(client) = connect(shared, &denials).await else { return future::pending().await };
     let subscriptions = RefCell::new(Subscriptions::default());
     let account = RefCell::new(shared.account());
     let id: String = shared.id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -150,6 +158,7 @@ pub(crate) async fn serve(shared: &Arc<Shared>) {
         ourselves: format!("{}_wirespeed.confirm.{id}", shared.prefix),
         asked: Cell::new(0),
         answered: watch::Sender::new(0),
+        denials: &denials,
     };
     let subscribe = async {
         if shared.receives() {
@@ -159,15 +168,15 @@ pub(crate) async fn serve(shared: &Arc<Shared>) {
     future::join4(nats.hear_ourselves(), nats.publish(), subscribe, nats.receive()).await;
 }
 
-async fn connect(shared: &Arc<Shared>) -> Option<Client> {
+async fn connect(shared: &Arc<Shared>, denials: &Arc<Denials>) -> Option<Client> {
     let address = &shared.address;
     let mut attempt = 0;
     loop {
-        let told = Arc::clone(shared);
+        let (told, denials) = (Arc::clone(shared), Arc::clone(denials));
         let options = options(address).event_callback(move |event| {
-            let told = Arc::clone(&told);
+            let (told, denials) = (Arc::clone(&told), Arc::clone(&denials));
             async move {
-                if catch_unwind(AssertUnwindSafe(|| hear(&told, &event))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| hear(&told, &denials, &event))).is_err() {
                     told.defect.notify_one();
                 }
             }
@@ -215,14 +224,36 @@ fn options(address: &Address) -> ConnectOptions {
     options
 }
 
-fn hear(shared: &Shared, event: &Event) {
+fn hear(shared: &Shared, denials: &Denials, event: &Event) {
+    denials.count();
     match event {
-        Event::Connected => shared.set_connected(),
+        Event::Connected => {
+            denials.take(); // of what the library subscribes to again the server says so again
+            shared.set_connected();
+            shared.ask_denied_again();
+        }
         Event::Disconnected => shared.set_disconnected("the connection to the server broke"),
         Event::Closed => shared.set_disconnected("the client has ended"),
-        Event::ServerError(error) => shared.set_reason(&error.to_string()),
+        Event::ServerError(error) => {
+            shared.set_reason(&error.to_string());
+            if let ServerError::Other(said) = error
+                && let Some(subject) = denials.hear(said)
+            {
+                hear_denied(shared, &subject, said);
+            }
+        }
         Event::ClientError(error) => shared.set_reason(&error.to_string()),
         Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+    }
+}
+
+/// A subscription is denied.
+fn hear_denied(shared: &Shared, subject: &str, said: &str) {
+    let name = subject.strip_prefix(shared.prefix.as_str()).unwrap_or(subject);
+    match Pattern::new(name) {
+        // It stays: the library asks for it again by another connection.
+        Ok(pattern) if pattern.segments().any(|segment| segment == RESERVED) => shared.tell_denied(&pattern, said),
+        _ => shared.wanted.notify_one(),
     }
 }
 
@@ -236,6 +267,7 @@ struct Nats<'a> {
     /// Messages to ourselves: the last that left, and the last that came.
     asked: Cell<u64>,
     answered: watch::Sender<u64>,
+    denials: &'a Denials,
 }
 
 impl Nats<'_> {
@@ -247,7 +279,10 @@ impl Nats<'_> {
             let payload = Bytes::copy_from_slice(&number.to_be_bytes());
             self.client.publish(self.ourselves.clone(), payload).await.map_err(drop)?;
             let mut answered = self.answered.subscribe();
-            answered.wait_for(|answered| *answered >= number).await.map(drop).map_err(drop)
+            answered.wait_for(|answered| *answered >= number).await.map(drop).map_err(drop)?;
+            // What the server has said before is told by a task that has its turn before this one goes on.
+            tokio::task::yield_now().await;
+            Ok(())
         };
         let broke = std::pin::pin!(self.shared.wait_disconnected());
         match future::select(std::pin::pin!(tokio::time::timeout(PATIENCE, answered)), broke).await {
@@ -295,6 +330,7 @@ impl Nats<'_> {
     async fn send(&self) {
         let shared = self.shared;
         let mut sent = shared.under_way();
+        let mut denied = self.denials.publishing();
         loop {
             let items = sent.take(BATCH);
             let idle = items.is_empty();
@@ -308,7 +344,7 @@ impl Nats<'_> {
             let waited = shared.takes_flush();
             if sent.count() > 0 && (waited || sent.count() >= UNCONFIRMED) {
                 if self.confirm().await.is_ok() {
-                    sent.settle(sent.count());
+                    self.settle(&mut sent, &mut denied);
                 }
                 continue;
             }
@@ -324,8 +360,18 @@ impl Nats<'_> {
             if let future::Either::Right(_) = future::select(notified, pause).await
                 && self.confirm().await.is_ok()
             {
-                sent.settle(sent.count());
+                self.settle(&mut sent, &mut denied);
             }
+        }
+    }
+
+    /// The server has all of that, unless it has said meanwhile that it did not take something; of what, it does not say for each.
+    /// `denied`: how often it had before.
+    fn settle(&self, sent: &mut UnderWay<'_>, denied: &mut u64) {
+        let before = std::mem::replace(denied, self.denials.publishing());
+        match before == *denied {
+            true => sent.settle(sent.count()),
+            false => sent.doubt(sent.count()),
         }
     }
 
@@ -334,34 +380,72 @@ impl Nats<'_> {
         shared.wait_connected().await;
         while !self.add(None).await {}
         loop {
+            self.take_denials().await;
             let changes = shared.take_interests(&mut self.account.borrow_mut());
             if changes.is_empty() {
                 shared.wanted.notified().await;
                 continue;
             }
-            for (pattern, wanted) in &changes {
-                if *wanted {
-                    self.account.borrow_mut().ask(pattern);
-                    while !self.add(Some(pattern)).await {}
-                } else {
-                    self.account.borrow_mut().end(pattern);
-                    let subscriber = self.subscriptions.borrow_mut().remove(pattern);
-                    if let Some(mut subscriber) = subscriber {
-                        let _ = subscriber.unsubscribe().await; // it fails only if the client has ended
-                    }
-                }
+            self.account.borrow_mut().end(ended(&changes));
+            for pattern in ended(&changes) {
+                self.remove(pattern).await;
             }
-            // After a reconnection the library subscribes again on its own, before anything else.
-            while self.confirm().await.is_err() {
-                shared.wait_connected().await;
-            }
-            for (pattern, wanted) in &changes {
+            let wanted: Vec<&Pattern> =
+                changes.iter().filter(|(_, wanted)| *wanted).map(|(pattern, _)| pattern).collect();
+            let denied = self.begin(&wanted).await;
+            for (pattern, wanted) in changes.iter().filter(|(pattern, _)| !denied.contains(pattern)) {
                 if *wanted {
                     self.account.borrow_mut().confirm(pattern);
                 }
                 shared.done(pattern, *wanted);
             }
         }
+    }
+
+    /// Subscribes to these, and waits until the server knows that, and what has ended before; which of them it denies.
+    async fn begin(&self, wanted: &[&Pattern]) -> HashSet<Pattern> {
+        let mut denied = HashSet::new();
+        let mut left = vec![wanted];
+        while let Some(some) = left.pop() {
+            let heard = self.denials.heard();
+            for pattern in some.iter().filter(|pattern| !denied.contains(**pattern)) {
+                self.remove(pattern).await;
+                self.account.borrow_mut().ask(pattern);
+                while !self.add(Some(pattern)).await {}
+            }
+            // After a reconnection the library subscribes again on its own, before anything else.
+            while self.confirm().await.is_err() {
+                self.shared.wait_connected().await;
+            }
+            denied.extend(self.take_denials().await);
+            // If there may have been more denials than we have heard of, they are asked for again, some at a time.
+            if self.denials.heard() - heard >= EVENTS as u64 && some.len() > EVENTS / 2 {
+                left.extend(some.chunks(EVENTS / 2));
+            }
+        }
+        denied
+    }
+
+    /// Ends the subscriptions that the server has denied; which those are.
+    async fn take_denials(&self) -> Vec<Pattern> {
+        let mut denied = Vec::new();
+        for (subject, reason) in self.denials.take() {
+            let name = subject.strip_prefix(self.shared.prefix.as_str());
+            let Some(Ok(pattern)) = name.map(Pattern::new) else { continue };
+            if self.remove(&pattern).await {
+                self.shared.deny(&mut self.account.borrow_mut(), &pattern, Some(&reason));
+                denied.push(pattern);
+            }
+        }
+        denied
+    }
+
+    /// Ends a subscription, if there is one.
+    async fn remove(&self, pattern: &Pattern) -> bool {
+        let subscriber = self.subscriptions.borrow_mut().remove(pattern);
+        let Some(mut subscriber) = subscriber else { return false };
+        let _ = subscriber.unsubscribe().await; // it fails only if the client has ended
+        true
     }
 
     async fn add(&self, pattern: Option<&Pattern>) -> bool {

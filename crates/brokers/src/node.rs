@@ -90,7 +90,10 @@ pub struct Node {
 struct Notices {
     waiting: VecDeque<Notice>,
     state: State,
+    /// Why there is no connection.
     reason: Option<String>,
+    /// What was last refused by this connection, or by the one that is being made.
+    refusal: Option<String>,
     connected_before: bool,
     reconnects: u64,
 }
@@ -188,7 +191,7 @@ impl Broker for Node {
         Status {
             state: notices.state,
             server: shared.address.to_string(),
-            reason: notices.reason.clone(),
+            reason: notices.reason.as_ref().or(notices.refusal.as_ref()).cloned(),
             queued,
             queued_bytes,
             subscriptions,
@@ -286,6 +289,11 @@ impl Shared {
     /// Messages that were taken, ever.
     pub(crate) fn accepted(&self) -> u64 {
         self.queue.look(Queue::accepted)
+    }
+
+    /// How many of those the broker may not have, as far as it is known.
+    pub(crate) fn missing(&self) -> u64 {
+        self.queue.look(Queue::missing)
     }
 
     /// Waits until the broker has so many of them, or the deadline: see [`Broker::flush`].
@@ -406,14 +414,43 @@ impl Shared {
 
     /// What is to be subscribed to, and what no longer.
     pub(crate) fn take_interests(&self, account: &mut Account) -> Vec<(Pattern, bool)> {
-        let mut interests = locked(&self.interests);
-        interests.forget_left(account);
-        interests.take()
+        let (left, changes) = {
+            let mut interests = locked(&self.interests);
+            (interests.take_left(), interests.take())
+        };
+        account.forget_left(&left);
+        changes.iter().filter(|(_, wanted)| *wanted).for_each(|(pattern, _)| account.follow(pattern));
+        changes
     }
 
     /// That was done.
     pub(crate) fn done(&self, pattern: &Pattern, there: bool) {
         if locked(&self.interests).done(pattern, there) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// The broker does not let us have that; `reason`: what it says, or nothing has it. It is not asked again until somebody wants
+    /// it anew, or by another connection.
+    pub(crate) fn deny(&self, account: &mut Account, pattern: &Pattern, reason: Option<&str>) {
+        account.leave(pattern);
+        locked(&self.interests).deny(pattern);
+        match reason {
+            None => self.tell(Notice::Unsupported(pattern.clone())),
+            Some(reason) => self.tell_denied(pattern, reason),
+        }
+    }
+
+    /// That the broker does not let us have it is told, and shown.
+    pub(crate) fn tell_denied(&self, pattern: &Pattern, reason: &str) {
+        let reason = self.address.redact(reason);
+        locked(&self.notices).refusal = Some(reason.clone());
+        self.tell(Notice::Denied { pattern: pattern.clone(), reason });
+    }
+
+    /// The library has made another connection, and has kept what is subscribed to: what was denied may be allowed now.
+    pub(crate) fn ask_denied_again(&self) {
+        if locked(&self.interests).ask_denied_again() {
             self.wanted.notify_one();
         }
     }
@@ -436,7 +473,8 @@ impl Shared {
         }
         let Some(sink) = locked(&self.sink).clone() else { return };
         // The thread may be waiting for an answer about what was wanted before.
-        locked(&self.interests).forget_left(account);
+        let left = locked(&self.interests).take_left();
+        account.forget_left(&left);
         for message in parcel::unpack(bytes) {
             self.arrive_one(&*sink, account, name, via, message);
         }
@@ -490,6 +528,7 @@ impl Shared {
         let before = {
             let mut notices = locked(&self.notices);
             notices.reason = Some(reason.clone());
+            notices.refusal = None;
             let before = notices.state;
             if before == State::Connected {
                 notices.state = State::Disconnected;
@@ -503,11 +542,13 @@ impl Shared {
         }
     }
 
-    /// Why something does not work, while there is no connection.
+    /// Why something does not work: why there is no connection, or what it was refused.
     pub(crate) fn set_reason(&self, reason: &str) {
         let mut notices = locked(&self.notices);
-        if notices.state != State::Connected {
-            notices.reason = Some(self.address.redact(reason));
+        let reason = Some(self.address.redact(reason));
+        match notices.state {
+            State::Connected => notices.refusal = reason,
+            _ => notices.reason = reason,
         }
     }
 
@@ -530,6 +571,11 @@ impl Shared {
     pub(crate) fn is_closing(&self) -> bool {
         *self.closing.borrow()
     }
+}
+
+/// Of what [`Shared::take_interests`] says, what is to be subscribed to no longer.
+pub(crate) fn ended(changes: &[(Pattern, bool)]) -> impl Iterator<Item = &Pattern> + Clone {
+    changes.iter().filter(|(_, wanted)| !wanted).map(|(pattern, _)| pattern)
 }
 
 #[cfg(test)]

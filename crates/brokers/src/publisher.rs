@@ -77,8 +77,15 @@ impl Publisher {
         self.node.shared().accepted()
     }
 
-    /// Waits until the broker has so many of them; how many messages it may not have, of those since the last call.
-    /// `None`: not by the deadline.
+    /// How many of them the broker may not have, as far as it is known: they were under way when a connection broke, or
+    /// it has refused them.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.node.shared().missing()
+    }
+
+    /// Waits until the broker has so many of them; what [`Self::missing`] is then. It never becomes less: whoever has looked
+    /// before knows how many are new, and several who wait are told the same. `None`: not by the deadline.
     #[must_use]
     pub fn flush(&self, published: u64, deadline: Option<Instant>) -> Option<u64> {
         self.node.shared().flush(published, deadline)

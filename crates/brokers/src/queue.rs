@@ -68,7 +68,7 @@ pub(crate) struct Queue {
     accepted: u64,
     /// Of those, how many the broker has, or never will.
     settled: u64,
-    /// Of those, how many it may not have, since somebody asked.
+    /// Of those, how many it may not have, ever: several may ask, each for what is new to them.
     missing: u64,
     closed: bool,
 }
@@ -216,10 +216,14 @@ impl Queue {
         self.settled
     }
 
-    /// Whether so many are settled, and how many of all that are settled the broker may not have since the last
-    /// time that it was said. `None`: not yet.
-    pub(crate) fn flushed(&mut self, accepted: u64) -> Option<u64> {
-        (self.settled >= accepted).then(|| std::mem::take(&mut self.missing))
+    /// How many of those the broker may not have.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// The same once so many are settled. `None`: not yet.
+    pub(crate) fn flushed(&self, accepted: u64) -> Option<u64> {
+        (self.settled >= accepted).then_some(self.missing)
     }
 
     /// How many were taken out and are not settled.
@@ -306,7 +310,7 @@ mod tests {
         assert_eq!(queue.flushed(3), None);
         queue.settle(1, false);
         assert_eq!(queue.flushed(3), Some(2));
-        assert_eq!(queue.flushed(3), Some(0));
+        assert_eq!((queue.flushed(3), queue.missing()), (Some(2), 2), "nobody has taken it away");
     }
 
     #[test]

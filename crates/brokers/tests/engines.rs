@@ -2,55 +2,18 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use wirespeed_brokers::engine::broker::{Broker, Message, Notice, Sink, State, Took, Unsendable};
+use support::{PATIENCE, Taker, text, topic, wait};
+use wirespeed_brokers::engine::broker::{Broker, Message, Notice, Sink, State, Took};
 use wirespeed_brokers::engine::driver::protocol::MessageKind;
-use wirespeed_brokers::engine::topics::{Pattern, Topic};
+use wirespeed_brokers::engine::topics::Pattern;
 use wirespeed_brokers::engine::{Config, Engine, Listen, Place};
 use wirespeed_brokers::{Address, Hub, Node, Policy, Publisher, Refusal};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Takes what comes; says that there is no room when it is told to.
-#[derive(Default)]
-struct Taker {
-    came: Mutex<Vec<(String, Vec<u8>)>>,
-    full: AtomicBool,
-    waits: AtomicUsize,
-    noticed: AtomicUsize,
-}
-
-impl Sink for Taker {
-    fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
-        if message.kind == MessageKind::Text && std::str::from_utf8(message.payload).is_err() {
-            return Err(Unsendable);
-        }
-        self.came.lock().unwrap().push((topic.to_string(), message.payload.to_vec()));
-        Ok(!self.full.load(Ordering::SeqCst))
-    }
-
-    fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
-        self.came.lock().unwrap().push((String::new(), message.payload.to_vec()));
-        Ok(true)
-    }
-
-    fn wait_for_room(&self, deadline: Instant) -> bool {
-        self.waits.fetch_add(1, Ordering::SeqCst);
-        while self.full.load(Ordering::SeqCst) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        !self.full.load(Ordering::SeqCst)
-    }
-
-    fn has_room_again(&self) {}
-
-    fn noticed(&self) {
-        self.noticed.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 fn hub(name: &str) -> Hub {
     Hub::new(Address::parse(&format!("memory://{name}-{}", std::process::id())).unwrap())
@@ -61,23 +24,6 @@ fn node(hub: &Hub) -> (Node, Arc<Taker>) {
     let node = Node::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
     wait(|| node.status().state == State::Connected);
     (node, taker)
-}
-
-#[track_caller]
-fn wait(condition: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < end, "it did not become so");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn text(payload: &str) -> Message<'_> {
-    Message { kind: MessageKind::Text, payload: payload.as_bytes(), key: None }
-}
-
-fn topic(name: &str) -> Topic {
-    Topic::new(name).unwrap()
 }
 
 #[test]

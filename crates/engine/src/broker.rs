@@ -70,7 +70,7 @@ pub struct Status {
     pub state: State,
     /// Where, without credentials.
     pub server: String,
-    /// Why there is no connection, without credentials.
+    /// Why there is no connection; while there is one, what the broker has last refused. Without credentials.
     pub reason: Option<String>,
     /// Messages that wait to be sent.
     pub queued: usize,
@@ -89,7 +89,8 @@ pub struct Status {
     pub refused: u64,
     /// Messages that were taken, and dropped for newer ones.
     pub dropped: u64,
-    /// Messages that were under way when a connection broke: whether the broker has them is not known.
+    /// Messages that were under way when a connection broke, or when the broker said that it does not take some of what was:
+    /// whether it has them is not known.
     pub doubtful: u64,
     /// Messages that came and were none: no topic, or text that is not UTF-8.
     pub invalid: u64,
@@ -114,10 +115,18 @@ pub enum Notice {
     Refused(u64),
     /// So many were taken, and dropped for newer ones.
     Dropped(u64),
-    /// So many were under way when the connection broke.
+    /// Of so many it is not known whether the broker has them: see [`Status::doubtful`].
     Doubtful(u64),
     /// The broker has no such subscription: sessions get what is published on this engine, and nothing of others.
     Unsupported(Pattern),
+    /// The broker does not let this engine have it: sessions get what is published on this engine, and nothing of others,
+    /// until it is subscribed to anew or there is another connection.
+    Denied {
+        /// What it is.
+        pattern: Pattern,
+        /// What the broker says.
+        reason: String,
+    },
 }
 
 /// Connects an engine with others. All of it is called from any thread, some of it under locks: it must not wait.
@@ -149,8 +158,8 @@ pub trait Broker: Send + Sync {
     /// What has happened since the last call; older ones may be missing if there were very many.
     fn take_notices(&self) -> Vec<Notice>;
 
-    /// Waits until the broker has all that was taken before; how many of it are doubtful or were dropped since the
-    /// last call. `None`: not by the deadline.
+    /// Waits until the broker has all that was taken before; how many of all that were ever taken it may not have, as they
+    /// are doubtful, or were refused or dropped. It never becomes less. `None`: not by the deadline.
     fn flush(&self, deadline: Option<Instant>) -> Option<u64>;
 
     /// Ends it: what was taken is still sent, if that takes no longer than a moment, and the [`Sink`] is let go, which

@@ -37,15 +37,11 @@ impl Store {
         (result, eased)
     }
 
-    /// Waits until `look` finds something, or the deadline. It may take what it finds, but makes no room.
-    pub(super) fn wait<T>(
-        &self,
-        deadline: Option<Instant>,
-        mut look: impl FnMut(&mut Queue) -> Option<T>,
-    ) -> Option<T> {
+    /// Waits until `look` finds something, or the deadline.
+    pub(super) fn wait<T>(&self, deadline: Option<Instant>, look: impl Fn(&Queue) -> Option<T>) -> Option<T> {
         let mut queue = locked(&self.queue);
         loop {
-            if let Some(found) = look(&mut queue) {
+            if let Some(found) = look(&queue) {
                 return Some(found);
             }
             queue = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {

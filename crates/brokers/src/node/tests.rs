@@ -110,6 +110,34 @@ fn whoever_flushes_hears_of_what_was_dropped_for_others() {
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
+#[test]
+fn all_who_wait_are_told_of_what_is_missing() {
+    let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
+    (0..3).for_each(|_| assert_eq!(push(&shared, 10), Took::Yes));
+    let mut under_way = shared.under_way();
+    under_way.take(1 << 20);
+    let end = Some(Instant::now() + Duration::from_secs(20));
+    std::thread::scope(|scope| {
+        let flushing: Vec<_> = (1..=3)
+            .map(|count| {
+                scope.spawn({
+                    let shared = &shared;
+                    move || shared.flush(count, end)
+                })
+            })
+            .collect();
+        while !shared.takes_flush() {
+            std::thread::yield_now();
+        }
+        drop(under_way);
+        for one in flushing {
+            assert_eq!(one.join().unwrap(), Some(3));
+        }
+    });
+    // Whoever asks later is told too what has become of his.
+    assert_eq!((shared.flush(3, end), shared.missing()), (Some(3), 3));
+}
+
 fn randomly(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed ^= seed << 13;
@@ -247,13 +275,12 @@ impl Simulated {
     fn begin(&mut self) {
         self.under_way = self.shared.take_interests(&mut self.account);
         self.left.clear();
+        self.account.end(ended(&self.under_way));
         for (pattern, wanted) in &self.under_way {
             self.there.retain(|other| other != pattern);
             if *wanted {
                 self.account.ask(pattern);
                 self.there.push(pattern.clone());
-            } else {
-                self.account.end(pattern);
             }
         }
     }
@@ -393,4 +420,51 @@ fn what_nobody_wanted_while_the_thread_waits_is_not_lost() {
         simulated.set_connected(false);
     }
     assert_eq!(lost(&simulated), 0);
+}
+
+/// How long the thread takes to learn that so many patterns were left, of 10,000 topics that came and with 1,000
+/// patterns that stay.
+fn leaving(count: usize, exact: bool) -> Duration {
+    const TOPICS: usize = 10_000;
+    let (shared, _ears) = shared(1000, Policy::DropNewest);
+    let mut account = shared.account();
+    let pattern = |number: usize| {
+        let text = if exact { format!("{number}.topic") } else { format!("{number}.*") };
+        Pattern::new(&text).unwrap()
+    };
+    let stay = (0..1000).map(|number| Pattern::new(&format!("stays.{number}.*")).unwrap());
+    let all: Vec<Pattern> = stay.chain((0..count).map(pattern)).chain([Pattern::new("topic.>").unwrap()]).collect();
+    for pattern in &all {
+        locked(&shared.interests).want(pattern, true);
+    }
+    for (pattern, _) in shared.take_interests(&mut account) {
+        account.ask(&pattern);
+        account.confirm(&pattern);
+        shared.done(&pattern, true);
+    }
+    for number in 0..TOPICS as u64 {
+        let place = crate::envelope::Place { overall: number + 1, epoch: 1, on_topic: 1 };
+        let origin = crate::envelope::Origin { node: [2; 16], place };
+        let bytes = crate::envelope::seal(origin, MessageKind::Text, None, b"x");
+        shared.arrive(&mut account, &format!("topic.{number}"), None, &bytes);
+    }
+    for number in 0..count {
+        locked(&shared.interests).want(&pattern(number), false);
+    }
+    let begun = Instant::now();
+    let ended = shared.take_interests(&mut account);
+    assert_eq!(ended.len(), count);
+    account.end(super::ended(&ended));
+    begun.elapsed()
+}
+
+/// Whoever leaves many at once costs not much more than who leaves one: each topic is looked at once.
+#[test]
+fn many_that_are_left_are_forgotten_together() {
+    for exact in [false, true] {
+        let quickest = |count| (0..3).map(|_| leaving(count, exact)).min().unwrap();
+        let (one, many) = (quickest(1), quickest(1000));
+        // What each pattern costs by itself, which is little, is let pass.
+        assert!(many < one * 20 + Duration::from_millis(100), "{many:?} for 1,000, {one:?} for one, exact: {exact}");
+    }
 }

@@ -57,6 +57,7 @@ impl Shared {
         let mut notices = locked(&self.notices);
         notices.state = State::Closed;
         notices.reason = None;
+        notices.refusal = None;
     }
 
     /// Moves messages until it is dropped.

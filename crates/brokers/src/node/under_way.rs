@@ -7,8 +7,7 @@ use wirespeed_engine::broker::Notice;
 use super::Shared;
 use crate::queue::Item;
 
-/// The only way to take something out of the queue. Of what is neither settled nor refused when this is dropped nobody
-/// knows whether the broker has it: it is in doubt.
+/// The only way to take something out of the queue. What nothing is known of when this is dropped is in doubt.
 pub(crate) struct UnderWay<'a> {
     shared: &'a Shared,
     count: u64,
@@ -44,10 +43,19 @@ impl<'a> UnderWay<'a> {
     /// It takes no such messages.
     pub(crate) fn refuse(&mut self, count: u64) {
         let count = self.end(count);
+        if count == 0 {
+            return;
+        }
         // Before those who wait for it to be settled are woken; the notice, which runs code of others, behind it.
         self.shared.refused.fetch_add(count, Ordering::Relaxed);
         self.shared.change(|queue| queue.settle(count, true));
         self.shared.tell(Notice::Refused(count));
+    }
+
+    /// Nobody knows whether it has them.
+    pub(crate) fn doubt(&mut self, count: u64) {
+        let count = self.end(count);
+        self.shared.doubt(count);
     }
 
     fn end(&mut self, count: u64) -> u64 {

@@ -2,7 +2,8 @@
 //! its channel's slot, and not to all.
 //!
 //! Sharded channels have no patterns: a session that subscribes with wildcards gets what is published on its own
-//! engine, which is told. The library knows which node has what; when a connection of it breaks, all is made again.
+//! engine, which is told. The library knows which node has what; when a connection of it breaks, or a node ends a
+//! subscription as the slot is another node's now, all is made again.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,18 +14,22 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, TlsMode, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use wirespeed_engine::broker::Notice;
 use wirespeed_engine::topics::Pattern;
 
-use super::{BATCH, Broken, CHANNELS, PATIENCE, PING, addresses, certificates, is_answer, patiently, settings};
+use super::{
+    Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, denial, deny_all, fate, patiently, settings,
+};
 use crate::account::{ALL, Account};
 use crate::backoff;
-use crate::node::Shared;
+use crate::node::{Shared, ended};
 use crate::parcel::{self, Parcel};
 use crate::queue::{Item, To};
 
 /// Commands that are under way at once.
 const AT_ONCE: usize = 64;
+
+/// Subscriptions that we are ending, by their channels: how often that was not yet heard of.
+type Ending = RefCell<HashMap<String, u32>>;
 
 pub(super) async fn serve(shared: &Shared) {
     let account = Rc::new(RefCell::new(shared.account()));
@@ -81,9 +86,10 @@ async fn run(
     let result = |result: Result<Broken, Broken>| match result {
         Ok(broken) | Err(broken) => broken,
     };
-    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), account).await) });
+    let ending = Ending::default();
+    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), account, &ending).await) });
     let publish = std::pin::pin!(async { result(publish(shared, connection.clone()).await) });
-    let read = std::pin::pin!(read(shared, pushes, account));
+    let read = std::pin::pin!(read(shared, pushes, account, &ending));
     let moves = future::select(publish, read);
     match future::select(subscribe, moves).await {
         future::Either::Left((broken, _)) => broken,
@@ -104,30 +110,48 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             }
             continue;
         }
-        let groups = by_channel(shared, items);
-        for chunk in groups.chunks(AT_ONCE) {
-            let sent = future::join_all(chunk.iter().map(|(channel, payloads)| {
-                let mut connection = connection.clone();
-                let mut commands = redis::pipe();
-                for payload in payloads {
-                    commands.cmd("SPUBLISH").arg(channel).arg(&payload.bytes[..]).ignore();
-                }
-                let count = payloads.iter().map(|payload| payload.count).sum::<u64>();
-                async move { (count, commands.query_async::<()>(&mut connection).await) }
-            }))
-            .await;
-            let mut broken = None;
-            for (count, sent) in sent {
-                match sent {
-                    Ok(()) => under_way.settle(count),
-                    Err(error) if is_answer(&error) => under_way.refuse(count),
+        let (mut published, mut refused, mut broken) = (0, 0, None);
+        for chunk in by_channel(shared, items).chunks(AT_ONCE) {
+            let sent = chunk.iter().map(|(channel, parcels)| spublish(connection.clone(), channel, parcels));
+            for (parcel, answer) in future::join_all(sent).await.into_iter().flatten() {
+                match fate(answer) {
+                    Ok(None) => published += parcel.count,
+                    Ok(Some(refusal)) => {
+                        refused += parcel.count;
+                        shared.set_reason(&refusal);
+                    }
                     Err(error) => broken = Some(error),
                 }
             }
-            if let Some(error) = broken {
-                return Err(error.into());
+            if broken.is_some() {
+                break;
             }
         }
+        // They were not sent in the order in which they were taken: of whoever waits for some of them it is not known
+        // which are his. So it is said first what is missing.
+        under_way.refuse(refused);
+        if let Some(broken) = broken {
+            under_way.doubt(under_way.count() - published);
+            under_way.settle(published);
+            return Err(broken);
+        }
+        under_way.settle(published);
+    }
+}
+
+/// Publishes on a channel, in order; what has become of each.
+async fn spublish<'a>(
+    mut connection: ClusterConnection,
+    channel: &str,
+    parcels: &'a [Parcel],
+) -> Vec<(&'a Parcel, Answer)> {
+    let mut commands = redis::pipe();
+    for parcel in parcels {
+        commands.cmd("SPUBLISH").arg(channel).arg(&parcel.bytes[..]);
+    }
+    match commands.ignore_errors().query_async::<Vec<Answer>>(&mut connection).await {
+        Ok(answers) => parcels.iter().zip(answers).collect(),
+        Err(error) => parcels.iter().map(|parcel| (parcel, Err(error.clone()))).collect(),
     }
 }
 
@@ -151,12 +175,15 @@ async fn subscribe(
     shared: &Shared,
     mut connection: ClusterConnection,
     account: &RefCell<Account>,
+    ending: &Ending,
 ) -> Result<Broken, Broken> {
     if !shared.receives() {
         shared.set_connected();
         return Ok(future::pending().await);
     }
-    patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await?;
+    if let Some(reason) = denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        deny_all(shared, &reason);
+    }
     let mut first = true;
     loop {
         let changes = shared.take_interests(&mut account.borrow_mut());
@@ -167,21 +194,22 @@ async fn subscribe(
             shared.wanted.notified().await;
             continue;
         }
-        for (pattern, wanted) in &changes {
-            if !wanted {
-                account.borrow_mut().end(pattern);
-            } else if pattern.is_exact() {
-                account.borrow_mut().ask(pattern);
-            } else {
-                shared.tell(Notice::Unsupported(pattern.clone()));
-            }
+        account.borrow_mut().end(ended(&changes));
+        let (exact, wild): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(pattern, _)| pattern.is_exact());
+        for (pattern, _) in wild {
+            shared.deny(&mut account.borrow_mut(), &pattern, None);
         }
         // Each by itself, as those of one command must be of one slot; several at once.
-        let exact: Vec<&(Pattern, bool)> = changes.iter().filter(|(pattern, _)| pattern.is_exact()).collect();
-        for chunk in exact.chunks(CHANNELS.min(AT_ONCE)) {
-            let done = future::join_all(chunk.iter().map(|(pattern, wanted)| {
+        for chunk in exact.chunks(AT_ONCE) {
+            for (pattern, _) in chunk.iter().filter(|(_, wanted)| *wanted) {
+                account.borrow_mut().ask(pattern);
+            }
+            let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
                 let mut connection = connection.clone();
                 let channel = format!("{}{pattern}", shared.prefix);
+                if !wanted {
+                    *ending.borrow_mut().entry(channel.clone()).or_default() += 1;
+                }
                 patiently(async move {
                     match wanted {
                         true => connection.ssubscribe(channel).await,
@@ -190,27 +218,56 @@ async fn subscribe(
                 })
             }))
             .await;
-            done.into_iter().collect::<Result<Vec<()>, Broken>>()?;
-        }
-        for (pattern, wanted) in &changes {
-            if *wanted {
-                account.borrow_mut().confirm(pattern);
+            for ((pattern, wanted), answer) in chunk.iter().zip(answers) {
+                if let Some(reason) = denial(answer)? {
+                    shared.deny(&mut account.borrow_mut(), pattern, Some(&reason));
+                    continue;
+                }
+                if *wanted {
+                    account.borrow_mut().confirm(pattern);
+                }
+                shared.done(pattern, *wanted);
             }
-            shared.done(pattern, *wanted);
         }
     }
 }
 
-async fn read(shared: &Shared, mut pushes: UnboundedReceiver<PushInfo>, account: &RefCell<Account>) -> Broken {
+async fn read(
+    shared: &Shared,
+    mut pushes: UnboundedReceiver<PushInfo>,
+    account: &RefCell<Account>,
+    ending: &Ending,
+) -> Broken {
     while let Some(push) = pushes.recv().await {
         match (push.kind, &push.data[..]) {
             (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
                 let channel = String::from_utf8_lossy(channel);
                 shared.arrive(&mut account.borrow_mut(), &channel, None, payload);
             }
+            // Not subscribed to again on this connection: the library has taken what nobody asked for as the answer to
+            // whatever was under way there, and answers may be those of others since.
+            (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
+                if is_taken_away(shared, &account.borrow(), ending, &String::from_utf8_lossy(channel)) =>
+            {
+                return Broken::Other("a node has ended a subscription, as its slot has moved".into());
+            }
             (PushKind::Disconnection, _) => return Broken::Closed,
             _ => {}
         }
     }
     Broken::Closed
+}
+
+/// Whether a subscription has ended that is wanted, and that we have not ended.
+fn is_taken_away(shared: &Shared, account: &Account, ending: &Ending, channel: &str) -> bool {
+    let mut ending = ending.borrow_mut();
+    if let Some(count) = ending.get_mut(channel) {
+        *count -= 1;
+        if *count == 0 {
+            ending.remove(channel);
+        }
+        return false;
+    }
+    let name = channel.strip_prefix(shared.prefix.as_str()).unwrap_or(channel);
+    name == ALL || Pattern::new(name).is_ok_and(|pattern| account.has_asked(&pattern))
 }

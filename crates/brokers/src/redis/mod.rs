@@ -15,8 +15,8 @@ use futures_util::{StreamExt, future};
 use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, Msg, RedisConnectionInfo,
-    RedisError, TlsCertificates, TlsMode,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, Msg,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
 };
 use wirespeed_engine::topics::Pattern;
 
@@ -24,7 +24,7 @@ use self::glob::glob;
 use crate::account::{ALL, Account};
 use crate::address::{Address, Kind};
 use crate::backoff;
-use crate::node::Shared;
+use crate::node::{Shared, ended};
 use crate::parcel;
 
 /// Bytes that are sent at once.
@@ -259,23 +259,36 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             continue;
         }
         let mut commands = redis::pipe();
+        let mut counts = Vec::new();
         for parcel in parcel::pack(items, parcel::MOST) {
-            commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]).ignore();
+            commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]);
+            counts.push(parcel.count);
         }
-        match commands.query_async::<()>(&mut connection).await {
-            Ok(()) => under_way.settle(under_way.count()),
-            Err(error) if is_answer(&error) => {
-                under_way.refuse(under_way.count());
-                shared.set_reason(&error.to_string());
+        let answers: Vec<Answer> = commands.ignore_errors().query_async(&mut connection).await?;
+        for (count, answer) in counts.into_iter().zip(answers) {
+            match fate(answer)? {
+                None => under_way.settle(count),
+                Some(refusal) => {
+                    under_way.refuse(count);
+                    shared.set_reason(&refusal);
+                }
             }
-            Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Whether the server has refused it, and the connection goes on.
-fn is_answer(error: &RedisError) -> bool {
-    !(error.is_io_error() || error.is_unrecoverable_error() || error.is_timeout() || error.is_connection_dropped())
+/// What a server says of something that is published: how many have got it.
+type Answer = RedisResult<i64>;
+
+/// Why the server has refused something, in words; `None`: it has it. Fails if that is no answer to it.
+fn fate(answer: Answer) -> Result<Option<String>, Broken> {
+    match answer {
+        Ok(_) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn ping(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
@@ -366,7 +379,9 @@ async fn subscribe(
     known: &RefCell<Known>,
 ) -> Result<Broken, Broken> {
     let shared = link.shared;
-    patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await?;
+    if let Some(reason) = denial(patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        deny_all(shared, &reason);
+    }
     let mut first = true;
     loop {
         let changes = shared.take_interests(&mut account.borrow_mut());
@@ -380,9 +395,10 @@ async fn subscribe(
             }
             continue;
         }
+        account.borrow_mut().end(ended(&changes));
         let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
         for chunk in ended.chunks(CHANNELS) {
-            end(shared, sink, account, known, chunk).await?;
+            end(shared, sink, known, chunk).await?;
         }
         for chunk in wanted.chunks(CHANNELS) {
             begin(shared, sink, account, known, chunk).await?;
@@ -390,11 +406,50 @@ async fn subscribe(
     }
 }
 
+/// What is for all is denied.
+fn deny_all(shared: &Shared, reason: &str) {
+    if let Ok(pattern) = Pattern::new(ALL) {
+        shared.tell_denied(&pattern, reason);
+    }
+}
+
 type Change = (Pattern, bool);
+
+/// Why an ACL does not let us have what was asked for, in words; `None`: we have it. Other answers, which may be others later,
+/// are for a connection that is made again.
+fn denial(answer: Result<(), Broken>) -> Result<Option<String>, Broken> {
+    match answer {
+        Ok(()) => Ok(None),
+        Err(Broken::Redis(error)) if error.code() == Some("NOPERM") => Ok(Some(error.to_string())),
+        Err(broken) => Err(broken),
+    }
+}
+
+/// Subscribes to channels, or patterns of the server's, with one command. If it is denied, as it is for one of them, each
+/// is asked for by itself. What is denied, and why.
+async fn ask(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(String, String)>, Broken> {
+    let subscribe = async |names: &[String]| {
+        let mut sink = sink.clone();
+        let answer = match globs {
+            false => patiently(sink.subscribe(names)).await,
+            true => patiently(sink.psubscribe(names)).await,
+        };
+        denial(answer)
+    };
+    if names.is_empty() || subscribe(&names).await?.is_none() {
+        return Ok(Vec::new());
+    }
+    let answers = future::join_all(names.iter().map(|name| subscribe(std::slice::from_ref(name)))).await;
+    let mut denied = Vec::new();
+    for (name, answer) in names.into_iter().zip(answers) {
+        denied.extend(answer?.map(|reason| (name, reason)));
+    }
+    Ok(denied)
+}
 
 async fn begin(
     shared: &Shared,
-    sink: &mut PubSubSink,
+    sink: &PubSubSink,
     account: &RefCell<Account>,
     known: &RefCell<Known>,
     chunk: &[Change],
@@ -414,29 +469,30 @@ async fn begin(
         }
         patterns.push(pattern.clone());
     }
-    if !channels.is_empty() {
-        patiently(sink.subscribe(channels)).await?;
-    }
-    if !globs.is_empty() {
-        patiently(sink.psubscribe(globs)).await?;
+    let mut denied: HashMap<String, String> = ask(sink, channels, false).await?.into_iter().collect();
+    for (glob, reason) in ask(sink, globs, true).await? {
+        known.borrow_mut().globs.remove(&glob); // all of its patterns are of this chunk
+        denied.insert(glob, reason);
     }
     for (pattern, _) in chunk {
-        known.borrow_mut().confirmed.push(pattern.clone());
-        shared.done(pattern, true);
+        let name = match pattern.is_exact() {
+            true => format!("{}{pattern}", shared.prefix),
+            false => glob(&shared.prefix, pattern),
+        };
+        match denied.get(&name) {
+            Some(reason) => shared.deny(&mut account.borrow_mut(), pattern, Some(reason)),
+            None => {
+                known.borrow_mut().confirmed.push(pattern.clone());
+                shared.done(pattern, true);
+            }
+        }
     }
     Ok(())
 }
 
-async fn end(
-    shared: &Shared,
-    sink: &mut PubSubSink,
-    account: &RefCell<Account>,
-    known: &RefCell<Known>,
-    chunk: &[Change],
-) -> Result<(), Broken> {
+async fn end(shared: &Shared, sink: &mut PubSubSink, known: &RefCell<Known>, chunk: &[Change]) -> Result<(), Broken> {
     let (mut channels, mut globs) = (Vec::new(), Vec::new());
     for (pattern, _) in chunk {
-        account.borrow_mut().end(pattern);
         if pattern.is_exact() {
             channels.push(format!("{}{pattern}", shared.prefix));
             continue;

@@ -95,6 +95,7 @@ pub(super) fn told(notice: &Notice) -> Told {
         Notice::Dropped(count) => ("dropped", *count, String::new()),
         Notice::Doubtful(count) => ("doubtful", *count, String::new()),
         Notice::Unsupported(pattern) => ("unsupported", 0, pattern.to_string()),
+        Notice::Denied { pattern, reason } => ("denied", 0, format!("{pattern}: {reason}")),
         _ => ("unknown", 0, String::new()),
     }
 }
@@ -210,12 +211,21 @@ impl NativePublisher {
         Ok(wait(py, deadline, |slice| publisher.wait_for_room(size, slice).then_some(()))?.is_some())
     }
 
-    /// Waits until the broker has everything; how many messages it may not have. `None`: not in time.
-    fn _flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<u64>> {
+    /// How many messages were published, ever.
+    fn _published(&self) -> PyResult<u64> {
+        Ok(self.publisher()?.published())
+    }
+
+    /// How many of those the broker may not have.
+    fn _missing(&self) -> PyResult<u64> {
+        Ok(self.publisher()?.missing())
+    }
+
+    /// Waits until the broker has so many; how many it may not have, ever. `None`: not in time.
+    #[pyo3(signature = (published, timeout))]
+    fn _flush(&self, py: Python<'_>, published: u64, timeout: Option<f64>) -> PyResult<Option<u64>> {
         let publisher = self.publisher()?;
-        let deadline = deadline(timeout)?;
-        let published = publisher.published();
-        wait(py, deadline, |slice| publisher.flush(published, Some(slice)))
+        wait(py, deadline(timeout)?, |slice| publisher.flush(published, Some(slice)))
     }
 
     fn _close(&self, py: Python<'_>) -> PyResult<()> {

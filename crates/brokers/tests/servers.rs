@@ -1,0 +1,351 @@
+//! What real servers refuse, take away and move: skipped where they are not installed.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::servers::{Server, free_port};
+use support::{PATIENCE, Taker, text, topic, wait};
+use wirespeed_brokers::engine::broker::{Broker, Notice, Sink, State};
+use wirespeed_brokers::engine::topics::Pattern;
+use wirespeed_brokers::{Address, Hub, Node, Publisher};
+
+/// What Redis lets the default user publish and subscribe to.
+const ACL: [&str; 8] = ["--user", "default", "on", "nopass", "+@all", "~*", "&ok.*", "&_wirespeed.*"];
+
+fn hub(url: &str) -> Hub {
+    Hub::new(Address::parse(url).unwrap())
+}
+
+fn node(hub: &Hub) -> (Node, Arc<Taker>) {
+    let taker = Arc::new(Taker::default());
+    let node = Node::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
+    wait(|| node.status().state == State::Connected);
+    (node, taker)
+}
+
+fn want(node: &Node, patterns: &[&str]) {
+    for text in patterns {
+        node.interest(&Pattern::new(text).unwrap(), true);
+    }
+}
+
+/// What a node was told, until it is as much as that: what is denied, and what is not supported.
+#[track_caller]
+fn denied(node: &Node, count: usize) -> BTreeSet<String> {
+    let denied = std::cell::RefCell::new(BTreeSet::new());
+    wait(|| {
+        for notice in node.take_notices() {
+            match notice {
+                Notice::Connected => continue,
+                Notice::Denied { pattern, reason } => {
+                    assert!(reason.to_lowercase().contains("permission"), "{reason}");
+                    denied.borrow_mut().insert(pattern.to_string())
+                }
+                Notice::Unsupported(pattern) => {
+                    denied.borrow_mut().insert(format!("{pattern}, which is not supported"))
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        denied.borrow().len() >= count
+    });
+    denied.take()
+}
+
+/// What is published there comes; the broker has had no reason to connect again.
+fn comes(node: &Node, taker: &Taker, publisher: &Publisher, names: &[&str]) {
+    taker.came.lock().unwrap().clear();
+    for name in names {
+        publisher.publish(Some(&topic(name)), text(name)).unwrap();
+    }
+    wait(|| taker.came.lock().unwrap().len() == names.len());
+    let status = node.status();
+    assert_eq!((status.state, status.reconnects), (State::Connected, 0));
+}
+
+/// What is to be a node of a cluster.
+fn cluster_node(options: &[&str]) -> Option<Server> {
+    let bus = free_port().to_string();
+    let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", &bus];
+    let mut server = Server::new("redis-server", &[&cluster, options].concat())?;
+    server.start();
+    Some(server)
+}
+
+fn meet(server: &Server, other: &Server) {
+    let bus = other.say("CONFIG GET cluster-port");
+    let bus = bus.lines().last().unwrap();
+    assert_eq!(server.say(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port)), "+OK\r\n");
+}
+
+/// A cluster of so many nodes, which share the slots evenly; and its URL.
+fn cluster(nodes: usize, options: &[&str]) -> Option<(Vec<Server>, String)> {
+    let mut servers = Vec::new();
+    for number in 0..nodes {
+        let server = cluster_node(options)?;
+        let slots = |number: usize| 16384 * number / nodes;
+        server.say(&format!("CLUSTER ADDSLOTSRANGE {} {}", slots(number), slots(number + 1) - 1));
+        servers.iter().for_each(|other| meet(&server, other));
+        servers.push(server);
+    }
+    for server in &servers {
+        wait(|| {
+            let info = server.say("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{nodes}"))
+        });
+    }
+    let places: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+    Some((servers, format!("redis+cluster://{}", places.join(","))))
+}
+
+fn publish_what_is_refused_and_what_is_not(publisher: &Publisher) {
+    for number in 0..10 {
+        let name = if number % 2 == 0 { "ok.topic" } else { "no.topic" };
+        publisher.publish(Some(&topic(name)), text("x")).unwrap();
+    }
+}
+
+fn five_of_ten_were_refused(publisher: &Publisher) {
+    assert_eq!(publisher.flush(publisher.published(), Some(Instant::now() + PATIENCE)), Some(5));
+    let status = publisher.status();
+    assert_eq!((status.published, status.refused, status.doubtful), (5, 5, 0));
+}
+
+#[test]
+fn what_redis_refuses_costs_no_other_message() {
+    let Some(mut server) = Server::new("redis-server", &ACL) else { return };
+    let publisher = Publisher::new(&hub(&format!("redis://127.0.0.1:{}", server.port))).unwrap();
+    publish_what_is_refused_and_what_is_not(&publisher);
+    server.start(); // all of it is one pipeline
+    five_of_ten_were_refused(&publisher);
+}
+
+#[test]
+fn what_a_cluster_refuses_costs_no_other_message() {
+    let Some((_servers, url)) = cluster(1, &ACL) else { return };
+    let publisher = Publisher::new(&hub(&url)).unwrap();
+    publish_what_is_refused_and_what_is_not(&publisher);
+    five_of_ten_were_refused(&publisher);
+}
+
+/// Of many that are asked for by one command some are denied.
+#[test]
+fn what_redis_denies_takes_nothing_else_away() {
+    let Some(mut server) = Server::new("redis-server", &ACL) else { return };
+    server.start();
+    let hub = hub(&format!("redis://127.0.0.1:{}", server.port));
+    let (node, taker) = node(&hub);
+    let publisher = Publisher::new(&hub).unwrap();
+    want(&node, &["ok.a", "no.a", "no.b", "ok.>", "ok.b.*", "no.>", "no.*"]);
+    // Of patterns only those that the ACL names are let through.
+    assert_eq!(denied(&node, 5), ["no.*", "no.>", "no.a", "no.b", "ok.b.*"].map(String::from).into());
+    wait(|| node.status().subscriptions == 2);
+    let reason = node.status().reason.unwrap();
+    assert!(reason.contains("permissions"), "{reason}");
+    comes(&node, &taker, &publisher, &["ok.a", "ok.c.d"]);
+    // It isn't asked again until somebody wants it anew.
+    server.say("ACL SETUSER default &no.*");
+    want(&node, &["ok.d"]);
+    wait(|| node.status().subscriptions == 3);
+    for text in ["no.a", "no.>"] {
+        node.interest(&Pattern::new(text).unwrap(), false);
+        node.interest(&Pattern::new(text).unwrap(), true);
+    }
+    wait(|| node.status().subscriptions == 5);
+    comes(&node, &taker, &publisher, &["no.a", "no.c", "ok.d"]);
+    // A server that has begun again has the first ACL, and another connection asks for all.
+    server.kill();
+    wait(|| node.status().state != State::Connected);
+    server.start();
+    wait(|| node.status().state == State::Connected);
+    wait(|| node.status().subscriptions == 3);
+    let reason = node.status().reason.unwrap();
+    assert!(reason.contains("permissions"), "{reason}");
+}
+
+#[test]
+fn broadcasts_that_redis_denies_take_nothing_else_away() {
+    let acl: Vec<&str> = ACL.into_iter().filter(|word| !word.contains("_wirespeed")).collect();
+    let Some(mut server) = Server::new("redis-server", &acl) else { return };
+    server.start();
+    let hub = hub(&format!("redis://127.0.0.1:{}", server.port));
+    let (node, taker) = node(&hub);
+    assert_eq!(denied(&node, 1), ["_wirespeed.broadcast".to_owned()].into());
+    want(&node, &["ok.a"]);
+    wait(|| node.status().subscriptions == 1);
+    comes(&node, &taker, &Publisher::new(&hub).unwrap(), &["ok.a"]);
+}
+
+#[test]
+fn what_a_cluster_denies_takes_nothing_else_away() {
+    let Some((servers, url)) = cluster(1, &ACL) else { return };
+    let hub = hub(&url);
+    let (node, taker) = node(&hub);
+    let publisher = Publisher::new(&hub).unwrap();
+    want(&node, &["ok.a", "no.a", "ok.>"]);
+    assert_eq!(denied(&node, 2), ["no.a", "ok.>, which is not supported"].map(String::from).into());
+    wait(|| node.status().subscriptions == 1);
+    comes(&node, &taker, &publisher, &["ok.a"]);
+    servers[0].say("ACL SETUSER default &no.*");
+    node.interest(&Pattern::new("no.a").unwrap(), false);
+    want(&node, &["no.a"]);
+    wait(|| node.status().subscriptions == 2);
+    comes(&node, &taker, &publisher, &["ok.a", "no.a"]);
+}
+
+/// What is published on all of these comes, sooner or later: what was published before may be lost.
+fn come_at_last(taker: &Taker, publisher: &Publisher, names: &[String]) {
+    for name in names {
+        wait(|| {
+            publisher.publish(Some(&topic(name)), text("x")).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+            taker.came.lock().unwrap().iter().any(|(came, _)| came == name)
+        });
+    }
+    taker.came.lock().unwrap().clear();
+}
+
+/// Ten topics on a cluster, to which somebody subscribes.
+fn ten_topics(url: &str) -> (Node, Arc<Taker>, Publisher, Vec<String>) {
+    let hub = hub(url);
+    let (node, taker) = node(&hub);
+    let names: Vec<String> = (0..10).map(|number| format!("topic.{number}")).collect();
+    want(&node, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    wait(|| node.status().subscriptions == 10);
+    let publisher = Publisher::new(&hub).unwrap();
+    come_at_last(&taker, &publisher, &names);
+    (node, taker, publisher, names)
+}
+
+fn id(server: &Server) -> String {
+    server.say("CLUSTER MYID").lines().last().unwrap().to_owned()
+}
+
+#[test]
+fn a_slot_that_moves_takes_its_subscriptions_with_it() {
+    let Some((servers, url)) = cluster(2, &[]) else { return };
+    let (node, taker, publisher, names) = ten_topics(&url);
+    // What is ended by whoever has it is no reason to connect again.
+    for round in 0..20 {
+        let pattern = Pattern::new(&names[round % 10]).unwrap();
+        node.interest(&pattern, false);
+        wait(|| node.status().subscriptions == 9);
+        node.interest(&pattern, true);
+        wait(|| node.status().subscriptions == 10);
+    }
+    come_at_last(&taker, &publisher, &names);
+    assert_eq!(node.status().reconnects, 0);
+    let slot = |name: &str| -> usize {
+        servers[0].say(&format!("CLUSTER KEYSLOT {name}")).trim().trim_start_matches(':').parse().unwrap()
+    };
+    let all = names.iter().map(|name| slot(name)).chain([slot("_wirespeed.broadcast")]);
+    for slot in all.filter(|slot| *slot < 8192) {
+        for server in [&servers[1], &servers[0]] {
+            assert_eq!(server.say(&format!("CLUSTER SETSLOT {slot} NODE {}", id(&servers[1]))), "+OK\r\n");
+        }
+    }
+    come_at_last(&taker, &publisher, &names);
+    wait(|| node.status().subscriptions == 10 && node.status().state == State::Connected);
+    publisher.publish(None, text("to all")).unwrap();
+    wait(|| taker.came.lock().unwrap().iter().any(|(name, _)| name.is_empty()));
+    assert_eq!(servers[1].say("PUBSUB SHARDCHANNELS").lines().next(), Some("*11"));
+}
+
+#[test]
+fn a_planned_failover_takes_the_subscriptions_with_it() {
+    let Some((servers, url)) = cluster(1, &[]) else { return };
+    let Some(mut replica) = cluster_node(&[]) else { return };
+    meet(&replica, &servers[0]);
+    wait(|| replica.say("CLUSTER INFO").contains("cluster_state:ok"));
+    assert_eq!(replica.say(&format!("CLUSTER REPLICATE {}", id(&servers[0]))), "+OK\r\n");
+    wait(|| replica.say("INFO replication").contains("master_link_status:up"));
+    let (node, taker, publisher, names) = ten_topics(&url);
+    assert_eq!(replica.say("CLUSTER FAILOVER"), "+OK\r\n");
+    wait(|| replica.say("ROLE").contains("master"));
+    come_at_last(&taker, &publisher, &names);
+    wait(|| node.status().subscriptions == 10);
+    replica.kill();
+}
+
+/// A server of NATS whose user may publish and subscribe to these, and what is needed for brokers themselves.
+fn nats(subjects: &str) -> Option<Server> {
+    let mut server = Server::new("nats-server", &["-c", "nats.conf"])?;
+    permit(&server, subjects);
+    server.start();
+    Some(server)
+}
+
+fn permit(server: &Server, subjects: &str) {
+    let both = format!("[{subjects}, \"_wirespeed.>\"]");
+    let user = format!("{{user: u, password: p, permissions: {{publish: {both}, subscribe: {both}}}}}");
+    std::fs::write(server.directory.join("nats.conf"), format!("authorization {{users: [{user}]}}\n")).unwrap();
+}
+
+fn nats_hub(server: &Server) -> Hub {
+    hub(&format!("nats://u:p@127.0.0.1:{}", server.port))
+}
+
+#[test]
+fn what_nats_denies_is_not_subscribed_to() {
+    let Some(mut server) = nats("\"ok.>\"") else { return };
+    let hub = nats_hub(&server);
+    let (node, taker) = node(&hub);
+    let publisher = Publisher::new(&hub).unwrap();
+    want(&node, &["ok.a", "no.a", "no.\"b\"", "ok.*.c", "no.>"]);
+    assert_eq!(denied(&node, 3), ["no.>", "no.\"b\"", "no.a"].map(String::from).into());
+    wait(|| node.status().subscriptions == 2);
+    let reason = node.status().reason.unwrap();
+    assert!(reason.contains("Permissions Violation"), "{reason}");
+    comes(&node, &taker, &publisher, &["ok.a", "ok.b.c"]);
+    // By another connection it is asked for again.
+    server.kill();
+    wait(|| node.status().state != State::Connected);
+    permit(&server, "\"ok.>\", \"no.a\"");
+    server.start();
+    wait(|| node.status().subscriptions == 3);
+    taker.came.lock().unwrap().clear();
+    wait(|| {
+        publisher.publish(Some(&topic("no.a")), text("x")).unwrap();
+        !taker.came.lock().unwrap().is_empty()
+    });
+}
+
+#[test]
+fn of_very_many_that_nats_denies_none_is_subscribed_to() {
+    let Some(server) = nats("\"ok.>\"") else { return };
+    let (node, _taker) = node(&nats_hub(&server));
+    for number in 0..2000 {
+        let topic = if number % 4 == 0 { "ok" } else { "no" };
+        want(&node, &[&format!("{topic}.{number}")]);
+    }
+    wait(|| {
+        let count = node.status().subscriptions;
+        assert!(count <= 500, "{count}");
+        count == 500
+    });
+    want(&node, &["ok.last"]);
+    wait(|| node.status().subscriptions == 501);
+}
+
+#[test]
+fn what_nats_does_not_let_us_publish_is_in_doubt() {
+    let Some(server) = nats("\"ok.>\"") else { return };
+    let publisher = Publisher::new(&nats_hub(&server)).unwrap();
+    let mut expected = 0;
+    for round in 0..50 {
+        let denied = round % 2 == 0;
+        let name = if denied { "no.a" } else { "ok.a" };
+        publisher.publish(Some(&topic(name)), text("x")).unwrap();
+        expected += u64::from(denied);
+        let end = Instant::now() + PATIENCE;
+        assert_eq!(publisher.flush(publisher.published(), Some(end)), Some(expected), "{round}");
+    }
+    let status = publisher.status();
+    assert_eq!((status.published, status.doubtful, status.state), (25, 25, State::Connected));
+    assert!(status.reason.unwrap().contains("no.a"));
+}

@@ -1,0 +1,112 @@
+//! Real servers on free ports, each ended with what has begun it. Where one is not installed its tests are skipped, but
+//! not where `WIRESPEED_BROKERS=all` says that all are.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{PATIENCE, wait};
+
+/// A server that is a process.
+pub struct Server {
+    program: PathBuf,
+    options: Vec<String>,
+    pub directory: PathBuf,
+    pub port: u16,
+    process: Option<Child>,
+}
+
+/// A port that is free now, and that nobody else is given: neither another test nor a connection that goes out.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        // Ports of connections that go out begin at 32,768, or above.
+        let number = std::process::id() as usize * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 12_000 + u16::try_from(number % 20_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    let found = std::env::split_paths(&path).chain(more).map(|place| place.join(program)).find(|file| file.is_file());
+    assert!(
+        found.is_some() || std::env::var("WIRESPEED_BROKERS").as_deref() != Ok("all"),
+        "{program} is not installed"
+    );
+    found
+}
+
+impl Server {
+    /// One that has not begun; `None`: it is not installed.
+    pub fn new(program: &str, options: &[&str]) -> Option<Self> {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let Some(program) = find(program) else {
+            eprintln!("skipped: {program} is not installed");
+            return None;
+        };
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("wirespeed-{}-{number}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Some(Self { program, options, directory, port: free_port(), process: None })
+    }
+
+    /// Begins, and waits until it listens.
+    pub fn start(&mut self) {
+        let log = fs::File::create(self.directory.join("log")).unwrap();
+        let is_redis = self.program.ends_with("redis-server");
+        let at: &[&str] =
+            if is_redis { &["--bind", "127.0.0.1", "--save", "", "--port"] } else { &["-a", "127.0.0.1", "-p"] };
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.directory).args(at).arg(self.port.to_string()).args(&self.options);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.process = Some(command.spawn().unwrap());
+        wait(|| {
+            let ended = self.process.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{}", self.log());
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// Ends without a word.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Says something to Redis, a command; the answer, in its own form.
+    pub fn say(&self, command: &str) -> String {
+        let mut client = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(format!("{command}\r\nECHO <end>\r\n").as_bytes()).unwrap();
+        let (mut said, mut some) = (Vec::new(), [0; 4096]);
+        loop {
+            let count = client.read(&mut some).unwrap_or(0);
+            assert!(count > 0, "{command}: {}; {}", String::from_utf8_lossy(&said), self.log());
+            said.extend_from_slice(&some[..count]);
+            if let Some(answer) = said.strip_suffix(b"$5\r\n<end>\r\n") {
+                return String::from_utf8(answer.to_vec()).unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
