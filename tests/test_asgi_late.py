@@ -357,8 +357,7 @@ def test_close_behind_what_the_client_has_yet_to_read(
 ) -> None:
     """All of it arrives, and then the answer to its close frame. The kernel takes little at once, so that a transport
     always has something left."""
-    native = socket.socket.__base__
-    assert native is not None
+    native: Any = socket.socket.__base__
     monkeypatch.setattr(socket.socket, "send", lambda sock, data, *flags: native.send(sock, data[:9000], *flags))
     monkeypatch.setattr(
         socket.socket, "sendmsg", lambda sock, data, *rest: native.send(sock, b"".join(data)[:9000], *rest)

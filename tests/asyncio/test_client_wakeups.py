@@ -522,7 +522,8 @@ def test_exception_while_a_transport_is_asked_what_it_keeps(
     async def main() -> None:
         async with SIDES["client"](setting, connect) as (ws, peer):
             kind = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
-            original, sprung = getattr(kind, method), []
+            original = getattr(kind, method)
+            sprung: list[bool] = []
 
             def trapped(*arguments: Any, **options: Any) -> Any:
                 if not sprung:
