@@ -75,6 +75,8 @@ pub(crate) struct Opening {
     turned: Option<Turned>,
     /// It will be refused as it seems, and may be told so.
     answer: Option<Answer>,
+    /// It may be a session, and waits until it can be told of.
+    parked: Option<Box<Accepted>>,
 }
 
 impl Opening {
@@ -101,6 +103,7 @@ impl Opening {
             refused: false,
             turned: None,
             answer: None,
+            parked: None,
         })
     }
 
@@ -156,9 +159,18 @@ impl Opening {
         admission::origin(self.remote)
     }
 
-    /// The socket that its request is to come from; `None`: it was answered.
+    /// The socket that its request is to come from; `None`: it has come.
     pub(crate) fn awaited(&self) -> Option<&Socket> {
-        self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered)
+        self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered && self.parked.is_none())
+    }
+
+    /// Puts off what [`Self::proceed`] has said.
+    pub(crate) fn park(&mut self, accepted: Box<Accepted>) {
+        self.parked = Some(accepted);
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.is_some()
     }
 
     pub(crate) fn take_socket(&mut self) -> Option<Socket> {
@@ -168,6 +180,9 @@ impl Opening {
     /// Does what can be done without waiting.
     pub(crate) fn proceed(&mut self, common: &Common) -> Opened {
         wirespeed_driver::protocol::faults::reach("engine.opening");
+        if let Some(accepted) = self.parked.take() {
+            return Opened::Session(accepted);
+        }
         let mut early = match self.receive_proxy(common) {
             Ok(early) => early,
             Err(opened) => return opened,

@@ -90,22 +90,18 @@ impl Worker {
         self.note_door(index);
     }
 
-    /// Whether whoever waits may come in: while events have no room each would add one.
-    pub(super) fn may_accept(&self) -> bool {
-        self.accept_after.is_none() && (self.roomy || self.draining)
+    /// Whether whoever would be told of may become a session: while events have no room each would add one. Of those
+    /// who are there when the doors close nobody is turned away.
+    fn lets_in(&self) -> bool {
+        self.roomy || self.draining || !self.closing.is_empty()
     }
 
     pub(super) fn accept(&mut self) {
         if self.accept_after.is_some() {
             return;
         }
-        let closed = !self.may_accept();
         let mut more = Vec::new();
         for door in std::mem::take(&mut self.accepting) {
-            if closed && !self.is_inside(door) {
-                more.push(door);
-                continue;
-            }
             for turn in 0.. {
                 if let Some(delay) = self.crowded_for(Instant::now()) {
                     self.accept_after = Some(Instant::now() + delay);
@@ -144,12 +140,13 @@ impl Worker {
 
     /// Whether somebody waits who may come in.
     pub(super) fn has_guests(&self) -> bool {
-        self.accept_after.is_none() && self.accepting.iter().any(|door| self.may_accept() || self.is_inside(*door))
+        self.accept_after.is_none() && !self.accepting.is_empty()
     }
 
     /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
     /// him: he would be reset.
     pub(super) fn close_doors(&mut self, look: bool) {
+        self.again.extend(self.parked.drain(..)); // they may come in: see `lets_in`
         if look && !self.draining {
             self.closing = (0..self.doors.len()).filter(|door| !self.is_inside(*door)).map(|door| (door, 0)).collect();
             return self.accept_last();
@@ -246,6 +243,15 @@ impl Worker {
         self.enter(key, Instant::now());
     }
 
+    /// It is answered once events have room.
+    fn park(&mut self, key: Key) {
+        // All who are parked have a place among the pending: of those who came and went no more are kept than that.
+        if self.parked.len() > 2 * self.pending.len() + ACCEPTS {
+            self.parked.retain(|key| self.clients.get(*key).is_some());
+        }
+        self.parked.push(key);
+    }
+
     /// TLS cannot begin.
     fn forget_unopened(&self, remote: Option<SocketAddr>) {
         self.fail(Reason::Tls, remote);
@@ -267,8 +273,11 @@ impl Worker {
 
     pub(super) fn open(&mut self, key: Key) {
         self.current = Some(key);
-        let common = Arc::clone(&self.common);
+        let (common, lets_in) = (Arc::clone(&self.common), self.lets_in());
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
+        if opening.is_parked() && !lets_in {
+            return;
+        }
         match opening.proceed(&common) {
             Opened::NotYet => {
                 if opening.take_refused() {
@@ -283,6 +292,10 @@ impl Worker {
                 }
             }
             Opened::Over => self.remove(key),
+            Opened::Session(accepted) if !lets_in && accepted.route.role == Role::Events => {
+                opening.park(accepted);
+                self.park(key);
+            }
             Opened::Session(accepted) => {
                 let Accepted { peer, route, about, user, topic, permit } = *accepted;
                 let read_closed = opening.is_read_closed();

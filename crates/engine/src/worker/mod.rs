@@ -92,7 +92,9 @@ pub(crate) struct Worker {
     again: VecDeque<Key>,
     /// Those that wait until events have room.
     held: Vec<Key>,
-    /// Those of them that are being ended, and are read all the same.
+    /// Those that would be sessions by now, and wait for the same; who has gone meanwhile may be among them.
+    parked: Vec<Key>,
+    /// Of those that are held, who is being ended, and read all the same.
     late: Vec<Key>,
     /// Those whose topics have no room.
     roomless: Roomless,
@@ -191,6 +193,7 @@ pub(crate) fn prepare(
         wheel: Wheel::new(Instant::now()),
         again: VecDeque::new(),
         held: Vec::new(),
+        parked: Vec::new(),
         late: Vec::new(),
         roomless: Roomless::default(),
         dirty: Vec::new(),
@@ -280,6 +283,7 @@ impl Worker {
         self.home.room.tell();
         self.again.clear();
         self.held.clear();
+        self.parked.clear();
         self.late.clear();
         self.roomless = Roomless::default();
         self.dirty.clear();
@@ -377,7 +381,8 @@ impl Worker {
         if let Some(at) = self.published_at.take() {
             self.sheet.note_published(now.saturating_duration_since(at));
         }
-        self.sheet.closed.store(self.draining || !self.may_accept(), Ordering::Relaxed);
+        let closed = self.draining || !self.roomy || self.accept_after.is_some();
+        self.sheet.closed.store(closed, Ordering::Relaxed);
         self.sheet.end_turn(began, now);
     }
 
@@ -385,7 +390,7 @@ impl Worker {
     fn look_for_room(&mut self) {
         if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
             self.roomy = true;
-            self.again.extend(self.held.drain(..));
+            self.again.extend(self.held.drain(..).chain(self.parked.drain(..)));
         }
     }
 

@@ -16,6 +16,9 @@ impl Worker {
             Some(Client::Opening(opening)) => {
                 if event.is_read_closed() {
                     opening.note_read_closed();
+                    if opening.is_parked() {
+                        return self.remove(key); // it has gone, and nobody was told that it came
+                    }
                 }
                 if event.is_readable() && opening.awaited().is_some() {
                     self.pending.progress(key, Instant::now());
