@@ -19,7 +19,7 @@ use wirespeed_engine::admission::{Limits, Networks, Proxies, Rate};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::CloseCode;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
-use wirespeed_engine::{Admission, Config, Engine, Reason, Role};
+use wirespeed_engine::{Admission, Config, Engine, Http, Place, Reason, Role};
 
 fn limited(limits: Limits) -> Engine {
     Engine::start(Config { admission: limits, ..config() }).unwrap()
@@ -293,6 +293,28 @@ fn limits_are_those_of_whom_a_proxy_speaks_for() {
     assert_eq!(ask(&mut request, "").0, 0);
     until(|| failed(&engine, Reason::Proxy) == 1);
     assert!(!is_closed(&silent));
+}
+
+#[test]
+fn proxies_and_limits_are_those_of_clients() {
+    let everybody = Networks::parse(&["127.0.0.0/8"]).unwrap();
+    let proxies = Proxies { protocol: everybody, ..Proxies::default() };
+    let rate_per_address = Rate::new(0.001, Some(1.0));
+    let admission = Limits { max_connections_per_address: 1, rate_per_address, ..Limits::default() };
+    let http = Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() };
+    let engine = Engine::start(Config { admission, proxies, http, ..config() }).unwrap();
+    let Some(Place::Tcp(inside)) = engine.http_place() else { panic!("no address") };
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(inside).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+    let mut client = dial(&engine, [127, 0, 0, 1]);
+    client.write_all(b"PROXY UNKNOWN\r\n").unwrap();
+    assert_eq!(ask(&mut client, "").0, 101);
 }
 
 #[test]

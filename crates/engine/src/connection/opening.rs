@@ -80,12 +80,13 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// `None`: TLS cannot begin.
+    /// `None`: TLS cannot begin. `inside`: it came to where no sessions begin, and where nobody speaks for clients.
     pub(crate) fn new(
         socket: Socket,
         remote: Option<SocketAddr>,
         layer: Option<Box<dyn Layer>>,
         config: &Config,
+        inside: bool,
     ) -> Option<Self> {
         let server = ServerConfig { deflate: config.compression, ..ServerConfig::default() };
         let server = Server::new(server, handshake::Limits::default(), layer).ok()?;
@@ -95,10 +96,10 @@ impl Opening {
             socket: Some(socket),
             remote,
             failure: None,
-            inside: false,
+            inside,
             answered: false,
             read_closed: false,
-            proxy: config.proxies.announces(remote).then(ProxyHead::default),
+            proxy: (!inside && config.proxies.announces(remote)).then(ProxyHead::default),
             relocated: false,
             refused: false,
             turned: None,
@@ -127,11 +128,6 @@ impl Opening {
 
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         self.remote
-    }
-
-    /// `inside`: it came to where no sessions begin.
-    pub(crate) fn at(self, inside: bool) -> Self {
-        Self { inside, ..self }
     }
 
     /// Counts the connection for its address. False: it cannot become a session, and cannot be told so either.

@@ -221,7 +221,7 @@ impl Worker {
             }
         };
         let fd = socket.raw();
-        let opening = Opening::new(socket, remote, layer, &common.config).map(|opening| opening.at(inside));
+        let opening = Opening::new(socket, remote, layer, &common.config, inside);
         let Some(mut opening) = opening else { return self.forget_unopened(remote) };
         if !inside && !opening.screen(&common) {
             self.fail(opening.failure().unwrap_or(Reason::Refused), remote);
