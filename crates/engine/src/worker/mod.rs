@@ -430,11 +430,14 @@ impl Worker {
                         continue;
                     }
                     let resumed = live.take_resumed(now);
+                    let answers = live.waits_to_answer();
                     live.handle_deadline(now, held, &self.common.config);
                     self.write(key);
                     self.set_time(key, now);
                     if resumed {
                         self.read(key);
+                    } else if answers {
+                        self.read_unless_listed(key); // the kernel was tried: no edge tells of the room that it had
                     }
                 }
             }

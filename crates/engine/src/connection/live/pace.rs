@@ -126,6 +126,17 @@ impl Live {
         stalls(self.blocked).is_some()
     }
 
+    /// Whether it is not read because its client does not read what it is answered, as fast: its pongs lie behind that.
+    /// One that has taken nothing for longer than it may be silent is silent. The kernel is tried before.
+    pub(super) fn is_read_slowly(&mut self, now: Instant, silence: Option<Duration>) -> bool {
+        if !self.waits_to_answer() {
+            return false;
+        }
+        let _ = self.write(Instant::now); // that it is over is found when it is written again
+        let takes = |blocked: Blocked| silence.is_none_or(|most| now.saturating_duration_since(blocked.since) < most);
+        self.blocked.is_none_or(takes)
+    }
+
     /// Whether it was written meanwhile: then it is to be written again, by its worker, who settles what came of that.
     pub(crate) fn take_asked(&mut self) -> bool {
         std::mem::take(&mut self.asked)
