@@ -75,6 +75,8 @@ pub(crate) struct Opening {
     turned: Option<Turned>,
     /// It will be refused as it seems, and may be told so.
     answer: Option<Answer>,
+    /// The same, since the last question.
+    foreseen: bool,
     /// It may be a session, and waits until it can be told of.
     parked: Option<Box<Accepted>>,
 }
@@ -104,6 +106,7 @@ impl Opening {
             refused: false,
             turned: None,
             answer: None,
+            foreseen: false,
             parked: None,
         })
     }
@@ -142,6 +145,7 @@ impl Opening {
         let foreseen = self.turned.map(|turned| turned.reason).or_else(|| admission.foresee(origin));
         if let Some(reason) = foreseen {
             self.answer = admission.answer();
+            self.foreseen = self.answer.is_some();
             if self.answer.is_none() {
                 self.note_failure(reason);
                 return false;
@@ -160,9 +164,15 @@ impl Opening {
         self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered && self.parked.is_none())
     }
 
+    /// Whether it has yet to say who it is.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.proxy.is_some()
+    }
+
     /// Puts off what [`Self::proceed`] has said.
     pub(crate) fn park(&mut self, accepted: Box<Accepted>) {
         self.parked = Some(accepted);
+        self.answer = None; // it has cost what it costs
     }
 
     pub(crate) fn is_parked(&self) -> bool {
@@ -250,7 +260,15 @@ impl Opening {
 
     /// Whether it was answered, with whatever is no session, since the last question.
     pub(crate) fn take_refused(&mut self) -> bool {
+        if self.refused {
+            self.answer = None; // what is left of it costs no handshake
+        }
         std::mem::take(&mut self.refused)
+    }
+
+    /// Whether it has turned out since the last question that it will be refused, and may be told so.
+    pub(crate) fn take_foreseen(&mut self) -> bool {
+        std::mem::take(&mut self.foreseen)
     }
 
     /// Whether who it is has become known since the last question.

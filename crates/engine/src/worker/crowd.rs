@@ -65,6 +65,17 @@ impl Worker {
         self.pending.overdue_in(now).map(|left| left.max(TRIM_INTERVAL))
     }
 
+    /// Has one go that will be refused anyway, if as many of them are awaited as may be, for the sake of the next: the
+    /// one that was silent longest, of the address that has most, once it has had time to speak.
+    pub(super) fn make_answerable(&mut self, now: Instant) {
+        if !self.common.admission.can_answer()
+            && self.foreseen.delay(now, |key| has_unread(&self.clients, key)).is_zero()
+            && let Some((first, _)) = self.foreseen.first()
+        {
+            self.crowd_out(first);
+        }
+    }
+
     fn crowd_out(&mut self, key: Key) {
         if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
             opening.note_failure(Reason::Crowded);

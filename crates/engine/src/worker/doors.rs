@@ -223,6 +223,9 @@ impl Worker {
         let fd = socket.raw();
         let opening = Opening::new(socket, remote, layer, &common.config, inside);
         let Some(mut opening) = opening else { return self.forget_unopened(remote) };
+        if !inside {
+            self.make_answerable(Instant::now());
+        }
         if !inside && !opening.screen(&common) {
             self.fail(opening.failure().unwrap_or(Reason::Refused), remote);
             return self.forget_connection();
@@ -278,9 +281,19 @@ impl Worker {
         if opening.is_parked() && !lets_in {
             return;
         }
+        if opening.is_announced() {
+            self.make_answerable(Instant::now());
+        }
+        let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
         match opening.proceed(&common) {
             Opened::NotYet => {
+                if opening.take_foreseen() {
+                    let now = Instant::now();
+                    self.foreseen.add(key, opening.origin(), now);
+                    self.wheel.set(now + LINGER, key); // beside the time for its opening, as below
+                }
                 if opening.take_refused() {
+                    self.foreseen.remove(key);
                     // Beside the time for its opening, of which the first that is over counts.
                     self.wheel.set(Instant::now() + LINGER, key);
                 }
@@ -294,6 +307,7 @@ impl Worker {
             Opened::Over => self.remove(key),
             Opened::Session(accepted) if !lets_in && accepted.route.role == Role::Events => {
                 opening.park(accepted);
+                self.foreseen.remove(key);
                 self.park(key);
             }
             Opened::Session(accepted) => {
@@ -301,6 +315,7 @@ impl Worker {
                 let read_closed = opening.is_read_closed();
                 let Some(socket) = opening.take_socket() else { return self.remove(key) };
                 self.pending.remove(key);
+                self.foreseen.remove(key);
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
                 let session = Session::new(id, key, Arc::clone(&self.home), Arc::clone(&route), about, user);
                 if route.role == Role::Events {

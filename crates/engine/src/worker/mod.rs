@@ -80,6 +80,8 @@ pub(crate) struct Worker {
     clients: Slab<Client>,
     /// Those whose request is awaited.
     pending: Pending<Key>,
+    /// Those of them that will be refused, as it seems.
+    foreseen: Pending<Key>,
     /// Which of them subscribe to what.
     topics: Index<Key>,
     /// Who gets what is published: empty between two messages.
@@ -184,6 +186,7 @@ pub(crate) fn prepare(
         mailbox,
         wake,
         pending: Pending::new(pending),
+        foreseen: Pending::new(usize::MAX), // the engine counts them
         accepting: (0..doors.len()).collect(),
         doors,
         clients: Slab::default(),

@@ -21,7 +21,9 @@ impl Worker {
                     }
                 }
                 if event.is_readable() && opening.awaited().is_some() {
-                    self.pending.progress(key, Instant::now());
+                    let now = Instant::now();
+                    self.pending.progress(key, now);
+                    self.foreseen.progress(key, now);
                 }
                 self.open(key);
             }
@@ -176,6 +178,7 @@ impl Worker {
             None => return,
             Some(Client::Opening(opening)) => {
                 self.pending.remove(key);
+                self.foreseen.remove(key);
                 if let Some(reason) = opening.failure() {
                     self.fail(reason, opening.remote());
                 }
