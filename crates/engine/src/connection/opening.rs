@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_driver::opening::pending::Origin;
 use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
@@ -77,6 +77,12 @@ pub(crate) struct Opening {
     answer: Option<Answer>,
     /// The same, since the last question.
     foreseen: bool,
+    /// When it came.
+    came: Instant,
+    /// It has sent something.
+    spoken: bool,
+    /// It holds up the end of the engine: until when it may, silent and not.
+    hurried: Option<(Instant, Instant)>,
     /// It may be a session, and waits until it can be told of.
     parked: Option<Box<Accepted>>,
 }
@@ -107,6 +113,9 @@ impl Opening {
             turned: None,
             answer: None,
             foreseen: false,
+            came: Instant::now(),
+            spoken: false,
+            hurried: None,
             parked: None,
         })
     }
@@ -162,6 +171,21 @@ impl Opening {
     /// The socket that its request is to come from; `None`: it has come.
     pub(crate) fn awaited(&self) -> Option<&Socket> {
         self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered && self.parked.is_none())
+    }
+
+    /// Nobody else comes any more: it has so long from now on, and no longer; `silent`: unless it has said something,
+    /// so long from when it came, and a little more. Both times.
+    pub(crate) fn hurry(&mut self, now: Instant, silent: Duration, most: Duration) -> [Instant; 2] {
+        let by = now + most;
+        let silent = (self.came + most).max(now + silent).min(by);
+        self.hurried = Some((silent, by));
+        [silent, by]
+    }
+
+    /// Whether its time is over, as it is told that some of it is. `unread`: it has sent what was not read yet.
+    pub(crate) fn is_due(&self, now: Instant, unread: bool) -> bool {
+        let spoken = self.spoken || self.carrier.total() > 0 || unread;
+        self.hurried.is_none_or(|(silent, by)| by <= now || !spoken && silent <= now)
     }
 
     /// Whether it has yet to say who it is.
@@ -233,7 +257,7 @@ impl Opening {
             let mut buffer = buffers::take_read();
             match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
                 Ok(0) => return Err(Opened::Over),
-                Ok(_) => {}
+                Ok(_) => self.spoken = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Opened::NotYet),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Err(Opened::Over),

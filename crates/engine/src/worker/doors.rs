@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
+use wirespeed_driver::opening::pending::PATIENCE;
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
@@ -158,7 +159,14 @@ impl Worker {
                 self.close_door(index);
             }
         }
-        self.draining = true;
+        self.drain();
+    }
+
+    /// Nobody comes any more.
+    fn drain(&mut self) {
+        if !std::mem::replace(&mut self.draining, true) {
+            self.hurry();
+        }
     }
 
     /// Accepts some of those who wait at doors that are about to be closed; a door is when nobody is left there, or as
@@ -183,7 +191,9 @@ impl Worker {
                 self.welcome(door, socket, remote);
             }
         }
-        self.draining |= self.closing.is_empty();
+        if self.closing.is_empty() {
+            self.drain();
+        }
     }
 
     /// Nobody comes in there any more.
@@ -237,8 +247,9 @@ impl Worker {
         if self.poll.registry().register(&mut SourceFd(&fd), token, interest).is_err() {
             return self.remove(key);
         }
+        let most = common.config.open_timeout;
         // What is too far for the clock is for ever.
-        if let Some(deadline) = Instant::now().checked_add(common.config.open_timeout) {
+        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(PATIENCE) } else { most }) {
             self.wheel.set(deadline, key);
         }
         // Most requests are there by now.

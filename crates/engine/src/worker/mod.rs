@@ -422,11 +422,7 @@ impl Worker {
             let held = !self.roomy;
             match self.clients.get_mut(key) {
                 None => {}
-                // It has had its time.
-                Some(Client::Opening(opening)) => {
-                    opening.note_failure(Reason::Timeout);
-                    self.remove(key);
-                }
+                Some(Client::Opening(_)) => self.end_opening(key, now),
                 Some(Client::Live(live)) => {
                     // Something was due earlier, and has set another time.
                     if !live.listed.take_due(now) {
