@@ -187,14 +187,15 @@ impl Live {
             && self.queued() >= bytes
     }
 
-    /// Most others wait for it, and have for so long since the last look.
+    /// Others wait for it, and have for so long since the last look: less of that counts where they are few.
     pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
         self.patience.get_or_insert_default().spend(now, waited);
     }
 
-    /// It has caught up with those who wait for it.
-    pub(crate) fn caught_up(&mut self) {
+    /// Nobody waits for it: whether because less than so much is left.
+    pub(crate) fn caught_up(&mut self, bytes: usize) -> bool {
         self.patience.take_if(|patience| !patience.is_gone());
+        self.queued() < bytes
     }
 
     /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
