@@ -170,7 +170,7 @@ ROWS = [
     Row(
         "ping floods",
         "pings of 125 bytes without end, of which no pong is read",
-        "reading stops while pongs wait to be sent",
+        "of those that pile up only the last is answered, while 64 KiB wait",
         SERVERS, talking.pings,
     ),
     Row(
@@ -300,7 +300,7 @@ ROWS = [
     ),
     Row(
         "ping floods of a server", "pings of 125 bytes without end, of which no pong is read",
-        "reading stops while pongs wait to be sent", CLIENTS, harm=hostile.pings,
+        "of those that pile up only the last is answered, while 64 KiB wait", CLIENTS, harm=hostile.pings,
     ),
     Row(
         "messages that are announced by a server", "headers of frames of 1 MiB that never end, and of 2**62 bytes",

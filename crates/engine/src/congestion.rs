@@ -2,7 +2,7 @@
 //!
 //! Clients that are as fast as each other are not quite, and how fast each could be is not known: what it has not read
 //! yet is in its kernel. So the publisher is asked to wait for the last of them, if that one goes on reading at a pace
-//! which is not far too slow. Whoever takes nothing, or does not catch up in time while most others wait, is the
+//! which is not far too slow. Whoever takes nothing, or does not catch up in time while others wait who have, is the
 //! business of its outbox and of the policy for slow consumers.
 
 use std::collections::HashSet;
@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use crate::locks::lock;
 use crate::topics::Topic;
 
-/// For so long most others wait for a session until it has caught up, which is a quarter of its limit.
+/// For so long most others wait for a session until it has caught up, which is a quarter of its limit; a few others wait
+/// longer.
 const TOO_LONG: Duration = Duration::from_secs(5);
 
 /// Then for so long nobody waits for it: whoever reads as slowly as possible can hold up others for a quarter of the time.
 const GONE: Duration = Duration::from_secs(15);
 
-/// For how long most others have waited for one session to catch up.
+/// For how long others have waited for one session to catch up, as if they were most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     spent: Duration,

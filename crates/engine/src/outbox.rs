@@ -159,14 +159,11 @@ impl Outbox {
     }
 
     /// Adds a message. `beside`: bytes that wait elsewhere for the same session; with them, `limit` is not
-    /// passed, but a message that is alone may be as large as it likes.
+    /// passed, but a message that is alone may be as large as it likes. Where the policy drops others for it, alone in
+    /// here: what waits elsewhere has begun to leave, and what is new is not dropped for it.
     pub fn push(&mut self, new: Pending, beside: usize, limit: usize, policy: Policy) -> Pushed {
         let cost = new.cost();
         let mut dropped = 0;
-        if matches!(policy, Policy::DropOldest | Policy::Conflate) && beside > 0 && beside.saturating_add(cost) > limit
-        {
-            return Pushed::Dropped; // what waits elsewhere has begun to leave: nothing that is dropped makes room
-        }
         if policy == Policy::Conflate
             && let Some(key) = &new.key
             && let Some(keys) = &mut self.keys

@@ -223,3 +223,62 @@ fn drain_some_time(seed: u64) {
 fn what_may_be_asked_of_an_engine_may_be_asked_until_it_has_drained() {
     (1..=8).for_each(drain_some_time);
 }
+
+/// How long the end of an engine takes that has no sessions, from the drain on.
+fn end(engine: Engine) -> Duration {
+    let began = Instant::now();
+    engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() }).finish();
+    engine.join().unwrap();
+    began.elapsed()
+}
+
+/// A connection with so much of a request, which has been accepted.
+fn dial(engine: &Engine, said: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address(engine)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(said).unwrap();
+    while engine.figures().total().connections == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stream
+}
+
+#[test]
+fn openings_do_not_hold_up_the_end() {
+    let settings = || Config { open_timeout: PATIENCE, workers: 1, ..config() };
+    let engine = Engine::start(settings()).unwrap();
+    let _silent = dial(&engine, b"");
+    std::thread::sleep(Duration::from_millis(1100)); // as long as one may be silent who means well
+    let took = end(engine);
+    assert!(took < Duration::from_millis(800), "{took:?}");
+    for said in [&b""[..], b"GET / HTTP/1.1\r\n"] {
+        let engine = Engine::start(settings()).unwrap();
+        let _slow = dial(&engine, said);
+        let took = end(engine);
+        assert!(took > Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
+    }
+    // Of those too who come where sessions never begin, and no door is closed.
+    let engine = Engine::start(Config { http: inside(), ..settings() }).unwrap();
+    let at = inside_of(&engine);
+    let _client = Client::open(&engine, "/");
+    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    draining.step(Instant::now());
+    let mut silent = TcpStream::connect(at).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn who_has_just_come_when_the_doors_close_has_time_to_ask() {
+    let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
+    let mut late = dial(&engine, b"");
+    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    draining.step(Instant::now());
+    std::thread::sleep(Duration::from_millis(300));
+    let request = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    late.write_all(request.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    late.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 101");
+}

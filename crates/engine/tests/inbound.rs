@@ -103,6 +103,34 @@ fn a_flood_fills_the_client_and_not_us() {
     assert!(sent < 40 << 20, "{sent}");
 }
 
+/// Pings count against no rate, and are read though no pong is: the last of those that pile up is answered (RFC 6455
+/// 5.5.3).
+#[test]
+fn pings_fill_nothing() {
+    const COUNT: u32 = 200_000; // 26 MB, and their pongs as much
+    let engine = engine(None, None, RatePolicy::Delay);
+    let mut client = Client::open(&engine, "/");
+    let payload = |number: u32| [&number.to_be_bytes()[..], &[0; 121]].concat();
+    for number in 0..COUNT {
+        client.peer.link.send_ping(&payload(number)).unwrap();
+        if number % 1000 == 0 {
+            client.flush();
+        }
+    }
+    client.send_text("after the pings");
+    assert_eq!(messages(&engine, 1).1, [b"after the pings"]);
+    let waiting = engine.figures().total().outbox_bytes;
+    assert!(waiting < 256 * 1024, "{waiting}");
+    let (mut bytes, mut tail) = (vec![0; 256 * 1024], Vec::new());
+    let last = payload(COUNT - 1);
+    while !tail.ends_with(&last) {
+        let count = std::io::Read::read(&mut client.stream, &mut bytes).unwrap();
+        assert!(count > 0);
+        tail.extend(&bytes[..count]);
+        tail.drain(..tail.len().saturating_sub(1000));
+    }
+}
+
 #[test]
 fn who_is_delayed_can_be_closed_at_once() {
     let engine = engine(Rate::new(0.1, Some(1.0)), None, RatePolicy::Delay);

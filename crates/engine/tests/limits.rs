@@ -19,7 +19,7 @@ use wirespeed_engine::admission::{Limits, Networks, Proxies, Rate};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::CloseCode;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
-use wirespeed_engine::{Admission, Config, Engine, Reason, Role};
+use wirespeed_engine::{Admission, Config, Engine, Http, Place, Reason, Role};
 
 fn limited(limits: Limits) -> Engine {
     Engine::start(Config { admission: limits, ..config() }).unwrap()
@@ -128,13 +128,52 @@ fn answers_that_refuse_are_few_at_once() {
     let (kept, status) = open(&engine, [127, 0, 0, 1]);
     assert_eq!(status, 101);
     let silent: Vec<_> = (0..200).map(|_| dial(&engine, [127, 0, 0, 2])).collect();
-    until(|| failed(&engine, Reason::Full) == 136);
+    // Some gave their places to those who came after them.
+    until(|| failed(&engine, Reason::Full) + failed(&engine, Reason::Crowded) == 136);
     assert_eq!(engine.figures().total().connections, 65);
     until(|| silent.iter().filter(|stream| is_closed(stream)).count() == 136);
     // Who is told nothing is not held against anybody once there is room.
     drop(kept);
     until(|| sessions(&engine) == 0);
     assert_eq!(open(&engine, [127, 0, 0, 1]).1, 101);
+}
+
+#[test]
+fn silence_takes_no_answer_from_those_who_ask() {
+    let limits = Limits { max_connections: 1, ..Limits::default() };
+    let open_timeout = Duration::from_secs(3600);
+    let engine = Engine::start(Config { admission: limits, open_timeout, workers: 1, ..config() }).unwrap();
+    let (_kept, status) = open(&engine, [127, 0, 0, 1]);
+    assert_eq!(status, 101);
+    let silent: Vec<_> = (0..64).map(|number| dial(&engine, [127, 0, 1, number])).collect();
+    until(|| engine.figures().total().connections == 65);
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..3 {
+        assert_eq!(open(&engine, [127, 0, 0, 3]).1, 503);
+    }
+    let mut probe = dial(&engine, [127, 0, 0, 3]);
+    probe.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    probe.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(failed(&engine, Reason::Crowded) <= 4);
+    // What will be refused anyway is not waited for long.
+    let began = Instant::now();
+    until(|| silent.iter().all(is_closed));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// What is asked and answered does not stand in the way of others, however long it takes to go.
+#[test]
+fn whoever_lingers_takes_no_answer_from_those_who_ask() {
+    let engine = limited(Limits { max_connections: 1, ..Limits::default() });
+    let (_kept, status) = open(&engine, [127, 0, 0, 1]);
+    assert_eq!(status, 101);
+    let mut lingering = Vec::new();
+    for number in 0..100 {
+        lingering.push(open(&engine, [127, 0, 1, number]));
+        assert_eq!(lingering.last().map(|(_, status)| *status), Some(503), "{number}");
+    }
 }
 
 #[test]
@@ -293,6 +332,28 @@ fn limits_are_those_of_whom_a_proxy_speaks_for() {
     assert_eq!(ask(&mut request, "").0, 0);
     until(|| failed(&engine, Reason::Proxy) == 1);
     assert!(!is_closed(&silent));
+}
+
+#[test]
+fn proxies_and_limits_are_those_of_clients() {
+    let everybody = Networks::parse(&["127.0.0.0/8"]).unwrap();
+    let proxies = Proxies { protocol: everybody, ..Proxies::default() };
+    let rate_per_address = Rate::new(0.001, Some(1.0));
+    let admission = Limits { max_connections_per_address: 1, rate_per_address, ..Limits::default() };
+    let http = Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() };
+    let engine = Engine::start(Config { admission, proxies, http, ..config() }).unwrap();
+    let Some(Place::Tcp(inside)) = engine.http_place() else { panic!("no address") };
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(inside).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+    let mut client = dial(&engine, [127, 0, 0, 1]);
+    client.write_all(b"PROXY UNKNOWN\r\n").unwrap();
+    assert_eq!(ask(&mut client, "").0, 101);
 }
 
 #[test]

@@ -4,17 +4,21 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use socket2::{Domain, Socket, Type};
+use support::{Client, PATIENCE, address, config};
 use wirespeed_engine::driver::protocol::MessageKind;
+use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Config, Engine, Session};
+use wirespeed_engine::{Admission, Config, Engine, Role, Session};
 
 /// Small, so that what waits in the kernel does not hide what waits here for long.
 const OUTBOX: usize = 128 * 1024;
@@ -215,6 +219,80 @@ fn whoever_takes_nothing_is_not_waited_for_long() {
     }
     assert_eq!(session.wait_for_room(None), Err(Refused::Closed));
     drop(client);
+}
+
+/// Two of three read as little as is needed not to seem silent.
+#[test]
+fn a_majority_that_trickles_freezes_no_topic() {
+    const COUNT: usize = 8192; // more than kernel and outbox of those hold
+    let engine = Engine::start(Config { workers: 1, outbox_limit: 4 << 20, ping_interval: None, ..config() }).unwrap();
+    // What they read is told of in small steps.
+    let slow = [(); 2].map(|()| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(16 * 1024).unwrap();
+        socket.connect(&address(&engine).into()).unwrap();
+        Client::over(socket.into(), "/", "")
+    });
+    let client = Client::open(&engine, "/");
+    client.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap(); // for so long nothing may come
+    for session in sessions(&engine, 3) {
+        session.subscribe(&Pattern::new("feed").unwrap()).unwrap();
+    }
+    for mut client in slow {
+        std::thread::spawn(move || {
+            let mut bytes = vec![0; 600];
+            while client.stream.read(&mut bytes).is_ok_and(|count| count > 0) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    }
+    let reading = std::thread::spawn(move || read(client, COUNT, Duration::ZERO));
+    let topic = Topic::new("feed").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(50);
+    for number in 0..COUNT {
+        engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
+        engine.wait_for_room(Some(&topic), Some(deadline)).expect("one who reads waits for those who do not");
+    }
+    assert_eq!(reading.join().unwrap().0, COUNT);
+}
+
+fn echo() -> Config {
+    let accept = |_: &_, _| Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() };
+    let second = Some(Duration::from_secs(1));
+    Config { admit: Arc::new(accept), workers: 1, ping_interval: second, ping_timeout: second, ..config() }
+}
+
+/// Has a client send what it is to be echoed for ever, for as long as somebody takes it.
+fn flood(client: &Client) -> std::thread::JoinHandle<()> {
+    let mut stream = client.stream.try_clone().unwrap();
+    let mut peer = Client::peer();
+    (0..64).for_each(|number| peer.link.send_message(MessageKind::Binary, &payload(number), None).unwrap());
+    let bytes = peer.link.take_output();
+    std::thread::spawn(move || while stream.write_all(&bytes).is_ok() {})
+}
+
+#[test]
+fn who_reads_its_echo_slowly_is_not_silent() {
+    let engine = Engine::start(echo()).unwrap();
+    let mut client = Client::open(&engine, "/");
+    let sending = flood(&client);
+    let messages = client.read_at(1e6, Instant::now() + Duration::from_secs(8));
+    assert!(messages.len() > 1000, "{}", messages.len());
+    client.stream.shutdown(Shutdown::Both).unwrap();
+    sending.join().unwrap();
+}
+
+#[test]
+fn who_never_reads_its_echo_is_silent() {
+    let engine = Engine::start(echo()).unwrap();
+    let client = Client::open(&engine, "/");
+    let sending = flood(&client);
+    let began = Instant::now();
+    while engine.figures().total().sessions > 0 {
+        assert!(began.elapsed() < PATIENCE, "one who reads nothing has a session for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    sending.join().unwrap();
 }
 
 #[test]

@@ -75,13 +75,6 @@ proptest! {
                     let new = message(len, key);
                     let size = new.cost();
                     let before = model.len();
-                    let drops_others = matches!(policy, Policy::DropOldest | Policy::Conflate);
-                    if drops_others && beside > 0 && beside + size > LIMIT {
-                        // Of those that wait none is dropped in vain, and none without being counted.
-                        prop_assert_eq!(outbox.push(new, beside, LIMIT, policy), Pushed::Dropped);
-                        prop_assert_eq!(outbox.len(), before);
-                        continue;
-                    }
                     if policy == Policy::Conflate && key.is_some() {
                         model.retain(|(_, other)| *other != key);
                     }
@@ -97,6 +90,7 @@ proptest! {
                             Policy::DropNewest => Pushed::Dropped,
                             Policy::DropOldest | Policy::Conflate => {
                                 let mut dropped = conflated;
+                                // Alone it stays, whatever waits elsewhere.
                                 while !fits(&model) && model.pop_front().is_some() {
                                     dropped += 1;
                                 }
@@ -112,6 +106,22 @@ proptest! {
             }
             prop_assert_eq!(outbox.len(), model.len());
             prop_assert_eq!(outbox.bytes(), model.iter().map(|(size, _)| size).sum::<usize>());
+        }
+    }
+}
+
+#[test]
+fn what_is_stale_is_never_kept_for_what_is_new() {
+    let sizes = |outbox: &mut Outbox| std::iter::from_fn(|| outbox.pop()).map(|one| one.cost()).collect::<Vec<_>>();
+    for policy in [Policy::DropOldest, Policy::Conflate] {
+        let (old, new) = (message(10, Some(1)), message(100, Some(1)));
+        let cost = new.cost();
+        // What waits elsewhere has begun to leave, and fills the limit, or nearly.
+        for beside in [LIMIT - 150, LIMIT - 20, LIMIT, 10 * LIMIT] {
+            let mut outbox = Outbox::default();
+            assert_eq!(outbox.push(old.clone(), LIMIT - 150, LIMIT, policy), Pushed::Kept { dropped: 0 });
+            assert_eq!(outbox.push(new.clone(), beside, LIMIT, policy), Pushed::Kept { dropped: 1 });
+            assert_eq!(sizes(&mut outbox), [cost], "{policy:?} beside {beside}");
         }
     }
 }

@@ -17,7 +17,7 @@ use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Admission, Config, Engine, Refusal, Role, Session};
+use wirespeed_engine::{Admission, Config, Drain, Engine, Reason, Refusal, Relay, Role, Route, Routes, Session};
 
 /// What happened, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -440,22 +440,90 @@ fn echo_is_no_event() {
     assert_eq!(engine.events().waiting(), (0, 0), "nobody takes them");
 }
 
-#[test]
-fn while_events_have_no_room_nobody_comes_in() {
-    let engine = Engine::start(Config { max_events: 10, workers: 1, ..config() }).unwrap();
-    let first: Vec<_> = (0..10).map(|_| Client::open(&engine, "/")).collect();
+/// A request that is not waited for.
+fn knock(engine: &Engine, target: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address(engine)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+fn until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while engine.events().waiting().0 < 10 {
-        assert!(Instant::now() < deadline, "the events do not come");
+    while !condition() {
+        assert!(Instant::now() < deadline, "it did not happen");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let waiting: Vec<_> = (0..200).map(|_| TcpStream::connect(address(&engine)).unwrap()).collect();
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(engine.figures().total().connections, 10, "they wait in the kernel");
-    take(&engine, 10);
-    while engine.figures().total().connections < 210 {
-        assert!(Instant::now() < deadline, "nobody was let in though there is room");
-        std::thread::sleep(Duration::from_millis(5));
+}
+
+fn get(engine: &Engine, path: &str) -> String {
+    let mut stream = TcpStream::connect(address(engine)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn while_events_have_no_room_only_those_wait_who_would_be_told_of() {
+    let mut routes = Routes::new();
+    let settings = Config { max_events: 10, workers: 1, ..config() };
+    for (path, role) in [("/", Role::Events), ("/echo", Role::Echo), ("/relay/{topic}", Role::Relay(Relay::default()))]
+    {
+        routes.add(path, Route::new(role, &settings)).unwrap();
     }
-    drop((first, waiting));
+    let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
+    let first: Vec<_> = (0..10).map(|_| Client::open(&engine, "/")).collect();
+    until(|| engine.events().waiting().0 == 10);
+    let mut waiting: Vec<_> = (0..100).map(|_| knock(&engine, "/")).collect();
+    until(|| engine.figures().total().connections == 110);
+    assert!(get(&engine, "/health").starts_with("HTTP/1.1 200 "));
+    assert!(get(&engine, "/ready").starts_with("HTTP/1.1 503 "));
+    assert_eq!(Client::request(&engine, "/nowhere", "").status, 404);
+    let mut echo = Client::open(&engine, "/echo");
+    echo.send_text("hello");
+    assert_eq!(echo.receive_text(), "hello");
+    let mut relays = [Client::open(&engine, "/relay/a"), Client::open(&engine, "/relay/a")];
+    relays[0].send_text("news");
+    assert_eq!(relays[1].receive_text(), "news");
+    // Who goes meanwhile is not told of, and has no place.
+    drop(waiting.split_off(50));
+    drop((echo, relays));
+    until(|| engine.figures().total().connections == 60);
+    let total = engine.figures().total();
+    assert_eq!((total.sessions, engine.events().waiting().0), (10, 10));
+    waiting[0].set_nonblocking(true).unwrap();
+    assert!(waiting[0].read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    waiting[0].set_nonblocking(false).unwrap();
+    take(&engine, 60);
+    for stream in &mut waiting {
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 101");
+    }
+    drop(first);
+}
+
+#[test]
+fn who_waits_for_events_to_have_room_has_the_time_of_openings() {
+    let open_timeout = Duration::from_millis(300);
+    let engine = Engine::start(Config { max_events: 1, workers: 1, open_timeout, ..config() }).unwrap();
+    let _first = Client::open(&engine, "/");
+    until(|| engine.events().waiting().0 == 1);
+    let mut late = knock(&engine, "/");
+    assert_eq!(late.read(&mut [0]).unwrap_or(0), 0);
+    until(|| engine.figures().total().failures[Reason::Timeout.index()] == 1);
+    // Who is there when the doors close is turned away by nobody.
+    let mut last = knock(&engine, "/");
+    until(|| engine.figures().total().connections == 2);
+    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    draining.step(Instant::now());
+    let mut answer = [0; 12];
+    last.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 101");
 }

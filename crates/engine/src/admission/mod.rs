@@ -25,8 +25,8 @@ use self::rate::AddressRate;
 use self::shares::Shares;
 use crate::reasons::Reason;
 
-/// Clients at once that are answered though it is known from the beginning that they will be refused: each costs a
-/// handshake, with TLS some milliseconds. More are closed at once.
+/// Clients at once whose request is awaited though it is known from the beginning that they will be refused: each costs
+/// a handshake, with TLS some milliseconds. Beyond that the one goes that was silent longest, or whoever comes.
 const ANSWERS: usize = 64;
 
 /// How many clients there may be. What is refused by it is answered with 503 or 429 and `Retry-After`.
@@ -139,6 +139,11 @@ impl Admission {
     /// For one that will be refused, the permission to be told so; `None`: as many are as may be.
     pub(crate) fn answer(self: &Arc<Self>) -> Option<Answer> {
         take(&self.answers, ANSWERS).then(|| Answer(Arc::clone(self)))
+    }
+
+    /// Whether there may be one more of them.
+    pub(crate) fn can_answer(&self) -> bool {
+        self.answers.load(Ordering::Relaxed) < ANSWERS
     }
 
     /// A session's place.

@@ -464,7 +464,10 @@ impl Live {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
             self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
         }
-        let waits = self.stopped || self.is_limited() || self.roomless().is_some();
+        let waits = self.stopped
+            || self.is_limited()
+            || self.roomless().is_some()
+            || self.is_read_slowly(now, config.ping_timeout);
         let reading = if held && self.is_told() || waits { Reading::Paused } else { Reading::Going };
         let _ = self.drive.handle_deadline(now, reading);
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_driver::opening::pending::Origin;
 use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
@@ -75,15 +75,26 @@ pub(crate) struct Opening {
     turned: Option<Turned>,
     /// It will be refused as it seems, and may be told so.
     answer: Option<Answer>,
+    /// The same, since the last question.
+    foreseen: bool,
+    /// When it came.
+    came: Instant,
+    /// It has sent something.
+    spoken: bool,
+    /// It holds up the end of the engine: until when it may, silent and not.
+    hurried: Option<(Instant, Instant)>,
+    /// It may be a session, and waits until it can be told of.
+    parked: Option<Box<Accepted>>,
 }
 
 impl Opening {
-    /// `None`: TLS cannot begin.
+    /// `None`: TLS cannot begin. `inside`: it came to where no sessions begin, and where nobody speaks for clients.
     pub(crate) fn new(
         socket: Socket,
         remote: Option<SocketAddr>,
         layer: Option<Box<dyn Layer>>,
         config: &Config,
+        inside: bool,
     ) -> Option<Self> {
         let server = ServerConfig { deflate: config.compression, ..ServerConfig::default() };
         let server = Server::new(server, handshake::Limits::default(), layer).ok()?;
@@ -93,14 +104,19 @@ impl Opening {
             socket: Some(socket),
             remote,
             failure: None,
-            inside: false,
+            inside,
             answered: false,
             read_closed: false,
-            proxy: config.proxies.announces(remote).then(ProxyHead::default),
+            proxy: (!inside && config.proxies.announces(remote)).then(ProxyHead::default),
             relocated: false,
             refused: false,
             turned: None,
             answer: None,
+            foreseen: false,
+            came: Instant::now(),
+            spoken: false,
+            hurried: None,
+            parked: None,
         })
     }
 
@@ -126,11 +142,6 @@ impl Opening {
         self.remote
     }
 
-    /// `inside`: it came to where no sessions begin.
-    pub(crate) fn at(self, inside: bool) -> Self {
-        Self { inside, ..self }
-    }
-
     /// Counts the connection for its address. False: it cannot become a session, and cannot be told so either.
     pub(crate) fn screen(&mut self, common: &Common) -> bool {
         if self.proxy.is_some() {
@@ -143,6 +154,7 @@ impl Opening {
         let foreseen = self.turned.map(|turned| turned.reason).or_else(|| admission.foresee(origin));
         if let Some(reason) = foreseen {
             self.answer = admission.answer();
+            self.foreseen = self.answer.is_some();
             if self.answer.is_none() {
                 self.note_failure(reason);
                 return false;
@@ -156,9 +168,39 @@ impl Opening {
         admission::origin(self.remote)
     }
 
-    /// The socket that its request is to come from; `None`: it was answered.
+    /// The socket that its request is to come from; `None`: it has come.
     pub(crate) fn awaited(&self) -> Option<&Socket> {
-        self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered)
+        self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered && self.parked.is_none())
+    }
+
+    /// Nobody else comes any more: it has so long from now on, and no longer; `silent`: unless it has said something,
+    /// so long from when it came, and a little more. Both times.
+    pub(crate) fn hurry(&mut self, now: Instant, silent: Duration, most: Duration) -> [Instant; 2] {
+        let by = now + most;
+        let silent = (self.came + most).max(now + silent).min(by);
+        self.hurried = Some((silent, by));
+        [silent, by]
+    }
+
+    /// Whether its time is over, as it is told that some of it is. `unread`: it has sent what was not read yet.
+    pub(crate) fn is_due(&self, now: Instant, unread: bool) -> bool {
+        let spoken = self.spoken || self.carrier.total() > 0 || unread;
+        self.hurried.is_none_or(|(silent, by)| by <= now || !spoken && silent <= now)
+    }
+
+    /// Whether it has yet to say who it is.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.proxy.is_some()
+    }
+
+    /// Puts off what [`Self::proceed`] has said.
+    pub(crate) fn park(&mut self, accepted: Box<Accepted>) {
+        self.parked = Some(accepted);
+        self.answer = None; // it has cost what it costs
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.is_some()
     }
 
     pub(crate) fn take_socket(&mut self) -> Option<Socket> {
@@ -168,6 +210,9 @@ impl Opening {
     /// Does what can be done without waiting.
     pub(crate) fn proceed(&mut self, common: &Common) -> Opened {
         wirespeed_driver::protocol::faults::reach("engine.opening");
+        if let Some(accepted) = self.parked.take() {
+            return Opened::Session(accepted);
+        }
         let mut early = match self.receive_proxy(common) {
             Ok(early) => early,
             Err(opened) => return opened,
@@ -212,7 +257,7 @@ impl Opening {
             let mut buffer = buffers::take_read();
             match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
                 Ok(0) => return Err(Opened::Over),
-                Ok(_) => {}
+                Ok(_) => self.spoken = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Opened::NotYet),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Err(Opened::Over),
@@ -239,7 +284,15 @@ impl Opening {
 
     /// Whether it was answered, with whatever is no session, since the last question.
     pub(crate) fn take_refused(&mut self) -> bool {
+        if self.refused {
+            self.answer = None; // what is left of it costs no handshake
+        }
         std::mem::take(&mut self.refused)
+    }
+
+    /// Whether it has turned out since the last question that it will be refused, and may be told so.
+    pub(crate) fn take_foreseen(&mut self) -> bool {
+        std::mem::take(&mut self.foreseen)
     }
 
     /// Whether who it is has become known since the last question.

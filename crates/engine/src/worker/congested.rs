@@ -11,6 +11,9 @@ use crate::topics::Topic;
 /// are left: who subscribes with a wildcard may be behind in any number of topics.
 const MAX_CONGESTED: usize = 4096;
 
+/// So many times longer the rest waits for most, who may be honest and as fast as their networks are.
+const MAJORITY: u32 = 6;
+
 /// Sessions that a message went to, and how many of them are behind.
 #[derive(Default)]
 pub(super) struct Sent {
@@ -86,7 +89,7 @@ impl Worker {
         };
         self.published += 1;
         let mut sent = Sent::default();
-        let mut last = Vec::new();
+        let (mut last, mut ready) = (Vec::new(), 0);
         for key in keys {
             let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
             // Who subscribes in several ways is one of them, and a broadcast goes to few.
@@ -100,15 +103,20 @@ impl Worker {
             if sent.count(live, high, || now) {
                 last.push(key);
             } else {
-                live.caught_up();
+                ready += usize::from(live.caught_up(high));
             }
             if live.take_asked() {
                 self.mark(key);
             }
         }
-        if sent.behind * 2 > all {
-            return true; // it is too fast for most
+        // Whoever sent it is one of these, and has nothing to read.
+        ready -= ready.min(sent.all.saturating_sub(all));
+        // It is too fast for most: for all of them, without end.
+        let most = sent.behind * 2 > all;
+        if most && ready == 0 {
+            return true;
         }
+        let waited = if most { waited / MAJORITY } else { waited };
         for key in &last {
             if let Some(Client::Live(live)) = self.clients.get_mut(*key) {
                 live.was_waited_for(now, waited);

@@ -3,6 +3,8 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
+use wirespeed_driver::opening::pending::{GRACE, PATIENCE};
+
 use super::{Key, Worker};
 use crate::connection::Client;
 use crate::reasons::Reason;
@@ -63,6 +65,38 @@ impl Worker {
     /// After how long to do so again.
     pub(super) fn trim_in(&self, now: Instant) -> Option<Duration> {
         self.pending.overdue_in(now).map(|left| left.max(TRIM_INTERVAL))
+    }
+
+    /// Has one go that will be refused anyway, if as many of them are awaited as may be, for the sake of the next: the
+    /// one that was silent longest, of the address that has most, once it has had time to speak.
+    pub(super) fn make_answerable(&mut self, now: Instant) {
+        if !self.common.admission.can_answer()
+            && self.foreseen.delay(now, |key| has_unread(&self.clients, key)).is_zero()
+            && let Some((first, _)) = self.foreseen.first()
+        {
+            self.crowd_out(first);
+        }
+    }
+
+    /// Some of its time is over, or all of it.
+    pub(super) fn end_opening(&mut self, key: Key, now: Instant) {
+        let unread = has_unread(&self.clients, key);
+        let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
+        if opening.is_due(now, unread) {
+            opening.note_failure(Reason::Timeout);
+            self.remove(key);
+        }
+    }
+
+    /// Nobody comes any more: openings do not hold up the end of all, and have no longer than who means well needs.
+    pub(super) fn hurry(&mut self) {
+        let now = Instant::now();
+        let most = PATIENCE.min(self.common.config.open_timeout);
+        for key in self.clients.keys() {
+            if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
+                opening.hurry(now, GRACE, most).into_iter().for_each(|by| self.wheel.set(by, key));
+            }
+        }
     }
 
     fn crowd_out(&mut self, key: Key) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
+use wirespeed_driver::opening::pending::PATIENCE;
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
@@ -90,22 +91,18 @@ impl Worker {
         self.note_door(index);
     }
 
-    /// Whether whoever waits may come in: while events have no room each would add one.
-    pub(super) fn may_accept(&self) -> bool {
-        self.accept_after.is_none() && (self.roomy || self.draining)
+    /// Whether whoever would be told of may become a session: while events have no room each would add one. Of those
+    /// who are there when the doors close nobody is turned away.
+    fn lets_in(&self) -> bool {
+        self.roomy || self.draining || !self.closing.is_empty()
     }
 
     pub(super) fn accept(&mut self) {
         if self.accept_after.is_some() {
             return;
         }
-        let closed = !self.may_accept();
         let mut more = Vec::new();
         for door in std::mem::take(&mut self.accepting) {
-            if closed && !self.is_inside(door) {
-                more.push(door);
-                continue;
-            }
             for turn in 0.. {
                 if let Some(delay) = self.crowded_for(Instant::now()) {
                     self.accept_after = Some(Instant::now() + delay);
@@ -144,12 +141,13 @@ impl Worker {
 
     /// Whether somebody waits who may come in.
     pub(super) fn has_guests(&self) -> bool {
-        self.accept_after.is_none() && self.accepting.iter().any(|door| self.may_accept() || self.is_inside(*door))
+        self.accept_after.is_none() && !self.accepting.is_empty()
     }
 
     /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
     /// him: he would be reset.
     pub(super) fn close_doors(&mut self, look: bool) {
+        self.again.extend(self.parked.drain(..)); // they may come in: see `lets_in`
         if look && !self.draining {
             self.closing = (0..self.doors.len()).filter(|door| !self.is_inside(*door)).map(|door| (door, 0)).collect();
             return self.accept_last();
@@ -161,7 +159,14 @@ impl Worker {
                 self.close_door(index);
             }
         }
-        self.draining = true;
+        self.drain();
+    }
+
+    /// Nobody comes any more.
+    fn drain(&mut self) {
+        if !std::mem::replace(&mut self.draining, true) {
+            self.hurry();
+        }
     }
 
     /// Accepts some of those who wait at doors that are about to be closed; a door is when nobody is left there, or as
@@ -186,7 +191,9 @@ impl Worker {
                 self.welcome(door, socket, remote);
             }
         }
-        self.draining |= self.closing.is_empty();
+        if self.closing.is_empty() {
+            self.drain();
+        }
     }
 
     /// Nobody comes in there any more.
@@ -224,8 +231,11 @@ impl Worker {
             }
         };
         let fd = socket.raw();
-        let opening = Opening::new(socket, remote, layer, &common.config).map(|opening| opening.at(inside));
+        let opening = Opening::new(socket, remote, layer, &common.config, inside);
         let Some(mut opening) = opening else { return self.forget_unopened(remote) };
+        if !inside {
+            self.make_answerable(Instant::now());
+        }
         if !inside && !opening.screen(&common) {
             self.fail(opening.failure().unwrap_or(Reason::Refused), remote);
             return self.forget_connection();
@@ -237,13 +247,23 @@ impl Worker {
         if self.poll.registry().register(&mut SourceFd(&fd), token, interest).is_err() {
             return self.remove(key);
         }
+        let most = common.config.open_timeout;
         // What is too far for the clock is for ever.
-        if let Some(deadline) = Instant::now().checked_add(common.config.open_timeout) {
+        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(PATIENCE) } else { most }) {
             self.wheel.set(deadline, key);
         }
         // Most requests are there by now.
         self.open(key);
         self.enter(key, Instant::now());
+    }
+
+    /// It is answered once events have room.
+    fn park(&mut self, key: Key) {
+        // All who are parked have a place among the pending: of those who came and went no more are kept than that.
+        if self.parked.len() > 2 * self.pending.len() + ACCEPTS {
+            self.parked.retain(|key| self.clients.get(*key).is_some());
+        }
+        self.parked.push(key);
     }
 
     /// TLS cannot begin.
@@ -267,11 +287,24 @@ impl Worker {
 
     pub(super) fn open(&mut self, key: Key) {
         self.current = Some(key);
-        let common = Arc::clone(&self.common);
+        let (common, lets_in) = (Arc::clone(&self.common), self.lets_in());
+        let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
+        if opening.is_parked() && !lets_in {
+            return;
+        }
+        if opening.is_announced() {
+            self.make_answerable(Instant::now());
+        }
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
         match opening.proceed(&common) {
             Opened::NotYet => {
+                if opening.take_foreseen() {
+                    let now = Instant::now();
+                    self.foreseen.add(key, opening.origin(), now);
+                    self.wheel.set(now + LINGER, key); // beside the time for its opening, as below
+                }
                 if opening.take_refused() {
+                    self.foreseen.remove(key);
                     // Beside the time for its opening, of which the first that is over counts.
                     self.wheel.set(Instant::now() + LINGER, key);
                 }
@@ -283,11 +316,17 @@ impl Worker {
                 }
             }
             Opened::Over => self.remove(key),
+            Opened::Session(accepted) if !lets_in && accepted.route.role == Role::Events => {
+                opening.park(accepted);
+                self.foreseen.remove(key);
+                self.park(key);
+            }
             Opened::Session(accepted) => {
                 let Accepted { peer, route, about, user, topic, permit } = *accepted;
                 let read_closed = opening.is_read_closed();
                 let Some(socket) = opening.take_socket() else { return self.remove(key) };
                 self.pending.remove(key);
+                self.foreseen.remove(key);
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
                 let session = Session::new(id, key, Arc::clone(&self.home), Arc::clone(&route), about, user);
                 if route.role == Role::Events {

@@ -80,6 +80,8 @@ pub(crate) struct Worker {
     clients: Slab<Client>,
     /// Those whose request is awaited.
     pending: Pending<Key>,
+    /// Those of them that will be refused, as it seems.
+    foreseen: Pending<Key>,
     /// Which of them subscribe to what.
     topics: Index<Key>,
     /// Who gets what is published: empty between two messages.
@@ -92,7 +94,9 @@ pub(crate) struct Worker {
     again: VecDeque<Key>,
     /// Those that wait until events have room.
     held: Vec<Key>,
-    /// Those of them that are being ended, and are read all the same.
+    /// Those that would be sessions by now, and wait for the same; who has gone meanwhile may be among them.
+    parked: Vec<Key>,
+    /// Of those that are held, who is being ended, and read all the same.
     late: Vec<Key>,
     /// Those whose topics have no room.
     roomless: Roomless,
@@ -182,6 +186,7 @@ pub(crate) fn prepare(
         mailbox,
         wake,
         pending: Pending::new(pending),
+        foreseen: Pending::new(usize::MAX), // the engine counts them
         accepting: (0..doors.len()).collect(),
         doors,
         clients: Slab::default(),
@@ -191,6 +196,7 @@ pub(crate) fn prepare(
         wheel: Wheel::new(Instant::now()),
         again: VecDeque::new(),
         held: Vec::new(),
+        parked: Vec::new(),
         late: Vec::new(),
         roomless: Roomless::default(),
         dirty: Vec::new(),
@@ -280,6 +286,7 @@ impl Worker {
         self.home.room.tell();
         self.again.clear();
         self.held.clear();
+        self.parked.clear();
         self.late.clear();
         self.roomless = Roomless::default();
         self.dirty.clear();
@@ -377,7 +384,8 @@ impl Worker {
         if let Some(at) = self.published_at.take() {
             self.sheet.note_published(now.saturating_duration_since(at));
         }
-        self.sheet.closed.store(self.draining || !self.may_accept(), Ordering::Relaxed);
+        let closed = self.draining || !self.roomy || self.accept_after.is_some();
+        self.sheet.closed.store(closed, Ordering::Relaxed);
         self.sheet.end_turn(began, now);
     }
 
@@ -385,7 +393,7 @@ impl Worker {
     fn look_for_room(&mut self) {
         if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
             self.roomy = true;
-            self.again.extend(self.held.drain(..));
+            self.again.extend(self.held.drain(..).chain(self.parked.drain(..)));
         }
     }
 
@@ -414,22 +422,21 @@ impl Worker {
             let held = !self.roomy;
             match self.clients.get_mut(key) {
                 None => {}
-                // It has had its time.
-                Some(Client::Opening(opening)) => {
-                    opening.note_failure(Reason::Timeout);
-                    self.remove(key);
-                }
+                Some(Client::Opening(_)) => self.end_opening(key, now),
                 Some(Client::Live(live)) => {
                     // Something was due earlier, and has set another time.
                     if !live.listed.take_due(now) {
                         continue;
                     }
                     let resumed = live.take_resumed(now);
+                    let answers = live.waits_to_answer();
                     live.handle_deadline(now, held, &self.common.config);
                     self.write(key);
                     self.set_time(key, now);
                     if resumed {
                         self.read(key);
+                    } else if answers {
+                        self.read_unless_listed(key); // the kernel was tried: no edge tells of the room that it had
                     }
                 }
             }

@@ -16,9 +16,14 @@ impl Worker {
             Some(Client::Opening(opening)) => {
                 if event.is_read_closed() {
                     opening.note_read_closed();
+                    if opening.is_parked() {
+                        return self.remove(key); // it has gone, and nobody was told that it came
+                    }
                 }
                 if event.is_readable() && opening.awaited().is_some() {
-                    self.pending.progress(key, Instant::now());
+                    let now = Instant::now();
+                    self.pending.progress(key, now);
+                    self.foreseen.progress(key, now);
                 }
                 self.open(key);
             }
@@ -173,6 +178,7 @@ impl Worker {
             None => return,
             Some(Client::Opening(opening)) => {
                 self.pending.remove(key);
+                self.foreseen.remove(key);
                 if let Some(reason) = opening.failure() {
                     self.fail(reason, opening.remote());
                 }

@@ -43,7 +43,11 @@ impl Client {
 
     /// Sends a request with these further fields, and reads the head of its answer.
     pub fn request(engine: &Engine, target: &str, fields: &str) -> Self {
-        let mut stream = TcpStream::connect(address(engine)).unwrap();
+        Self::over(TcpStream::connect(address(engine)).unwrap(), target, fields)
+    }
+
+    /// The same on a connection that there is.
+    pub fn over(mut stream: TcpStream, target: &str, fields: &str) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let request = format!(

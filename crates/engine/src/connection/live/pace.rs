@@ -126,6 +126,17 @@ impl Live {
         stalls(self.blocked).is_some()
     }
 
+    /// Whether it is not read because its client does not read what it is answered, as fast: its pongs lie behind that.
+    /// One that has taken nothing for longer than it may be silent is silent. The kernel is tried before.
+    pub(super) fn is_read_slowly(&mut self, now: Instant, silence: Option<Duration>) -> bool {
+        if !self.waits_to_answer() {
+            return false;
+        }
+        let _ = self.write(Instant::now); // that it is over is found when it is written again
+        let takes = |blocked: Blocked| silence.is_none_or(|most| now.saturating_duration_since(blocked.since) < most);
+        self.blocked.is_none_or(takes)
+    }
+
     /// Whether it was written meanwhile: then it is to be written again, by its worker, who settles what came of that.
     pub(crate) fn take_asked(&mut self) -> bool {
         std::mem::take(&mut self.asked)
@@ -176,14 +187,15 @@ impl Live {
             && self.queued() >= bytes
     }
 
-    /// Most others wait for it, and have for so long since the last look.
+    /// Others wait for it, and have for so long since the last look: less of that counts where they are few.
     pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
         self.patience.get_or_insert_default().spend(now, waited);
     }
 
-    /// It has caught up with those who wait for it.
-    pub(crate) fn caught_up(&mut self) {
+    /// Nobody waits for it: whether because less than so much is left.
+    pub(crate) fn caught_up(&mut self, bytes: usize) -> bool {
         self.patience.take_if(|patience| !patience.is_gone());
+        self.queued() < bytes
     }
 
     /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
