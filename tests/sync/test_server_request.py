@@ -289,8 +289,9 @@ def test_hook_raises(log: Log, caplog: pytest.LogCaptureFixture, hook: str) -> N
         assert (reply.status, reply.body) == (500, FAILED)
         assert answer(server, request()).status == 500  # and the server goes on
     errors = unnamed([text for level, text in log() if level == "ERROR"])
-    assert errors == [f"{hook} failed" if hook.startswith("process") else "opening handshake failed"] * 2
-    assert caplog.text.count("KeyError: 'oops'") == 2
+    failed = f"{hook} failed" if hook.startswith("process") else "opening handshake failed"
+    assert errors == [failed, f"{failed}; 1 more like it"]
+    assert caplog.text.count("KeyError: 'oops'") == 1
 
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response"])
