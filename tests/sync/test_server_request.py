@@ -567,6 +567,17 @@ def test_open_timeout_does_not_outlive_the_handshake() -> None:
         assert ws.recv(timeout=5) == "x"
 
 
+def test_open_timeout_does_not_cover_hooks() -> None:
+    """Nothing interrupts a thread."""
+
+    def process_request(ws: Any, request: Any) -> None:
+        time.sleep(0.3)
+
+    with serving(open_timeout=0.1, process_request=process_request) as server, connect(uri(server)) as ws:
+        ws.send("hello")
+        assert ws.recv() == "hello"
+
+
 def test_no_open_timeout() -> None:
     with serving(open_timeout=None) as server, Raw(server) as raw:
         time.sleep(0.05)
