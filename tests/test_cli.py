@@ -256,7 +256,7 @@ def test_what_is_not_json_is_not_sent(scripted: Scripted, bad: str) -> None:
 
 def test_verbose(scripted: Scripted) -> None:
     def script(wire: Wire) -> None:
-        wire.accept("X-Token: shown")
+        wire.accept("X-Trace: shown", "X-Token: secret")
         wire.read_frame()
         wire.send(ping(b"are you there") + frame(TEXT, b"hel", fin=False) + frame(0, b"lo"))
         wire.read_frame()
@@ -270,7 +270,8 @@ def test_verbose(scripted: Scripted) -> None:
     assert "> GET / HTTP/1.1" in shown
     assert "> Authorization: ***" in shown
     assert "< HTTP/1.1 101 Switching Protocols" in shown
-    assert "< X-Token: shown" in shown
+    assert "< X-Trace: shown" in shown
+    assert "< X-Token: ***" in shown
     assert shown[shown.index("* sent text message, 2 bytes") + 1 :] == [
         "* received ping 'are you there', answered with a pong",
         "* received text frame, 3 bytes",

@@ -133,7 +133,7 @@ def test_from_raw_does_not_validate() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Authorization", "proxy-authorization", "COOKIE", "Set-Cookie", "Sec-WebSocket-Protocol"]
+    "name", ["Authorization", "proxy-authorization", "COOKIE", "Set-Cookie", "Sec-WebSocket-Protocol", "X-Api-Key"]
 )
 def test_repr_hides_credentials(name: str) -> None:
     headers = Headers([("Host", "example.com"), (name, "secret")])

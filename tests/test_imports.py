@@ -112,6 +112,13 @@ asyncio.run(main())
 }
 
 
+@pytest.mark.parametrize("module", ["wirespeed.exceptions", "wirespeed.compat.websockets.exceptions"])
+def test_exceptions_need_no_asyncio(module: str) -> None:
+    """But for that of streams, which comes when it is asked for."""
+    assert "asyncio" not in imported(f"import {module}; {module}.ConnectionClosed; dir({module})")
+    assert "asyncio" in imported("from wirespeed.exceptions import StreamClosedError")
+
+
 @pytest.mark.parametrize("api", CONNECTING)
 def test_connecting_needs_little_more(server: WebSocketsServer, api: str) -> None:
     """What is left for later is for those who use it: it is not put off until the first connection."""

@@ -11,7 +11,22 @@ pytestmark = pytest.mark.wirespeed_only("these functions are ours")
 if IS_WIRESPEED:
     from wirespeed._redaction import mask_header, mask_query, mask_uri, printable
 
-SECRETS = ["Authorization", "proxy-authorization", "COOKIE", "Set-Cookie", "Sec-WebSocket-Protocol"]
+SECRETS = [
+    "Authorization",
+    "proxy-authorization",
+    "COOKIE",
+    "Set-Cookie",
+    "X-Cookie",
+    "Sec-WebSocket-Protocol",
+    "X-Api-Key",
+    "apikey",
+    "X-Auth",
+    "X-CSRF-Token",
+    "X-Amz-Security-Token",
+    "Client-Secret",
+    "X-Password",
+    "SessionId",
+]
 REFERENCES = ["Location", "content-location", "REFERER"]
 
 
@@ -28,7 +43,10 @@ def test_credentials_in_a_header_that_is_a_uri(name: str) -> None:
     assert mask_header(name, "/path") == "/path"
 
 
-@pytest.mark.parametrize("name", ["Host", "X-Cookie", "Sec-WebSocket-Key", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["Host", "Sec-WebSocket-Key", "SEC-WEBSOCKET-ACCEPT", "WWW-Authenticate", "proxy-authenticate", "Keep-Alive", ""],
+)
 def test_other_headers(name: str) -> None:
     assert mask_header(name, "value?with=question") == "value?with=question"
 

@@ -95,6 +95,20 @@ def test_first_of_somebody_at_once(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog)[4:] == ["refused (7)"]
 
 
+def test_first_that_is_logged_by_somebody_else(caplog: pytest.LogCaptureFixture) -> None:
+    """One that has more to show than a line."""
+    tally = Tally(logging.getLogger(LOGGER))
+    begins = [tally.begins("a", "failed", 10 + n, logging.ERROR, "failed (%d)", n) for n in range(3)]
+    assert begins == [True, False, False]
+    assert logged(caplog) == []
+    tally.tell(70)
+    assert logged(caplog) == ["failed (2); 2 more like it"]
+    tally.tell(130)
+    assert tally.begins("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
+    # Nobody reads it.
+    assert not tally.begins("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
+
+
 def test_many_who_are_new(caplog: pytest.LogCaptureFixture) -> None:
     """Addresses and causes cost a peer nothing: of very many, there is one line and one number."""
     tally = Tally(logging.getLogger(LOGGER))

@@ -446,8 +446,9 @@ class BlockingConnection:
         """Send a message. Return when the operating system has taken all of it.
 
         Several threads may send at once: messages are not mixed. While the peer does not read, this waits, and receives
-        meanwhile, so that two ends that both send do not wait for each other. An exception from a signal handler leaves
-        the connection usable: the message is sent whole, with the next call.
+        meanwhile, so that two ends that both send do not wait for each other until ``max_queue`` is full: beyond it
+        they do. An exception from a signal handler leaves the connection usable: the message is sent whole, with the
+        next call.
 
         Args:
             message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["SENSITIVE_HEADERS", "mask_header", "mask_query", "mask_uri", "mask_user_info", "printable"]
+__all__ = ["mask_header", "mask_query", "mask_uri", "mask_user_info", "printable"]
 
-# In browsers, programs can set no header but the last one: there is where they put tokens.
-SENSITIVE_HEADERS = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "set-cookie", "sec-websocket-protocol"}
-)
-"""Lower-case names of the headers whose values are credentials, or may be."""
+# Applications make up names for headers with credentials, such as X-Api-Key: what they call them tells.
+_SENSITIVE = re.compile("auth|cookie|key|password|secret|session|token")
+
+# In browsers, programs can set no header but this one: there is where they put tokens.
+_SUBPROTOCOLS = "sec-websocket-protocol"
+
+# What everybody may see of those: a random number, and how a server wants clients to authenticate.
+_HARMLESS = frozenset({"sec-websocket-key", "www-authenticate", "proxy-authenticate"})
 
 # Those whose values are URIs.
 _REFERENCES = frozenset({"location", "content-location", "referer"})
@@ -79,7 +82,9 @@ def mask_header(name: str, value: str) -> str:
     key = name.lower()
     if key in _REFERENCES:
         return mask_uri(value)
-    return _MASK if key in SENSITIVE_HEADERS and value else value
+    if not value or key in _HARMLESS:
+        return value
+    return _MASK if key == _SUBPROTOCOLS or _SENSITIVE.search(key) else value
 
 
 def printable(text: str, *, limit: int = _LIMIT) -> str:

@@ -4,6 +4,7 @@
     ├── ConnectionClosed
     │   ├── ConnectionClosedOK
     │   └── ConnectionClosedError
+    │       └── StreamClosedError (also ConnectionResetError)
     ├── InvalidURI
     ├── InvalidProxy
     ├── InvalidHandshake
@@ -43,10 +44,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._lazy import lazy
 from ._redaction import mask_header, mask_uri, mask_user_info, printable
 from .close_codes import CloseCode
 
 if TYPE_CHECKING:
+    from .asyncio._pipe import StreamClosedError
     from .close_codes import Close
     from .datastructures import Response
 
@@ -81,10 +84,16 @@ __all__ = [
     "RequestLineTooLong",
     "SecurityError",
     "StatusLineTooLong",
+    "StreamClosedError",
     "TooManyFragments",
     "TooManyHeaders",
     "WebSocketException",
 ]
+
+
+if not TYPE_CHECKING:
+    # Streams are of the asyncio API, which other users of this module do not load.
+    __getattr__, __dir__ = lazy(__name__, {"wirespeed.asyncio._pipe": ("StreamClosedError",)})
 
 
 def _restore(cls: type[WebSocketException], args: tuple[Any, ...]) -> WebSocketException:

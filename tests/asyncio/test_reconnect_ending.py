@@ -15,7 +15,7 @@ import pytest
 from interop.asyncio_tools import soon
 from interop.checks import no_leaks, within
 from interop.connecting import echo
-from interop.frames import Close, text
+from interop.frames import Close, close, text
 from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
@@ -24,6 +24,18 @@ from interop.subject import IS_WIRESPEED, exceptions
 Scripted = Callable[..., ScriptedServer]
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
+
+
+def answer_with(code: int | None) -> Callable[[Wire], None]:
+    """A server that answers a close frame with one of another code, or ends TCP without one."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        wire.read_until_close()
+        if code is not None:
+            wire.send(close(code))
+
+    return script
 
 
 async def rounds(connecting: Any, most: int) -> list[str]:
@@ -102,6 +114,46 @@ def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: 
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.wirespeed_only("websockets goes on for ever")
+@pytest.mark.parametrize("answer", [None, 1011])
+def test_closed_by_the_application_against_the_server(
+    scripted: Scripted, run: Run, connect: Connect, answer: int | None
+) -> None:
+    """Its own close frame has said that the connection has served its purpose, whatever the server does about it."""
+    server = scripted(answer_with(answer))
+
+    async def main() -> list[int]:
+        codes = []
+        async for ws in connect(server.uri, reconnect_delays=at_once):
+            await ws.close()
+            codes.append(ws.close_code)
+            if len(codes) == 2:
+                break
+        return codes
+
+    with no_leaks():
+        assert run(main) == [answer or 1006]
+
+
+@pytest.mark.parametrize("code", [1001, 3000])
+def test_closed_by_the_application_for_another_reason(
+    scripted: Scripted, run: Run, connect: Connect, code: int
+) -> None:
+    server = scripted(answer_with(None))
+
+    async def main() -> list[int]:
+        codes = []
+        async for ws in connect(server.uri, reconnect_delays=at_once):
+            await ws.close(code)
+            codes.append(ws.close_code)
+            if len(codes) == 2:
+                break
+        return codes
+
+    with no_leaks():
+        assert run(main) == [1006, 1006]
 
 
 def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:

@@ -93,6 +93,52 @@ def test_refused(
     assert logged(caplog) == []
 
 
+@pytest.mark.parametrize(("data", "status"), [row[1:3] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_application_is_asked_before(setting: Setting, run: Run, data: bytes, status: int) -> None:
+    """It may answer what would be refused, and cannot accept it, whatever it puts right."""
+
+    def answers(ws: Any, request: Any) -> Any:
+        return ws.respond(200, "here I am\n")
+
+    def mends(ws: Any, request: Any) -> None:
+        for name in list(request.headers):
+            del request.headers[name]
+        for line in serving.request().decode().split("\r\n")[1:-2]:
+            name, value = line.split(": ", 1)
+            request.headers[name] = value
+
+    async def main() -> None:
+        async with serve(setting, idle, process_request=answers) as server:
+            assert (await answer(server, data)).status == 200
+        async with serve(setting, idle, process_request=mends) as server:
+            assert (await answer(server, data)).status == status
+
+    with no_leaks():
+        run(main)
+
+
+UNSEEN: list[tuple[str, bytes, int]] = [
+    ("garbage", b"garbage\r\n\r\n", 400),
+    ("http-2", serving.request(start="GET / HTTP/2.0"), 505),
+    ("first-line", serving.request("/" + "x" * 2**14), 414),
+    ("head", serving.request("/", "X: " + "x" * 2**14), 431),
+    ("headers", b"GET / HTTP/1.1\r\n" + MANY + b"\r\n", 431),
+]
+
+
+@pytest.mark.parametrize(("data", "status"), [row[1:] for row in UNSEEN], ids=[row[0] for row in UNSEEN])
+def test_application_is_not_asked(setting: Setting, run: Run, data: bytes, status: int) -> None:
+    def process_request(ws: Any, request: Any) -> None:
+        pytest.fail("it is asked")
+
+    async def main() -> None:
+        async with serve(setting, idle, process_request=process_request) as server:
+            assert (await answer(server, data)).status == status
+
+    with no_leaks():
+        run(main)
+
+
 def test_hint_for_browsers(setting: Setting, run: Run) -> None:
     """Who opens the address in a browser reads what it is; a client reads which version it should speak."""
 

@@ -19,9 +19,13 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 SETTINGS = ONE_OF_EACH_PORT
 
 if IS_WIRESPEED:
+    from wirespeed import Headers, Response
     from wirespeed._connection.status import address_text
     from wirespeed._handshake.greeting import Greeting
     from wirespeed._handshake.negotiation import hint, say_failed
+
+else:
+    Headers = Response = Any
 
 Run = Callable[..., Any]
 
@@ -90,6 +94,86 @@ def test_other_causes_are_told(setting: Setting, run: Run, caplog: pytest.LogCap
     assert [line.rpartition("https://")[2] for line in lines(caplog)] == [f"{number}.example" for number in range(3)]
 
 
+def hook_options(kind: str) -> dict[str, Any]:
+    """A server whose application fails for what a client sends."""
+
+    def fail(*_arguments: Any, **_options: Any) -> Any:
+        raise KeyError("oops")
+
+    async def later(ws: Any, request: Any) -> Any:
+        fail()
+
+    if kind == "response":
+        return {"process_request": lambda ws, request: Response(99, "x", Headers())}
+    return {kind.rstrip("+"): later if kind.endswith("+") else fail}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("process_request", "process_request failed"),
+        ("process_request+", "process_request failed"),
+        ("process_response", "process_response failed"),
+        ("select_subprotocol", "opening handshake failed"),
+        ("response", "the response cannot be sent"),
+        ("create_connection", "opening handshake failed"),
+    ],
+)
+def test_hook_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, kind: str, text: str) -> None:
+    """Any client can have it called as often as it likes: a traceback for each would be a flood."""
+    caplog.set_level(logging.ERROR, LOGGER)
+
+    async def main() -> None:
+        async with serve(setting, idle, **hook_options(kind)) as server:
+            await ask(server, request(), 1)
+            await soon(lambda: lines(caplog) and not server._tasks)
+            assert len(lines(caplog)) == 1
+            await ask(server, request(), 10)
+            await soon(lambda: not server._tasks)
+            assert len(lines(caplog)) == 1
+
+    with no_leaks():
+        run(main)
+    first, last = caplog.records
+    assert first.exc_info is not None
+    assert first.getMessage().startswith(f"{text} (")
+    assert first.getMessage().count("more like it") == 0
+    assert last.levelno == logging.ERROR
+    assert last.getMessage().startswith(f"{text} (")
+    assert last.getMessage().endswith("; 10 more like it")
+    assert not last.exc_info
+
+
+def test_hook_that_raises_for_other_reasons(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Each place has its traceback, also where the exception comes from the same line of somebody else's function."""
+    caplog.set_level(logging.ERROR, LOGGER)
+
+    def process_request(ws: Any, request: Any) -> None:
+        if request.path == "/name":
+            raise TypeError("one")
+        if request.path == "/type":
+            raise ValueError("other")
+        if request.path == "/first":
+            int(request.headers["X-Twice"])
+        str(request.headers["X-Twice"])
+
+    async def main() -> None:
+        async with serve(setting, idle, process_request=process_request) as server:
+            for _ in range(2):
+                for path in ("/name", "/type", "/first", "/second"):
+                    await ask(server, request(path, "X-Twice: 1", "X-Twice: 2"), 1)
+            await soon(lambda: not server._tasks)
+            assert len(lines(caplog)) == 4
+
+    run(main)
+    assert [type(record.exc_info[1]).__name__ for record in caplog.records if record.exc_info] == [
+        "TypeError",
+        "ValueError",
+        "MultipleValuesError",
+        "MultipleValuesError",
+    ]
+
+
 def test_scan_of_ports(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     """A line each, for who debugs; nothing for others."""
     caplog.set_level(logging.DEBUG, LOGGER)
@@ -113,6 +197,9 @@ class Lines:
 
     def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
         self.found.append(text % arguments)
+
+    def begins_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+        return True
 
 
 def test_socket_that_is_gone_already() -> None:

@@ -110,6 +110,45 @@ def test_lines_of_threads(server: Any, lines: Lines) -> None:
     assert by_connection(lines) == EXPECTED
 
 
+@pytest.mark.parametrize("kind", ["event loop", "threads"])
+def test_hooks_that_raise(caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    """The first has its traceback, and tells the connection; here the others are a number, which websockets has not."""
+    from wirespeed.compat.websockets.asyncio.server import serve
+    from wirespeed.compat.websockets.exceptions import InvalidStatus
+    from wirespeed.compat.websockets.sync.client import connect
+    from wirespeed.compat.websockets.sync.server import serve as serve_in_threads
+
+    caplog.set_level(logging.ERROR, "websockets.server")
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    async def idle(ws: Any) -> None:
+        await ws.wait_closed()
+
+    def visit(port: int) -> None:
+        for _ in range(3):
+            with pytest.raises(InvalidStatus, match="500"):
+                connect(f"ws://127.0.0.1:{port}")
+
+    async def main() -> None:
+        async with serve(idle, "127.0.0.1", 0, process_request=fail) as running:
+            await asyncio.to_thread(visit, running.sockets[0].getsockname()[1])
+
+    if kind == "threads":
+        with serve_in_threads(print, "127.0.0.1", 0, process_request=fail) as running:
+            thread = threading.Thread(target=running.serve_forever)
+            thread.start()
+            visit(running.socket.getsockname()[1])
+        thread.join()
+    else:
+        asyncio.run(asyncio.wait_for(main(), 10))
+    first, last = caplog.records
+    assert first.exc_info is not None
+    assert hasattr(first, "websocket")
+    assert last.getMessage().endswith("; 2 more like it")
+
+
 def test_a_quiet_log_costs_nothing(server: Any) -> None:
     """With the logger at WARNING, as it is by default, no response is made to be logged."""
     from wirespeed.compat.websockets._lines import Logged

@@ -93,6 +93,18 @@ def test_arguments_of_serve() -> None:
         blocking.connect("ws://localhost:1", all_errors=True)
 
 
+def test_arguments_of_the_other_serve(package: Any) -> None:
+    """Those that ``create_server`` of the loop, or of ``socket``, does not take are none of either package."""
+
+    async def main() -> None:
+        await package.asyncio.server.serve(echo, "127.0.0.1", 0, dualstack_ipv6=True)
+
+    with pytest.raises(TypeError, match="dualstack_ipv6"):
+        asyncio.run(main())
+    with pytest.raises(TypeError, match="keep_alive"):
+        package.sync.server.serve(print, "127.0.0.1", 0, keep_alive=True)
+
+
 def test_connections_are_made_by_connect() -> None:
     kind: Any
     for kind in (ClientConnection, blocking.ClientConnection):

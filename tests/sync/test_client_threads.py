@@ -20,6 +20,7 @@ from interop.frames import Close, Frame, binary, close, text
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
+from interop.threads import wait_until
 
 Scripted = Callable[..., ScriptedServer]
 
@@ -104,6 +105,26 @@ def test_echo_without_reading_does_not_deadlock(server: WebSocketsServer) -> Non
             ws.send(message)
         for _ in range(count):
             assert len(ws.recv(timeout=10)) == len(message)
+
+
+@pytest.mark.wirespeed_only("websockets deadlocks")
+def test_echo_that_nobody_reads_waits_at_max_queue(server: WebSocketsServer, threads: Threads) -> None:
+    """What comes while a thread waits to send is kept up to ``max_queue``; then both ends wait until somebody reads."""
+    message, count = bytes(1 << 20), 64
+    with connect(server.uri, compression=None, max_queue=4) as ws, within(30):
+
+        def send_all() -> None:
+            for _ in range(count):
+                ws.send(message)
+
+        thread = threads.start(send_all)
+        wait_until(lambda: ws.stats()["receive_queue_messages"] >= 4)
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert ws.stats()["receive_queue_messages"] < 8
+        for _ in range(count):
+            assert len(ws.recv(timeout=10)) == len(message)
+        threads.join()
 
 
 @pytest.mark.wirespeed_only("websockets deadlocks")

@@ -399,6 +399,32 @@ def test_shutdown_by_a_signal_handler() -> None:
     assert closed == [1001]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("has_threads", [True, False], ids=["threads", "no-threads"])
+def test_exception_of_a_signal_handler_leaves_shutdown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int, has_threads: bool
+) -> None:
+    """It does not end in the log, and what was begun goes on: by itself, or in the next call."""
+    with serving(idle, close_timeout=30) as server, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(Raw.open(server)) for _ in range(count)]
+        wait_until(lambda: len(server.connections) == count)
+        with monkeypatch.context() as patch:
+            if not has_threads:
+                patch.setattr(threading.Thread, "start", no_thread)
+            with alarm(stop, 0.2), within(5, at_least=0.19), pytest.raises(Stop):
+                server.shutdown()
+        with in_thread(server.shutdown):
+            for raw in raws:
+                assert raw.until_close() == ([], Close(1001))
+                raw.send(masked(CLOSE, b"\x03\xe9"))
+        assert server._closers == []
+    assert logged(caplog) == []
+
+
+def no_thread(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_processes_end(number: signal.Signals) -> None:
     """By Ctrl-C, with an exception; by a handler of SIGTERM that shuts down, without."""

@@ -69,6 +69,26 @@ def test_unix_client_with_a_name_that_forges_lines(
     assert len([line for line in lines if r"x\nERROR forged" in line]) >= 3
 
 
+def test_hook_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """Any client can have it called as often as it likes: a traceback for each would be a flood."""
+    caplog.set_level(logging.ERROR, LOGGER)
+
+    def fail(*_: object) -> None:
+        raise KeyError("oops")
+
+    with serving(process_request=fail) as server:
+        for _ in range(5):
+            with Raw(server) as raw:
+                raw.send(request())
+                assert raw.reply().status == 500
+        assert len(logged(caplog, logging.ERROR)) == 1
+    first, last = (record for record in caplog.records if record.name == LOGGER)
+    assert first.exc_info is not None
+    assert first.getMessage().startswith("process_request failed (")
+    assert last.getMessage().endswith("; 4 more like it")
+    assert not last.exc_info
+
+
 def told(lines: list[str]) -> int:
     found = [re.search(r"; (\d+) more like it$", line) for line in lines]
     return sum(int(match[1]) if match else 1 for match in found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import traceback
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
@@ -48,6 +49,10 @@ class Gate(Protocol):
 
     def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
         """Log it, or count it."""
+        ...
+
+    def begins_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+        """Count it; return whether it is the first of its kind, to be logged by the caller."""
         ...
 
 
@@ -99,7 +104,7 @@ def negotiation(
         if connection._state != State.CONNECTING:
             raise
         # A response of the application's that cannot be sent.
-        connection.logger.error("the response cannot be sent (%s)", connection._label, exc_info=True)
+        _say_raised("the response cannot be sent (%s)", connection, exc)
         refuse(connection)
         return exc
     if response.status_code != 101 and error is None:
@@ -141,7 +146,7 @@ def _ask(
         if response is not None and not isinstance(response, Response):
             raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
     except Exception as exc:
-        connection.logger.error("%s failed (%s)", name, connection._label, exc_info=True)
+        _say_raised(f"{name} failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, None
 
@@ -166,7 +171,7 @@ def _draft(connection: Any, options: ServerOptions, changed: bool) -> tuple[Resp
     except (NegotiationError, InvalidHeader) as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
-        connection.logger.error("opening handshake failed (%s)", connection._label, exc_info=True)
+        _say_raised("opening handshake failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, error
 
@@ -231,13 +236,31 @@ def say_failed(greeting: Greeting, connection: Any | None, exc: Exception, gate:
     text = "opening handshake failed (%s): %s"
     said = str(exc) or type(exc).__name__
     if not is_peers_fault(exc):
-        logger.error(text, who, said, exc_info=exc)
+        _say_fault(gate, logger, greeting.address, exc, text, who, said)
     elif greeting.is_silent:
         # A scan of ports, or somebody who looks whether the server is there.
         logger.debug("a client has sent nothing (%s): %s", who, said)
     else:
         # Not what it says: that may quote bytes that are others each time.
         gate.count_of(greeting.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
+
+
+def _say_raised(text: str, connection: Any, exc: Exception) -> None:
+    """Log what the application has raised before a connection was open."""
+    gate: Gate = connection.server._gate
+    _say_fault(gate, connection.logger, connection.remote_address, exc, text, connection._label)
+
+
+def _say_fault(gate: Gate, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any) -> None:
+    """Log what is not the client's fault, with its traceback; or count it: the client may have it as often as it likes.
+
+    All lines that it came by are one cause, so that no bug hides behind another. A set of them is no longer when a
+    client chooses how deep a function calls itself.
+    """
+    lines = {f"{frame.f_code.co_filename}:{number}" for frame, number in traceback.walk_tb(exc.__traceback__)}
+    cause = " ".join([text, type(exc).__name__, *sorted(lines)])
+    if gate.begins_of(address, cause, logging.ERROR, text, *arguments):
+        logger.error(text, *arguments, exc_info=exc)
 
 
 def is_peers_fault(exc: Exception) -> bool:

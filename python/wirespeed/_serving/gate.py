@@ -142,6 +142,20 @@ class GateBase:
         self._tally.add_of(origin_of(address), kind, self._clock(), level, text, *arguments)
         self._look()
 
+    def begins_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+        """Count as :meth:`count_of` does; return whether it is a first one, which the caller has to log.
+
+        Args:
+            address: Its address.
+            kind: As for :meth:`wirespeed._serving.tally.Tally.begins`, as are the others.
+            level: Of the line in the log.
+            text: The line.
+            *arguments: What it says of this one.
+        """
+        begins = self._tally.begins(origin_of(address), kind, self._clock(), level, text, *arguments)
+        self._look()
+        return begins
+
     def tell(self) -> float | None:
         """Log what is due; return in how many seconds there is more, ``None`` for never."""
         now = self._clock()

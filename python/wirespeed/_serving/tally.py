@@ -71,18 +71,32 @@ class Tally:
             text: The line, with places for the arguments.
             *arguments: What it says of this one.
         """
+        if self.begins(who, kind, now, level, text, *arguments):
+            self._logger.log(level, text, *arguments)
+
+    def begins(self, who: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> bool:
+        """Count one as :meth:`add_of` does; return whether it is a first one, which the caller has to log.
+
+        Args:
+            who: Who it was.
+            kind: What it was.
+            now: The present time.
+            level: Of the line in the log.
+            text: The line, with places for the arguments.
+            *arguments: What it says of this one.
+        """
         if not self._logger.isEnabledFor(level):
-            return
+            return False
         key: object = (kind, who)
         if key not in self._series and len(self._series) >= _MANY:
             key = level
         series = self._series.get(key)
         if series is None:
             self._series[key] = _Series(now + _INTERVAL, level, text, arguments, is_told=True)
-            self._logger.log(level, text, *arguments)
-        else:
-            series.count += 1
-            series.text, series.arguments = text, arguments
+            return True
+        series.count += 1
+        series.text, series.arguments = text, arguments
+        return False
 
     @property
     def due(self) -> float | None:

@@ -17,7 +17,7 @@ from .._connection.state import State
 from .._redaction import mask_uri, printable
 from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
-from ..exceptions import InvalidMessage, InvalidStatus
+from ..exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from ..typing import LoggerLike
 from ._tasks import start_task
 
@@ -293,11 +293,11 @@ class Reconnection:
             # Whoever leaves a connection that works wants another one.
             self._delays = None
             return 0.0
-        if connection.close_code in _CLEAN and not self._policy.reconnect_after_close:
+        reason = connection._closed_error()
+        if _has_served(reason) and not self._policy.reconnect_after_close:
             return None
         # A server that accepts connections and closes them is no better than one that does not accept them.
         # The time that the connection has lasted counts, so one that worked is replaced at once.
-        reason = connection._closed_error()
         delay = self._next_delay(connection._label, reason)
         if delay is not None:
             if lived >= delay:
@@ -320,6 +320,16 @@ class Reconnection:
     @property
     def _where(self) -> str:
         return printable(mask_uri(self._attempt.uri))
+
+
+def _has_served(end: ConnectionClosed) -> bool:
+    """Return whether either end has said by its close frame that the connection has served its purpose.
+
+    The first word counts: a server that is told so may answer with another code, or end TCP without an answer.
+    """
+    if end.rcvd is not None and end.rcvd.code in _CLEAN:
+        return True
+    return end.sent is not None and end.sent.code in _CLEAN and not end.rcvd_then_sent
 
 
 def _asked_for(response: Response) -> float:

@@ -72,6 +72,7 @@ class Gate(GateBase):
     relieve = _locked(GateBase.relieve)
     count = _locked(GateBase.count)
     count_of = _locked(GateBase.count_of)
+    begins_of = _locked(GateBase.begins_of)
     tell = _locked(GateBase.tell)
     close_all = _locked(GateBase.close_all)
     finish = _locked(GateBase.finish)

@@ -115,6 +115,8 @@ class Server(ServerBase):
         # Until when they may take to read why, once the server shuts down.
         self._refused: dict[ServerConnection, float] = {}
         self._waiting: set[threading.Thread] = set()
+        # Threads that close connections, of calls of `shutdown` that an exception has left.
+        self._closers: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         return self
@@ -312,7 +314,8 @@ class Server(ServerBase):
 
         Nothing more is accepted, who is in the opening handshake is refused with 503, and open connections are closed.
         It may be called more than once, and by any thread; called by a handler, it does not wait for this one, nor for
-        others that call it.
+        others that call it. If a signal handler raises, the exception leaves this method, connections go on closing,
+        and the next call waits for the rest.
 
         Args:
             close_connections: Whether to close the connections that are open; they are waited for if not.
@@ -363,20 +366,28 @@ class Server(ServerBase):
             except Exception:
                 connection.logger.error("closing a connection failed (%s)", connection._label, exc_info=True)
 
-        closers = []
-        for number, connection in enumerate(connections, 1):
-            closer = threading.Thread(target=close, args=(connection,))
-            try:
-                if number == len(connections):
-                    close(connection)
-                    break
-                closer.start()
-            except RuntimeError:  # there are too many threads, or the interpreter ends
-                close(connection)
-            else:
-                closers.append(closer)
-        for closer in closers:
-            closer.join()
+        with self._lock:
+            closers, self._closers = self._closers, []
+        # Not in this thread, if there are others: what is raised here is a signal handler's, and not for the log.
+        threadless = []
+        try:
+            for connection in connections:
+                closers.append(threading.Thread(target=close, args=(connection,)))
+                try:
+                    closers[-1].start()
+                except RuntimeError:  # there are too many threads, or the interpreter ends
+                    closers.pop()
+                    threadless.append(connection)
+            for connection in threadless:
+                connection.close(code, reason)
+            while closers:
+                if closers[-1].ident is not None:  # else a signal handler has kept it from starting
+                    closers[-1].join()
+                closers.pop()
+        except BaseException:
+            with self._lock:
+                self._closers += closers
+            raise
 
     def _wait_for_handlers(self, me: threading.Thread) -> None:
         seen: set[threading.Thread] = set()

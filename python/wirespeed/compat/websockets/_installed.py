@@ -14,10 +14,13 @@ from typing import Any
 
 from ... import close_codes, exceptions
 
-__all__ = ["MINIMUM", "Names", "find", "link_exceptions", "private", "real"]
+__all__ = ["EXCEPTIONS", "MINIMUM", "Names", "find", "link_exceptions", "private", "real"]
 
 MINIMUM = 14
 """The first release with the API that this package has."""
+
+EXCEPTIONS = [name for name in exceptions.__all__ if name != "StreamClosedError"]
+"""The exceptions that both have: the package has no streams."""
 
 
 def _import() -> types.ModuleType | None:
@@ -119,7 +122,7 @@ def link_exceptions() -> None:
     if theirs is None:
         return
     # A base class comes before those derived from it: each derived class finds an order of its bases.
-    for name in sorted(exceptions.__all__, key=lambda name: len(getattr(exceptions, name).__mro__)):
+    for name in sorted(EXCEPTIONS, key=lambda name: len(getattr(exceptions, name).__mro__)):
         with warnings.catch_warnings():
             # Release 14.0 has some under deprecated names. Nobody has used them yet.
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ... import exceptions as _exceptions
-from ._installed import Names
+from ._installed import EXCEPTIONS, Names
 
-_names = Names("exceptions", {name: getattr(_exceptions, name) for name in _exceptions.__all__})
+_names = Names("exceptions", {name: getattr(_exceptions, name) for name in EXCEPTIONS})
 __all__ = _names.public
 
 
