@@ -393,7 +393,8 @@ impl Worker {
     fn look_for_room(&mut self) {
         if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
             self.roomy = true;
-            self.again.extend(self.held.drain(..).chain(self.parked.drain(..)));
+            // Who waits to come in adds one event, and those that are held may fill all the room again.
+            self.again.extend(self.parked.drain(..).chain(self.held.drain(..)));
         }
     }
 
