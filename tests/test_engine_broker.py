@@ -531,8 +531,18 @@ def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
         for thread in threads:
             thread.join(20)
         assert told == ["thread"] * 3
-        server.pause()
-        asyncio.run(tasks(publisher))
+        for _ in range(5):
+            server.pause()
+            before = publisher.status.doubtful
+            try:
+                asyncio.run(tasks(publisher))
+                break
+            except pytest.fail.Exception:
+                # What a client library had not written yet has gone to the next connection: nothing was lost.
+                if publisher.status.doubtful > before:
+                    raise
+        else:
+            raise AssertionError("no message was ever lost")
         publisher.flush(20)
 
 
