@@ -107,9 +107,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Drops the rest of the message whose fragments were being received.
     pub fn discard_message<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
         let mut state = self.lock(host);
-        if state.inbox.is_streaming() {
-            state.inbox.discard_message();
-        }
+        state.inbox.discard_message();
         self.notify(&mut state);
     }
 

@@ -293,9 +293,8 @@ impl<M> Inbox<M> {
         self.put_back(std::iter::once(item));
     }
 
-    /// Drops the rest of the message whose fragments were being taken.
+    /// Drops the rest of the message whose fragments were being taken, if one was.
     pub fn discard_message(&mut self) {
-        self.streaming = true;
         while self.streaming {
             if self.pop().is_none() {
                 self.dropping = true;

@@ -178,12 +178,7 @@ impl AsyncConnection {
     /// Drops the rest of a message whose fragments were being received, if one was.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
-            {
-                let mut state = slf.get().lock(slf.py())?;
-                if state.inbox.is_streaming() {
-                    state.inbox.discard_message();
-                }
-            }
+            slf.get().lock(slf.py())?.inbox.discard_message();
             Self::serve(slf)
         })
     }

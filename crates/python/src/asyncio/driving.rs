@@ -394,17 +394,17 @@ impl AsyncConnection {
     fn finish(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
+        let mut steps = Steps::new();
         // The socket of a transport is closed by the loop, in its next iteration, if it has one.
         let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_))
-            && !invoke::method(conn.event_loop.bind(py), intern!(py, "is_closed"), [])?.is_truthy()?;
+            && !invoke::asks(conn.event_loop.bind(py), intern!(py, "is_closed"), &mut steps);
         let (socket, farewell) = {
             let mut state = conn.lock(py)?;
             let lingers = on_transport && !state.lost;
-            let Some(farewell) = state.finish(lingers) else { return Ok(()) };
+            let Some(farewell) = state.finish(lingers) else { return steps.end() };
             (state.drive.take_ended(), farewell)
         };
         drop(farewell.large);
-        let mut steps = Steps::new();
         // The loop forgets the number before the system may give it to somebody else.
         steps.note(conn.unwatch(py));
         drop(socket);
@@ -442,7 +442,8 @@ impl AsyncConnection {
     fn end_writing(&self, py: Python<'_>) -> PyResult<()> {
         let Some(transport) = self.transport(py) else { return Ok(()) };
         let transport = transport.bind(py);
-        let name = if can_write_eof(transport)? { intern!(py, "write_eof") } else { intern!(py, "close") };
+        let half = invoke::method(transport, intern!(py, "can_write_eof"), [])?.is_truthy()?;
+        let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
         match invoke::method(transport, name, []) {
             // The peer has reset the connection, and the transport, which has yet to notice, will tell.
             Err(error) if error.is_instance_of::<PyOSError>(py) => Ok(()),
@@ -450,25 +451,19 @@ impl AsyncConnection {
         }
     }
 
-    /// A transport of TLS does not tell what the one below it has yet to write, so it writes that to its end, as long as
-    /// the closing may take.
-    fn close_transport(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Has the loop end a transport that is being closed when the time is over that closing may take.
+    fn give_up_later(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = transport.py();
         let now = Instant::now();
-        let by = self.lock(py)?.drive.limit_closing(now);
-        let mut steps = Steps::new();
-        steps.note(invoke::insist(|| invoke::method(transport, intern!(py, "close"), []).map(drop)));
-        if let Some(by) = by {
-            let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
-            let abort = transport.getattr(intern!(py, "abort"))?;
-            steps.note(invoke::insist(|| {
-                let event_loop = self.event_loop.bind(py);
-                let later = invoke::method(event_loop, intern!(py, "call_later"), [delay.as_any(), &abort])?;
-                self.lock(py)?.give_up = Some(later.unbind());
-                Ok(())
-            }));
-        }
-        steps.end()
+        let Some(by) = self.lock(py)?.drive.limit_closing(now) else { return Ok(()) };
+        let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
+        let abort = transport.getattr(intern!(py, "abort"))?;
+        // Two that end it do no harm; none would.
+        let (timer, result) = invoke::insist_on(|| {
+            invoke::method(self.event_loop.bind(py), intern!(py, "call_later"), [delay.as_any(), &abort])
+        });
+        self.lock(py)?.give_up = timer.map(Bound::unbind);
+        result
     }
 
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
@@ -505,26 +500,28 @@ impl AsyncConnection {
                 // time that it had.
                 let bound = transport.bind(py).clone();
                 *self.backend.lock(py) = Backend::Transport(transport);
-                if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
-                    return Ok(());
+                let mut steps = Steps::new();
+                if invoke::asks(event_loop, intern!(py, "is_closed"), &mut steps) {
+                    return steps.end();
                 }
-                if self.lock(py)?.drive.link().failure().is_none() && !can_write_eof(&bound)? {
-                    return self.close_transport(&bound);
+                // A transport of TLS does not tell what the one below it has yet to write: where nothing has failed it
+                // writes that to its end, as long as the closing may take.
+                let failed = self.lock(py)?.drive.link().failure().is_some();
+                let at_once = failed || invoke::asks(&bound, intern!(py, "can_write_eof"), &mut steps);
+                if !at_once {
+                    steps.note(self.give_up_later(&bound));
                 }
+                let name = if at_once { intern!(py, "abort") } else { intern!(py, "close") };
                 // Inside its resume_writing, asyncio's would end twice.
                 if self.lock(py)?.resuming {
-                    invoke::call_soon(event_loop, &bound.getattr(intern!(py, "abort"))?)
+                    steps.note(invoke::call_soon(event_loop, &bound.getattr(name)?));
                 } else {
-                    invoke::insist(|| invoke::method(&bound, intern!(py, "abort"), []).map(drop))
+                    steps.note(invoke::insist(|| invoke::method(&bound, name, []).map(drop)));
                 }
+                steps.end()
             }
         }
     }
-}
-
-/// Whether a transport can end one direction of the stream alone: no transport of TLS can.
-fn can_write_eof(transport: &Bound<'_, PyAny>) -> PyResult<bool> {
-    invoke::method(transport, intern!(transport.py(), "can_write_eof"), [])?.is_truthy()
 }
 
 /// How much a transport may keep before it says so.

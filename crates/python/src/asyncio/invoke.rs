@@ -85,13 +85,27 @@ pub(super) fn insist(ask: impl FnMut() -> PyResult<()>) -> PyResult<()> {
 }
 
 /// The same, and whether it was done.
-pub(super) fn insist_known(mut ask: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
+pub(super) fn insist_known(ask: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
+    let (done, result) = insist_on(ask);
+    (done.is_some(), result)
+}
+
+/// The same, and what came of it.
+pub(super) fn insist_on<T>(mut ask: impl FnMut() -> PyResult<T>) -> (Option<T>, PyResult<()>) {
     /// A timer whose handler raises may strike more than once; what never succeeds has another reason.
     const TRIES: usize = 8;
     match ask() {
-        Ok(()) => (true, Ok(())),
-        Err(error) => ((1..TRIES).any(|_| ask().is_ok()), Err(error)),
+        Ok(value) => (Some(value), Ok(())),
+        Err(error) => ((1..TRIES).find_map(|_| ask().ok()), Err(error)),
     }
+}
+
+/// What a method without arguments says; false where it never does. A handler of a signal that raises meanwhile does not
+/// decide it.
+pub(super) fn asks(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, steps: &mut Steps) -> bool {
+    let (answer, result) = insist_on(|| method(object, name, [])?.is_truthy());
+    steps.note(result);
+    answer.unwrap_or(false)
 }
 
 /// `loop.call_soon(callback)`, of a callback that may be called twice.

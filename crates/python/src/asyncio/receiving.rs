@@ -19,7 +19,8 @@ impl AsyncConnection {
     /// The next step of an operation.
     #[inline]
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
-        if !self.is_in_loop(this.py())? {
+        // One that has begun is the loop's, wherever that is run by now.
+        if operation.is_fresh() && !self.is_in_loop(this.py())? {
             return Err(PyRuntimeError::new_err(
                 "awaited in another thread than that of the connection's event loop: \
                  use asyncio.run_coroutine_threadsafe",
