@@ -330,9 +330,6 @@ def test_python_layers(path: Path) -> None:
         return
     forbidden = [f"wirespeed.{folder}" for folder in {*FOLDERS, *ABOVE} if folder != mine]
     wrong = {name for name in modules_imported(path) if any(f"{name}.".startswith(f"{other}.") for other in forbidden)}
-    if parts == ("exceptions.py",):
-        # What a type checker is told; it is loaded for who asks for it.
-        wrong -= {"wirespeed.asyncio", "wirespeed.asyncio._pipe", "wirespeed.asyncio._pipe.StreamClosedError"}
     assert wrong == set()
 
 

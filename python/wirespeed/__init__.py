@@ -17,7 +17,6 @@ if _typing.TYPE_CHECKING:
     from .asyncio._client import connect, unix_connect
     from .asyncio._connection import ClientConnection
     from .asyncio._listener import Listener
-    from .asyncio._pipe import StreamClosedError
     from .asyncio._reconnect import ConnectAttempt
     from .asyncio._router import Router, route, unix_route
     from .asyncio._serve import serve, unix_serve
@@ -57,6 +56,7 @@ if _typing.TYPE_CHECKING:
         RequestLineTooLong,
         SecurityError,
         StatusLineTooLong,
+        StreamClosedError,
         TooManyFragments,
         TooManyHeaders,
         WebSocketException,
@@ -178,7 +178,6 @@ _SOURCES = {
     ".asyncio._broadcasting": ("broadcast",),
     ".asyncio._client": ("connect", "unix_connect"),
     ".asyncio._connection": ("ClientConnection",),
-    ".asyncio._pipe": ("StreamClosedError",),
     ".asyncio._reconnect": ("ConnectAttempt",),
     ".asyncio._router": ("Router", "route", "unix_route"),
     ".asyncio._serve": ("serve", "unix_serve"),
@@ -218,6 +217,7 @@ _SOURCES = {
         "ProxyError",
         "RequestLineTooLong",
         "SecurityError",
+        "StreamClosedError",
         "StatusLineTooLong",
         "TooManyFragments",
         "TooManyHeaders",

@@ -42,14 +42,14 @@ the caller supplied them, and never of the text. Failures of the network are ``O
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Any
 
-from ._lazy import lazy
 from ._redaction import mask_header, mask_uri, mask_user_info, printable
 from .close_codes import CloseCode
 
 if TYPE_CHECKING:
-    from .asyncio._pipe import StreamClosedError
     from .close_codes import Close
     from .datastructures import Response
 
@@ -89,11 +89,6 @@ __all__ = [
     "TooManyHeaders",
     "WebSocketException",
 ]
-
-
-if not TYPE_CHECKING:
-    # Streams are of the asyncio API, which other users of this module do not load.
-    __getattr__, __dir__ = lazy(__name__, {"wirespeed.asyncio._pipe": ("StreamClosedError",)})
 
 
 def _restore(cls: type[WebSocketException], args: tuple[Any, ...]) -> WebSocketException:
@@ -196,6 +191,17 @@ class ConnectionClosedOK(ConnectionClosed):
 
 class ConnectionClosedError(ConnectionClosed):
     """Raised when the connection ended with another close code, or without a complete closing handshake."""
+
+
+class StreamClosedError(ConnectionClosedError, ConnectionResetError):
+    """Raised by reading from a stream that ended with an error, and by writing to one that has ended.
+
+    It is both a :exc:`wirespeed.ConnectionClosedError`, with the close frames, and the ``ConnectionResetError`` that
+    code written for other streams expects.
+    """
+
+    errno = errno.ECONNRESET
+    strerror = os.strerror(errno)
 
 
 class InvalidURI(WebSocketException):

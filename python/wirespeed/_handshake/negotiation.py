@@ -57,7 +57,7 @@ class Gate(Protocol):
 
 
 def negotiation(
-    connection: Any, options: ServerOptions, is_closing: Callable[[], bool]
+    connection: Any, options: ServerOptions, gate: Gate, is_closing: Callable[[], bool]
 ) -> Generator[Any, Any, Exception | None]:
     """Answer the request of a connection, as the application and the rules will have it.
 
@@ -67,6 +67,7 @@ def negotiation(
     Args:
         connection: A server's connection.
         options: Those of the server.
+        gate: That of the server, for the log.
         is_closing: Whether the server closes, so that nobody is accepted any more.
 
     Returns:
@@ -81,13 +82,15 @@ def negotiation(
     changed = False
     if options.process_request is not None:
         before = list(request.headers.raw_items())
-        response, error = yield from _ask("process_request", options.process_request, connection, request)
+        response, error = yield from _ask(gate, "process_request", options.process_request, connection, request)
         changed = list(request.headers.raw_items()) != before
     if response is None:
-        response, error = _draft(connection, options, changed)
+        response, error = _draft(connection, options, gate, changed)
     _add_server(response, options)
     if options.process_response is not None:
-        other, failure = yield from _ask("process_response", options.process_response, connection, request, response)
+        other, failure = yield from _ask(
+            gate, "process_response", options.process_response, connection, request, response
+        )
         if other is not None:
             response, error = other, failure
     if response.status_code == 101 and is_closing():
@@ -104,7 +107,7 @@ def negotiation(
         if connection._state != State.CONNECTING:
             raise
         # A response of the application's that cannot be sent.
-        _say_raised("the response cannot be sent (%s)", connection, exc)
+        _say_raised(gate, "the response cannot be sent (%s)", connection, exc)
         refuse(connection)
         return exc
     if response.status_code != 101 and error is None:
@@ -139,19 +142,19 @@ def _add_server(response: Response, options: ServerOptions) -> None:
 
 
 def _ask(
-    name: str, function: Callable[..., Any], connection: Any, *arguments: Any
+    gate: Gate, name: str, function: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Generator[Any, Any, tuple[Response | None, Exception | None]]:
     try:
         response = yield function(connection, *arguments)
         if response is not None and not isinstance(response, Response):
             raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
     except Exception as exc:
-        _say_raised(f"{name} failed (%s)", connection, exc)
+        _say_raised(gate, f"{name} failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, None
 
 
-def _draft(connection: Any, options: ServerOptions, changed: bool) -> tuple[Response, Exception | None]:
+def _draft(connection: Any, options: ServerOptions, gate: Gate, changed: bool) -> tuple[Response, Exception | None]:
     """Return the response that a request deserves, whose headers the application may have changed."""
     fields = common_fields(None)
     handshake: Handshake = connection._handshake
@@ -171,7 +174,7 @@ def _draft(connection: Any, options: ServerOptions, changed: bool) -> tuple[Resp
     except (NegotiationError, InvalidHeader) as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
-        _say_raised("opening handshake failed (%s)", connection, exc)
+        _say_raised(gate, "opening handshake failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, error
 
@@ -245,9 +248,8 @@ def say_failed(greeting: Greeting, connection: Any | None, exc: Exception, gate:
         gate.count_of(greeting.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
 
 
-def _say_raised(text: str, connection: Any, exc: Exception) -> None:
+def _say_raised(gate: Gate, text: str, connection: Any, exc: Exception) -> None:
     """Log what the application has raised before a connection was open."""
-    gate: Gate = connection.server._gate
     _say_fault(gate, connection.logger, connection.remote_address, exc, text, connection._label)
 
 

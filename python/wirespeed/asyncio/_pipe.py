@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .._connection.state import State
 from ..close_codes import CloseCode
-from ..exceptions import ConnectionClosed, ConnectionClosedError
+from ..exceptions import ConnectionClosed, StreamClosedError
 from ..typing import BytesLike
 from ._tasks import start_task
 
@@ -25,18 +23,7 @@ if TYPE_CHECKING:
 
     from ._connection import ClientConnection
 
-__all__ = ["Pipe", "StreamClosedError", "closed_error"]
-
-
-class StreamClosedError(ConnectionClosedError, ConnectionResetError):
-    """Raised by reading from a stream that ended with an error, and by writing to one that has ended.
-
-    It is both a :exc:`wirespeed.ConnectionClosedError`, with the close frames, and the ``ConnectionResetError`` that
-    code written for other streams expects.
-    """
-
-    errno = errno.ECONNRESET
-    strerror = os.strerror(errno)
+__all__ = ["Pipe", "closed_error"]
 
 
 def closed_error(closed: ConnectionClosed) -> StreamClosedError:

@@ -482,7 +482,7 @@ class Server(ServerBase):
                     self._gate.leave(greeting.entry)
                     connection, error = self._make_connection(opened, greeting)
                     if error is None:
-                        error = await negotiate(negotiation(connection, options, lambda: self._is_closing))
+                        error = await negotiate(negotiation(connection, options, self._gate, lambda: self._is_closing))
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())

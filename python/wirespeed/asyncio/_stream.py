@@ -14,7 +14,7 @@ from .._connection.state import State
 from ..exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK
 from ..typing import BytesLike
 from ._client import connect
-from ._pipe import Pipe, StreamClosedError, closed_error
+from ._pipe import Pipe, closed_error
 from ._turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ._connection import ClientConnection
 
-__all__ = ["StreamClosedError", "StreamReader", "StreamWriter", "open_stream"]
+__all__ = ["StreamReader", "StreamWriter", "open_stream"]
 
 
 # Below it, joining messages costs less than keeping each: measured, between 1 and 16 KiB.

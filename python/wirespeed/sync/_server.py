@@ -519,7 +519,7 @@ class Server(ServerBase):
                 raise
             connection = made
             connection.server = self
-            error = negotiate(negotiation(connection, options, lambda: self._is_closing))
+            error = negotiate(negotiation(connection, options, self._gate, lambda: self._is_closing))
             if error is None:
                 self._log_open(connection)
                 return connection

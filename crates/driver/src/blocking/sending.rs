@@ -146,11 +146,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Waits until nobody else has the turn to send. What is taken out of somewhere to be sent next need not wait then, and
     /// is not lost to an interrupt, unless another thread begins to send in between.
     pub fn wait_for_turn<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
-        let mut state = self.lock(host);
-        while state.sending {
-            state = self.wait_for_change(state, host, None)?;
-        }
-        Ok(())
+        self.until_free(self.lock(host), host).map(drop)
     }
 
     /// Returns when every queued byte has been handed to the kernel.
@@ -249,10 +245,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         &'a self,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
-        let mut state = self.lock(host);
-        while state.sending {
-            state = self.wait_for_change(state, host, None)?;
-        }
+        let mut state = self.until_free(self.lock(host), host)?;
         // Who sends and receives by turns need not ask for the time.
         if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
             state = self.look(state, host)?;
@@ -282,6 +275,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             self.fill_queue(&mut state, host)?;
         }
         // Reading gives up the lock.
+        self.until_free(state, host)
+    }
+
+    #[inline]
+    fn until_free<'a, H: Host<Buffer = B, Message = M>>(
+        &'a self,
+        mut state: Guard<'a, B, M>,
+        host: &H,
+    ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         while state.sending {
             state = self.wait_for_change(state, host, None)?;
         }
