@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, spin
+from interop.asyncio_tools import cancelled, eager, spin
 from interop.frames import close, text
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
@@ -299,11 +299,6 @@ def test_tasks_written_in_python(server: WebSocketsServer, run: Run, connect: Co
 
     # From 3.14 on, timeouts of asyncio itself do not know such tasks.
     run(lambda: talk(connect, server.uri, timeouts=sys.version_info < (3, 14)), prepare=prepare)
-
-
-def eager(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-    """``asyncio.eager_task_factory``, for loops that pass to it what it does not take in Python 3.13."""
-    return asyncio.Task(coro, loop=loop, **{**options, "eager_start": True})
 
 
 @since_312

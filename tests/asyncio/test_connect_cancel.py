@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon
+from interop.asyncio_tools import eager, soon
 from interop.certificates import Certificates
 from interop.checks import no_leaks, open_descriptors, within
 from interop.connecting import echo
@@ -297,16 +297,13 @@ def test_open_timeout_leaves_the_task_usable(server: WebSocketsServer, run: Run,
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
-def test_eager_task(server: WebSocketsServer, run: Run, connect: Connect, setting: Setting) -> None:
-    if setting.loop == "uvloop":
-        pytest.skip("uvloop 0.23 gives the factory an argument that it does not take")
-
+def test_eager_task(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def use(*, slow: bool = False) -> None:
         async with connect(server.uri + ("/slow?seconds=5" if slow else "")) as ws:
             await echo(ws)
 
     async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        asyncio.get_running_loop().set_task_factory(eager)
         await asyncio.create_task(use())
         task = asyncio.create_task(use(slow=True))
         task.cancel()

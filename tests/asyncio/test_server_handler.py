@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, one_loop, soon
+from interop import serving
+from interop.asyncio_tools import Setting, eager, one_loop, soon
 from interop.checks import no_leaks, within
 from interop.frames import CLOSE, Close
-from interop.serving import LOGGER, Raw, idle, logged, masked, serve, uri
+from interop.serving import LOGGER, Raw, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
@@ -367,7 +368,7 @@ def test_eager_tasks(setting: Setting, run: Run) -> None:
         await ws.send("x")
 
     async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        asyncio.get_running_loop().set_task_factory(eager)
         async with serve(setting, handler, compression=None) as server:
             for _ in range(20):
                 (await Raw.connect(server)).close()
@@ -388,6 +389,47 @@ def test_eager_tasks(setting: Setting, run: Run) -> None:
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_tasks_that_cannot_be_made(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, hooks: bool) -> None:
+    """A factory that raises costs the client that it is for, and the end of a server needs none."""
+    ours = "ServerConnection", "Server."
+
+    async def process(ws: Any, request: Any) -> None:
+        pass
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+            if coro.__qualname__.startswith(ours):
+                raise RuntimeError("no more tasks")
+            return asyncio.Task(coro, loop=loop, **options)
+
+        options: dict[str, Any] = {"process_request": process} if hooks else {}
+        async with serve(setting, echo, **options) as server:
+            loop.set_task_factory(factory)
+            for _ in range(3):
+                with await Raw.connect(server) as raw:
+                    await raw.send(serving.request())
+                    await raw.rest()
+            assert not server.connections
+            loop.set_task_factory(None)
+            with await Raw.open(server) as raw:
+                loop.set_task_factory(factory)
+                server.close()
+                assert (await raw.until_close())[1] == Close(1001)
+                await raw.send(masked(CLOSE, b"\x03\xe9"))
+                with within(5):
+                    await server.wait_closed()
+            loop.set_task_factory(None)
+
+    with no_leaks():
+        run(main)
+    # The first at once, the others as a number.
+    assert len(logged(caplog)) == 2
+    assert all("no more tasks" in line for line in logged(caplog))
 
 
 # The end of a server

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, cancelled, soon, spin
+from interop.asyncio_tools import Setting, cancelled, eager, soon, spin
 from interop.checks import no_leaks, within
 from interop.serving import Raw, dial, echo, idle, logged, serve, uri
 
@@ -101,7 +101,8 @@ def test_by_a_handler_that_gives_up(setting: Setting, run: Run) -> None:
         async with serve(setting, handler) as server:
             clients = [await dial(uri(server, path)) for path in ("/gives-up", "/waits")]
             # Somebody holds it up, so that the one has given up before it would be told.
-            holding = server._start(asyncio.sleep(0.08))
+            holding = asyncio.create_task(asyncio.sleep(0.08))
+            server._tasks.add(holding)
             holding.add_done_callback(server._tasks.discard)
             server.close()
             with within(3):
@@ -172,7 +173,7 @@ def test_by_a_handler_in_an_eager_task(setting: Setting, run: Run, hooks: bool) 
         await ws.server.wait_closed()
 
     async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        asyncio.get_running_loop().set_task_factory(eager)
         options: dict[str, Any] = {"process_request": process} if hooks else {}
         async with serve(setting, handler, **options) as server:
             ws = await dial(uri(server))

@@ -23,6 +23,7 @@ __all__ = [
     "SETTINGS",
     "Setting",
     "cancelled",
+    "eager",
     "new_loop",
     "one_loop",
     "run",
@@ -289,3 +290,8 @@ async def cancelled(task: asyncio.Future[Any]) -> bool:
         return True
     task.result()
     return False
+
+
+def eager(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    """``asyncio.eager_task_factory`` of Python 3.12, for loops that pass to it what it takes from 3.14 on."""
+    return asyncio.Task(coro, loop=loop, **{**options, "eager_start": True})

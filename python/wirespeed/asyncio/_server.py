@@ -262,7 +262,8 @@ class Server(ServerBase):
                 self._loop.call_soon(self._begin_farewell)
         if not self._is_closing:
             self._is_closing = True
-            self._closing = self._loop.create_task(self._close())
+            # Not by the loop's factory, which may raise: this has to run.
+            self._closing = asyncio.Task(self._close(), loop=self._loop)
 
     async def wait_closed(self) -> None:
         """Wait until the server is closed: all connections are, and all handlers have returned.
@@ -373,9 +374,9 @@ class Server(ServerBase):
         if error is None:
             self._log_open(connection)
             self._connections.add(connection)
-            self._start(self._handle(connection))
+            self._start(self._handle(connection), greeting, connection)
         else:
-            self._start(self._refused(connection, address, error))
+            self._start(self._refused(connection, address, error), greeting, connection)
 
     def _start_opening(self, greeting: Greeting) -> None:
         candidate = InTask(greeting.sock, self._tasks)
@@ -386,11 +387,24 @@ class Server(ServerBase):
             greeting.entry = self._gate.enter(candidate, greeting.address)
         else:
             self._gate.replace(greeting.entry, candidate)
-        candidate.task = self._start(self._serve(greeting))
+        candidate.task = self._start(self._serve(greeting), greeting)
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it in a task of the server, which it must take out at its end."""
-        task = self.get_loop().create_task(coroutine)
+    def _start(
+        self, coroutine: Coroutine[Any, Any, None], greeting: Greeting, connection: ServerConnection | None = None
+    ) -> asyncio.Task[None] | None:
+        """Run it in a task of the server, which it must take out at its end; ``None`` if the loop's factory raises."""
+        try:
+            task = self.get_loop().create_task(coroutine)
+        except BaseException as exc:
+            # Nobody else knows of the client.
+            coroutine.close()
+            self._gate.leave(greeting.entry)
+            self._connections.discard(connection)
+            self._opening_failed(greeting, connection, exc)
+            greeting.sock.close()
+            if not isinstance(exc, Exception):
+                raise
+            return None
         # An eager task may be over before it is here.
         if not task.done():
             self._tasks.add(task)
