@@ -196,8 +196,15 @@ fn arrivals(mut input: Input<'_>) {
                 account.end(&patterns[at]);
                 asked.remove(&at);
                 confirmed.remove(&at);
-                // What is published before it is asked for again is not missing.
-                last.retain(|(name, _), _| Topic::new(&name[4..]).is_ok_and(|topic| !patterns[at].matches(&topic)));
+                // What is published before it is asked for again is not missing, but to topics that others bring; what
+                // is for all comes by no pattern.
+                last.retain(|(name, _), _| {
+                    Topic::new(&name[4..]).is_ok_and(|topic| {
+                        topic.as_str() == ALL
+                            || !patterns[at].matches(&topic)
+                            || asked.iter().any(|other: &usize| patterns[*other].matches(&topic))
+                    })
+                });
             }
             4 if step >> 4 == 0 => {
                 account.disconnect();
