@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -290,6 +291,49 @@ def test_keepalive_timeout_with_receives_that_time_out(scripted: Scripted) -> No
         while True:
             with contextlib.suppress(TimeoutError):
                 ws.recv(timeout=0.02)
+    assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+    ws.close()
+
+
+@pytest.mark.wirespeed_only("websockets has neither recv_nowait nor busy_poll, and reads in a thread of its own")
+@pytest.mark.parametrize(
+    ("receive", "work"),
+    [
+        (lambda ws: ws.recv_nowait(), 0.016),
+        (lambda ws: ws.recv(timeout=0), 0.016),
+        (lambda ws: ws.recv(timeout=0.005), 0.05),
+        (lambda ws: ws.recv(timeout=10, busy_poll=10), 0),
+    ],
+    ids=["recv_nowait", "no-timeout", "short-timeout", "busy_poll"],
+)
+def test_keepalive_timeout_of_an_application_that_looks_now_and_then(
+    scripted: Scripted, receive: Callable[[Any], Any], work: float
+) -> None:
+    """It never waits, or does so without sleeping: nothing has come all the same."""
+    server = scripted(silent)
+    ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.3, close_timeout=0.3)
+    with within(3, at_least=0.35), pytest.raises(exceptions.ConnectionClosedError) as raised:
+        while True:
+            with contextlib.suppress(TimeoutError, BlockingIOError):
+                receive(ws)
+            time.sleep(work)
+    assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+    ws.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no interval timers")
+def test_keepalive_timeout_while_signals_come(scripted: Scripted) -> None:
+    """More often than a peer is waited for."""
+    server = scripted(silent)
+    ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.3, close_timeout=0.3)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+    try:
+        with within(3, at_least=0.35), pytest.raises(exceptions.ConnectionClosedError) as raised:
+            ws.recv(timeout=10)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
     assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
     ws.close()
 

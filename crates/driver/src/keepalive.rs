@@ -164,13 +164,20 @@ impl Keepalive {
         }
     }
 
+    /// The read after [`Self::postpone`] brought nothing: no pong was waiting, and that time counts after all.
+    pub fn recall(&mut self, absent: Duration) {
+        if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
+            ping.absent = ping.absent.saturating_sub(absent);
+        }
+    }
+
     /// Something is there to be read, the pong perhaps, so the deadline starts again at `now`. Once per ping; false: it
     /// did so before.
     pub fn handle_resumed(&mut self, now: Instant) -> bool {
         match self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
             Some(ping) if !ping.resumed => {
                 ping.resumed = true;
-                ping.sent = now;
+                (ping.sent, ping.absent) = (now, Duration::ZERO);
                 true
             }
             _ => false,
@@ -181,7 +188,7 @@ impl Keepalive {
     /// meanwhile.
     pub fn restart(&mut self, now: Instant) {
         if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
-            ping.sent = now;
+            (ping.sent, ping.absent) = (now, Duration::ZERO);
         }
     }
 
@@ -262,6 +269,20 @@ mod tests {
         assert_eq!(keepalive.outstanding().len(), 1, "those that nobody answers are forgotten");
         let now = start + 100 * S;
         assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
+    }
+
+    #[test]
+    fn absence_counts_only_where_something_had_come() {
+        let now = Instant::now();
+        let mut keepalive = Keepalive::new(Some(S), Some(S), now);
+        keepalive.handle_ping_sent(b"a", true, now);
+        keepalive.postpone(5 * S);
+        assert_eq!(keepalive.poll(now + 5 * S), Due::Nothing(Some(now + 6 * S)));
+        keepalive.postpone(2 * S);
+        keepalive.recall(2 * S);
+        assert_eq!(keepalive.poll(now + 6 * S), Due::TimedOut);
+        keepalive.restart(now + 7 * S);
+        assert_eq!(keepalive.poll(now + 7 * S), Due::Nothing(Some(now + 8 * S)), "what was put off is over");
     }
 
     #[test]

@@ -247,7 +247,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             };
         }
-        wake = earliest(wake, self.attend(&mut state, now));
+        let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
+        wake = earliest(wake, self.attend(&mut state, absent, now));
         wake = earliest(wake, patience.deadline());
         let spin = match patience {
             Patience::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
@@ -257,32 +258,26 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             Readiness { readable: true, writable: spin.is_none() && state.drive.link().queued() > 0 && !state.sending };
         let (mut state, result) =
             self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
-        match result {
-            Ok(()) => {
-                // What was read may take long to work off.
-                if state.drive.link().keepalive.awaits() {
-                    state.attended = Instant::now();
-                }
-                Ok(state)
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+        if let Err(error) = result {
+            let now = Instant::now();
+            state.attended = now;
+            state.drive.link_mut().keepalive.recall(absent);
+            if error.kind() == io::ErrorKind::Interrupted {
                 // The handler may call anything on this connection: not under its lock.
                 drop(state);
                 host.check_interrupt().map_err(Error::Interrupted)?;
-                Ok(self.lock(host))
+                return Ok(self.lock(host));
             }
             // Nothing came, for now.
-            Err(_) => {
-                let now = Instant::now();
-                state.attended = now;
-                if patience.deadline().is_some_and(|deadline| deadline <= now) {
-                    // What is due for the keepalive was seen to above; it will be seen to again by the next
-                    // call.
-                    return Err(Error::TimedOut);
-                }
-                Ok(state)
+            if patience.deadline().is_some_and(|deadline| deadline <= now) {
+                // What is due for the keepalive was seen to above; it will be seen to again by the next call.
+                return Err(Error::TimedOut);
             }
+        } else if state.drive.link().keepalive.awaits() {
+            // What was read may take long to work off.
+            state.attended = Instant::now();
         }
+        Ok(state)
     }
 
     /// Reads once by `read`, outside the lock. An error means that nothing was read and that it may be tried
@@ -317,10 +312,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         (state, told)
     }
 
-    /// Sees to the keepalive; when it has to be seen to again.
+    /// Sees to the keepalive; when it has to be seen to again. `absent`: for how long nobody has read.
     #[inline]
-    pub(super) fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
-        let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
+    fn attend(&self, state: &mut State<B, M>, absent: Duration, now: Instant) -> Option<Instant> {
         let keepalive = &mut state.drive.link_mut().keepalive;
         if keepalive.awaits() {
             keepalive.postpone(absent);

@@ -49,9 +49,20 @@ impl<B: PayloadBuffer> Link<B> {
             self.keepalive.skip(now); // nobody ends the connection, and they would pile up
             return;
         }
-        let payload = draw_key();
+        let payload = self.draw_ping();
         if !self.mid_frame && self.send_ping(&payload).is_ok() {
             self.keepalive.handle_ping_sent(&payload, true, now);
+        }
+    }
+
+    /// The payload of a ping that can be told from those that are unanswered.
+    #[must_use]
+    pub fn draw_ping(&self) -> [u8; 4] {
+        loop {
+            let payload = draw_key();
+            if !self.keepalive.is_outstanding(&payload) {
+                return payload;
+            }
         }
     }
 
