@@ -195,8 +195,8 @@ pub(crate) struct Keeper {
     /// Where the socket was bound, until it is in its place.
     fresh: Option<PathBuf>,
     path: PathBuf,
-    /// Which file is ours.
-    ours: (u64, u64),
+    /// Which file is ours, and what keeps its number from being another's once it is replaced.
+    ours: ((u64, u64), Option<OwnedFd>),
     /// Its thread is of this process: a copy in a child has nothing to end.
     process: u32,
     /// From the thread, which ends: until when it drains, if somebody has taken over.
@@ -211,7 +211,7 @@ impl Drop for Keeper {
         let _ = self.stop.shutdown(Shutdown::Both); // copies in children would keep it open; it may have ended before
         let there = self.fresh.as_ref().unwrap_or(&self.path);
         // Whoever came after us may have put his own there.
-        if identity(there).is_ok_and(|there| there == self.ours) {
+        if identity(there).is_ok_and(|there| there == self.ours.0) {
             let _ = std::fs::remove_file(there); // nobody is there any more
         }
     }
@@ -245,7 +245,7 @@ pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> 
     let fresh = PathBuf::from(name);
     let _ = std::fs::remove_file(&fresh); // left by a process that is gone
     let listener = UnixListener::bind(&fresh)?;
-    let ours = identity(&fresh)?;
+    let ours = (identity(&fresh)?, hold(&fresh)?);
     let (stop, stopped) = UnixStream::pair()?;
     let (path, process) = (path.to_owned(), std::process::id());
     let (give, given) = channel();
@@ -270,6 +270,20 @@ pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> 
 fn end(listener: &UnixListener) {
     if rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok() {
         while listener.accept().is_ok() {} // whoever has connected meanwhile; then it says that it has ended
+    }
+}
+
+/// Holds a file, whatever it is, without opening it: there is none with its number before this is closed.
+fn hold(path: &Path) -> io::Result<Option<OwnedFd>> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{Mode, OFlags};
+        Ok(Some(rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path; // numbers are not given again as soon
+        Ok(None)
     }
 }
 

@@ -194,3 +194,20 @@ fn more_workers_than_before_all_get_clients_and_so_do_those_that_follow() {
         engine = new;
     }
 }
+
+#[test]
+fn one_that_has_drained_leaves_the_socket_of_who_came_after_the_next() {
+    let path = socket("number");
+    let first = Engine::start(echo(None, 1, &path)).unwrap();
+    let at = address(&first);
+    let client = Client::open(&first, "/"); // it drains for as long as this one stays
+    let second = Engine::start(echo(Some(at), 1, &path)).unwrap();
+    let third = Engine::start(echo(Some(at), 1, &path)).unwrap(); // its file may have the number that the first one's had
+    drop(client);
+    drop(first);
+    assert!(path.exists());
+    drop(second);
+    assert!(path.exists());
+    drop(third);
+    assert!(!path.exists());
+}
