@@ -256,6 +256,47 @@ fn a_majority_that_trickles_freezes_no_topic() {
     assert_eq!(reading.join().unwrap().0, COUNT);
 }
 
+/// All are equally slow, and one leaves while somebody waits to publish: the others are all there are.
+#[test]
+fn who_is_left_of_an_audience_that_is_slow_is_waited_for_as_all_of_it() {
+    let engine = Engine::start(Config { workers: 1, ping_interval: None, ..config() }).unwrap();
+    let mut readers: Vec<_> = (0..2)
+        .map(|_| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(&address(&engine).into()).unwrap();
+            Client::over(socket.into(), "/", "")
+        })
+        .collect();
+    let sessions = sessions(&engine, 2);
+    for session in &sessions {
+        session.subscribe(&Pattern::new("feed").unwrap()).unwrap();
+    }
+    let leaving = readers[1].stream.try_clone().unwrap();
+    for mut client in readers.drain(..) {
+        std::thread::spawn(move || {
+            let mut bytes = vec![0; 2000];
+            while client.stream.read(&mut bytes).is_ok_and(|count| count > 0) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    }
+    let topic = Topic::new("feed").unwrap();
+    let began = Instant::now();
+    let mut left = None;
+    // For longer than one of many is waited for.
+    while left.is_none_or(|left: Instant| left.elapsed() < Duration::from_secs(9)) {
+        engine.publish(&topic, MessageKind::Binary, &[0; 8000], None, None).unwrap();
+        let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + Duration::from_secs(1)));
+        if left.is_none() && began.elapsed() > Duration::from_secs(2) {
+            leaving.shutdown(Shutdown::Both).unwrap();
+            left = Some(Instant::now());
+        }
+    }
+    let open = sessions.iter().filter(|session| session.wait_for_room(Some(Instant::now())) != Err(Refused::Closed));
+    assert_eq!(open.count(), 1, "the one that is left");
+}
+
 fn echo() -> Config {
     let accept = |_: &_, _| Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() };
     let second = Some(Duration::from_secs(1));

@@ -297,7 +297,7 @@ impl Worker {
         });
         audience.clear();
         self.audience = audience;
-        self.note_deliveries(&sent, volley, || Some(topic.clone()));
+        self.note_deliveries(&sent, volley, except, || Some(topic.clone()));
     }
 
     fn broadcast(&mut self, volley: &Volley<'_>, except: Option<u64>) {
@@ -309,7 +309,7 @@ impl Worker {
                 worker.deliver(key, volley, &mut sent);
             }
         });
-        self.note_deliveries(&sent, volley, || None);
+        self.note_deliveries(&sent, volley, except, || None);
     }
 
     /// A panic costs the one whose turn it is its session, and nobody else the message.
@@ -344,10 +344,16 @@ impl Worker {
         }
     }
 
-    fn note_deliveries(&mut self, sent: &Sent, volley: &Volley<'_>, audience: impl FnOnce() -> Option<Topic>) {
+    fn note_deliveries(
+        &mut self,
+        sent: &Sent,
+        volley: &Volley<'_>,
+        sender: Option<u64>,
+        audience: impl FnOnce() -> Option<Topic>,
+    ) {
         self.current = None;
         self.delivered += sent.all * volley.messages.len().div_ceil(RUN_SHARE);
-        self.note_sent(sent, audience);
+        self.note_sent(sent, sender, audience);
     }
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {

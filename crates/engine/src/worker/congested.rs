@@ -22,27 +22,30 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn count(&mut self, live: &mut Live, high: usize, now: impl FnOnce() -> Instant) -> bool {
-        let behind = live.is_behind(high, now);
+    pub(super) fn count(&mut self, live: &mut Live, high: usize, now: impl FnOnce() -> Instant) {
+        self.add(live.is_behind(high, now));
+    }
+
+    fn add(&mut self, behind: bool) {
         self.all += 1;
         self.behind += usize::from(behind);
-        behind
     }
 }
 
 impl Worker {
-    pub(super) fn note_sent(&mut self, sent: &Sent, audience: impl FnOnce() -> Option<Topic>) {
+    /// `sender`: one of the audience, perhaps, that did not get the message.
+    pub(super) fn note_sent(&mut self, sent: &Sent, sender: Option<u64>, audience: impl FnOnce() -> Option<Topic>) {
         if sent.behind == 0 {
             return;
         }
         let audience = audience();
-        if let Some(all) = self.congested.get_mut(&audience) {
-            *all = sent.all;
+        if let Some(last) = self.congested.get_mut(&audience) {
+            *last = sender;
         } else if self.congested.len() < MAX_CONGESTED {
             if self.congested.is_empty() {
                 self.looked = Instant::now();
             }
-            self.congested.insert(audience.clone(), sent.all);
+            self.congested.insert(audience.clone(), sender);
             self.home.congestion.add(audience);
         } else {
             self.home.congestion.set_all(true);
@@ -62,8 +65,8 @@ impl Worker {
         self.looked = now;
         let mut congested = std::mem::take(&mut self.congested);
         let before = congested.len();
-        congested.retain(|audience, all| {
-            let keep = self.is_behind(audience.as_ref(), *all, now, waited);
+        congested.retain(|audience, sender| {
+            let keep = self.is_behind(audience.as_ref(), *sender, now, waited);
             if !keep {
                 self.home.congestion.remove(audience);
             }
@@ -81,8 +84,8 @@ impl Worker {
         }
     }
 
-    /// `all`: how many of it got the last message, so without whoever sent it.
-    fn is_behind(&mut self, audience: Option<&Topic>, all: usize, now: Instant, waited: Duration) -> bool {
+    /// `sender`: of the last message.
+    fn is_behind(&mut self, audience: Option<&Topic>, sender: Option<u64>, now: Instant, waited: Duration) -> bool {
         let keys: Vec<Key> = match audience {
             Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
             None => self.clients.keys(),
@@ -100,19 +103,22 @@ impl Worker {
             }
             // Half of what made it wait: else it would go on for one message.
             let high = live.session.high().div_ceil(2);
-            if sent.count(live, high, || now) {
-                last.push(key);
-            } else {
-                ready += usize::from(live.caught_up(high));
+            let behind = live.is_behind(high, || now);
+            // Whoever sent it has nothing to read, unless others send too.
+            if behind || sender != Some(live.session.id()) {
+                sent.add(behind);
+                if behind {
+                    last.push(key);
+                } else {
+                    ready += usize::from(live.caught_up(high));
+                }
             }
             if live.take_asked() {
                 self.mark(key);
             }
         }
-        // Whoever sent it is one of these, and has nothing to read.
-        ready -= ready.min(sent.all.saturating_sub(all));
-        // It is too fast for most: for all of them, without end.
-        let most = sent.behind * 2 > all;
+        // It is too fast for most of those who are there now: for all of them, without end.
+        let most = sent.behind * 2 > sent.all;
         if most && ready == 0 {
             return true;
         }

@@ -93,7 +93,7 @@ impl Worker {
 
     /// Whether whoever would be told of may become a session: while events have no room each would add one. Of those
     /// who are there when the doors close nobody is turned away.
-    fn lets_in(&self) -> bool {
+    pub(super) fn lets_in(&self) -> bool {
         self.roomy || self.draining || !self.closing.is_empty()
     }
 
@@ -258,7 +258,7 @@ impl Worker {
     }
 
     /// It is answered once events have room.
-    fn park(&mut self, key: Key) {
+    pub(super) fn park(&mut self, key: Key) {
         // All who are parked have a place among the pending: of those who came and went no more are kept than that.
         if self.parked.len() > 2 * self.pending.len() + ACCEPTS {
             self.parked.retain(|key| self.clients.get(*key).is_some());

@@ -106,7 +106,7 @@ pub(crate) struct Worker {
     delivered: usize,
     /// Audiences, topics or everybody, whose publishers should wait, and how many sessions of each got the last message;
     /// and when to look at them again.
-    congested: HashMap<Option<Topic>, usize>,
+    congested: HashMap<Option<Topic>, Option<u64>>,
     look_after: Instant,
     looked: Instant,
     /// What others want, taken out of the mailbox.

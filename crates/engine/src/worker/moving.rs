@@ -83,8 +83,11 @@ impl Worker {
 
     pub(super) fn read(&mut self, key: Key) {
         self.current = Some(key);
+        let lets_in = self.lets_in();
         let live = match self.clients.get_mut(key) {
             None => return,
+            // It was its turn as events had room, which others may have filled since.
+            Some(Client::Opening(opening)) if opening.is_parked() && !lets_in => return self.park(key),
             Some(Client::Opening(_)) => return self.open(key),
             Some(Client::Live(live)) => live,
         };
