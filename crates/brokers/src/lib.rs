@@ -10,7 +10,8 @@
 //! engines: while a worker has no room it does nothing else, so nothing is read from the broker, whose own means
 //! against slow readers apply then. It may, as no worker waits for it. The client libraries read on their own and keep
 //! what they have read without a limit, but on the same thread: how far they get ahead is what tokio lets a task read
-//! in one turn, some MiB at most.
+//! in one turn, some MiB at most, and in the few that [`held`] gives them meanwhile, so that answers are read and what is
+//! published leaves. Who waits for an answer does not count the time in which nobody could read it.
 
 // What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
 #![cfg_attr(
@@ -32,6 +33,7 @@ mod envelope;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod held;
 mod interests;
 mod memory;
 mod nats;

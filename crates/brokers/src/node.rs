@@ -25,6 +25,7 @@ pub(crate) use self::under_way::UnderWay;
 use crate::account::{ALL, Account, Arrival, For};
 use crate::address::{Address, Kind};
 use crate::envelope::NodeId;
+use crate::held;
 use crate::interests::Interests;
 use crate::parcel;
 use crate::queue::{Policy, Queue, To};
@@ -494,7 +495,9 @@ impl Shared {
             return;
         };
         self.received.fetch_add(1, Ordering::Relaxed);
-        while !room && !sink.wait_for_room(Instant::now() + SLICE) && !self.is_closing() {}
+        if !room {
+            held::hold(|| while !sink.wait_for_room(Instant::now() + SLICE) && !self.is_closing() {});
+        }
     }
 
     fn count_lost(&self, count: u64) {

@@ -125,6 +125,69 @@ fn what_redis_refuses_costs_no_other_message() {
     five_of_ten_were_refused(&publisher);
 }
 
+/// Somebody begins and ends subscriptions all the time, faster than a server answers.
+fn is_connected_again_while_interests_change(server: &mut Server, node: &Node) {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let patterns: Vec<_> = (0..1000).map(|number| Pattern::new(&format!("room.{number}")).unwrap()).collect();
+            for turn in (0..).take_while(|_| !stop.load(std::sync::atomic::Ordering::Relaxed)) {
+                patterns.iter().for_each(|pattern| node.interest(pattern, turn % 2 == 0));
+            }
+        });
+        server.kill();
+        wait(|| node.status().state != State::Connected);
+        server.start();
+        let began = Instant::now();
+        while node.status().state != State::Connected && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(began.elapsed() < PATIENCE, "not while somebody wants something");
+    });
+}
+
+#[test]
+fn redis_is_connected_though_interests_change_all_the_time() {
+    let Some(mut server) = Server::new("redis-server", &[]) else { return };
+    server.start();
+    let (node, _taker) = node(&hub(&format!("redis://127.0.0.1:{}", server.port)));
+    is_connected_again_while_interests_change(&mut server, &node);
+}
+
+#[test]
+fn a_cluster_is_connected_though_interests_change_all_the_time() {
+    let Some((mut servers, url)) = cluster(1, &[]) else { return };
+    let (node, _taker) = node(&hub(&url));
+    is_connected_again_while_interests_change(&mut servers[0], &node);
+}
+
+/// The thread waits for room, for longer than a server may be silent, while an answer is under way.
+#[test]
+fn who_waits_for_room_does_not_take_the_server_for_dead() {
+    let Some(mut server) = Server::new("redis-server", &[]) else { return };
+    server.start();
+    let hub = hub(&format!("redis://127.0.0.1:{}", server.port));
+    let (node, taker) = node(&hub);
+    want(&node, &["a"]);
+    wait(|| node.status().subscriptions == 1);
+    let publisher = Publisher::new(&hub).unwrap();
+    comes(&node, &taker, &publisher, &["a"]);
+    let (began, mut count) = (Instant::now(), 1);
+    while began.elapsed() < Duration::from_secs(13) {
+        publisher.publish(Some(&topic("a")), text("x")).unwrap();
+        count += 1;
+        node.publish(&topic("b"), text("x"));
+        // Twice for long enough, and one message in between.
+        taker.full.store(began.elapsed().as_millis() % 6500 > 100, std::sync::atomic::Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    taker.full.store(false, std::sync::atomic::Ordering::SeqCst);
+    wait(|| taker.came.lock().unwrap().len() == count);
+    let status = node.status();
+    assert_eq!((status.state, status.reconnects, status.lost), (State::Connected, 0, 0));
+}
+
 #[test]
 fn what_a_cluster_refuses_costs_no_other_message() {
     let Some((_servers, url)) = cluster(1, &ACL) else { return };

@@ -17,10 +17,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use wirespeed_engine::topics::Pattern;
 
 use super::{
-    Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, denial, deny_all, fate, patiently, settings,
+    Answer, BATCH, Broken, Change, PATIENCE, PING, addresses, certificates, denial, deny_all, fate, patiently, settings,
 };
 use crate::account::{ALL, Account};
 use crate::backoff;
+use crate::held::Breaths;
 use crate::node::{Shared, ended};
 use crate::parcel::{self, Parcel};
 use crate::queue::{Item, To};
@@ -184,52 +185,64 @@ async fn subscribe(
     if let Some(reason) = denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
         deny_all(shared, &reason);
     }
-    let mut first = true;
+    let changes = shared.take_interests(&mut account.borrow_mut());
+    change(shared, &connection, account, ending, changes).await?;
+    // All that was wanted by then is there. What has been wanted since may never end.
+    shared.set_connected();
     loop {
         let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
-            if std::mem::take(&mut first) {
-                shared.set_connected();
-            }
             shared.wanted.notified().await;
             continue;
         }
-        account.borrow_mut().end(ended(&changes));
-        let (exact, wild): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(pattern, _)| pattern.is_exact());
-        for (pattern, _) in wild {
-            shared.deny(&mut account.borrow_mut(), &pattern, None);
+        change(shared, &connection, account, ending, changes).await?;
+    }
+}
+
+/// Has the cluster know what is wanted, and what is not any more.
+async fn change(
+    shared: &Shared,
+    connection: &ClusterConnection,
+    account: &RefCell<Account>,
+    ending: &Ending,
+    changes: Vec<Change>,
+) -> Result<(), Broken> {
+    account.borrow_mut().end(ended(&changes));
+    let (exact, wild): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(pattern, _)| pattern.is_exact());
+    for (pattern, _) in wild {
+        shared.deny(&mut account.borrow_mut(), &pattern, None);
+    }
+    // Each by itself, as those of one command must be of one slot; several at once.
+    for chunk in exact.chunks(AT_ONCE) {
+        for (pattern, _) in chunk.iter().filter(|(_, wanted)| *wanted) {
+            account.borrow_mut().ask(pattern);
         }
-        // Each by itself, as those of one command must be of one slot; several at once.
-        for chunk in exact.chunks(AT_ONCE) {
-            for (pattern, _) in chunk.iter().filter(|(_, wanted)| *wanted) {
-                account.borrow_mut().ask(pattern);
+        let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
+            let mut connection = connection.clone();
+            let channel = format!("{}{pattern}", shared.prefix);
+            if !wanted {
+                *ending.borrow_mut().entry(channel.clone()).or_default() += 1;
             }
-            let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
-                let mut connection = connection.clone();
-                let channel = format!("{}{pattern}", shared.prefix);
-                if !wanted {
-                    *ending.borrow_mut().entry(channel.clone()).or_default() += 1;
+            patiently(async move {
+                match wanted {
+                    true => connection.ssubscribe(channel).await,
+                    false => connection.sunsubscribe(channel).await,
                 }
-                patiently(async move {
-                    match wanted {
-                        true => connection.ssubscribe(channel).await,
-                        false => connection.sunsubscribe(channel).await,
-                    }
-                })
-            }))
-            .await;
-            for ((pattern, wanted), answer) in chunk.iter().zip(answers) {
-                if let Some(reason) = denial(answer)? {
-                    shared.deny(&mut account.borrow_mut(), pattern, Some(&reason));
-                    continue;
-                }
-                if *wanted {
-                    account.borrow_mut().confirm(pattern);
-                }
-                shared.done(pattern, *wanted);
+            })
+        }))
+        .await;
+        for ((pattern, wanted), answer) in chunk.iter().zip(answers) {
+            if let Some(reason) = denial(answer)? {
+                shared.deny(&mut account.borrow_mut(), pattern, Some(&reason));
+                continue;
             }
+            if *wanted {
+                account.borrow_mut().confirm(pattern);
+            }
+            shared.done(pattern, *wanted);
         }
     }
+    Ok(())
 }
 
 async fn read(
@@ -238,6 +251,7 @@ async fn read(
     account: &RefCell<Account>,
     ending: &Ending,
 ) -> Broken {
+    let mut breaths = Breaths::new();
     while let Some(push) = pushes.recv().await {
         match (push.kind, &push.data[..]) {
             (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
@@ -253,6 +267,10 @@ async fn read(
             }
             (PushKind::Disconnection, _) => return Broken::Closed,
             _ => {}
+        }
+        breaths.take().await;
+        if pushes.is_empty() {
+            breaths = Breaths::new();
         }
     }
     Broken::Closed

@@ -24,6 +24,7 @@ use self::glob::glob;
 use crate::account::{ALL, Account};
 use crate::address::{Address, Kind};
 use crate::backoff;
+use crate::held::{Breaths, held};
 use crate::node::{Shared, ended};
 use crate::parcel;
 
@@ -94,9 +95,14 @@ impl std::fmt::Display for Broken {
 
 /// Waits no longer than a server may say nothing.
 async fn patiently<T, E: Into<Broken>>(answer: impl Future<Output = Result<T, E>>) -> Result<T, Broken> {
-    match tokio::time::timeout(PATIENCE, answer).await {
-        Ok(answered) => answered.map_err(Into::into),
-        Err(_) => Err(Broken::Silent),
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let before = held();
+        match tokio::time::timeout(PATIENCE, &mut answer).await {
+            Ok(answered) => return answered.map_err(Into::into),
+            Err(_) if held() != before => {} // it may be there, and nobody has read
+            Err(_) => return Err(Broken::Silent),
+        }
     }
 }
 
@@ -239,8 +245,8 @@ async fn publish(link: &Link<'_>, target: &mut Target) -> Broken {
 
 async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Broken> {
     let shared = link.shared;
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+    // Who waits for an answer is patient: the library does not know that this thread was held up.
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(None);
     let client = target.client().await?;
     let mut connection = patiently(client.get_multiplexed_async_connection_with_config(&config)).await?;
     link.set_up(PUBLISHES);
@@ -264,7 +270,7 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]);
             counts.push(parcel.count);
         }
-        let answers: Vec<Answer> = commands.ignore_errors().query_async(&mut connection).await?;
+        let answers: Vec<Answer> = patiently(commands.ignore_errors().query_async(&mut connection)).await?;
         for (count, answer) in counts.into_iter().zip(answers) {
             match fate(answer)? {
                 None => under_way.settle(count),
@@ -338,14 +344,15 @@ async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account
                 if waits { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
             });
             tokio::task::unconstrained(taken).await;
-            let mut account = account.borrow_mut();
+            let confirmed = std::mem::take(&mut known.borrow_mut().confirmed);
+            let mut breaths = Breaths::new();
             for message in came.drain(..) {
                 let Some(message) = message else { return Broken::Closed };
-                arrive(link.shared, &mut account, &known.borrow(), &message);
+                arrive(link.shared, &mut account.borrow_mut(), &known.borrow(), &message);
+                breaths.take().await;
             }
-            for pattern in known.borrow_mut().confirmed.drain(..) {
-                account.confirm(&pattern);
-            }
+            let mut account = account.borrow_mut();
+            confirmed.iter().for_each(|pattern| account.confirm(pattern));
         }
     });
     // Whoever confirms comes first, so that who waits for it is asked after it.
@@ -382,28 +389,40 @@ async fn subscribe(
     if let Some(reason) = denial(patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
         deny_all(shared, &reason);
     }
-    let mut first = true;
+    let changes = shared.take_interests(&mut account.borrow_mut());
+    change(shared, sink, account, known, changes).await?;
+    // All that was wanted by then is there. What has been wanted since may never end.
+    link.set_up(RECEIVES);
     loop {
         let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
-            if std::mem::take(&mut first) {
-                link.set_up(RECEIVES); // all that was wanted is there
-            }
             let notified = std::pin::pin!(shared.wanted.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
                 patiently(sink.ping::<redis::Value>()).await?;
             }
             continue;
         }
-        account.borrow_mut().end(ended(&changes));
-        let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
-        for chunk in ended.chunks(CHANNELS) {
-            end(shared, sink, known, chunk).await?;
-        }
-        for chunk in wanted.chunks(CHANNELS) {
-            begin(shared, sink, account, known, chunk).await?;
-        }
+        change(shared, sink, account, known, changes).await?;
     }
+}
+
+/// Has the server know what is wanted, and what is not any more.
+async fn change(
+    shared: &Shared,
+    sink: &mut PubSubSink,
+    account: &RefCell<Account>,
+    known: &RefCell<Known>,
+    changes: Vec<Change>,
+) -> Result<(), Broken> {
+    account.borrow_mut().end(ended(&changes));
+    let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
+    for chunk in ended.chunks(CHANNELS) {
+        end(shared, sink, known, chunk).await?;
+    }
+    for chunk in wanted.chunks(CHANNELS) {
+        begin(shared, sink, account, known, chunk).await?;
+    }
+    Ok(())
 }
 
 /// What is for all is denied.
