@@ -232,7 +232,7 @@ class Decided(Oracle):
         if not _can_be_sent(code, reason):
             self.fired.add("checks-the-call-first")
             raise ProtocolError("invalid arguments")
-        protocol.send_close(1011, "close during fragmented message")
+        protocol.send_close(1011, reason if code == 1011 else "close during fragmented message")
         self.fired.add("goes-on-after-1011")
 
     def send_ping(self, data: bytes) -> None:

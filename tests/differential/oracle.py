@@ -157,7 +157,8 @@ class Oracle:
     def send_close(self, code: int | None, reason: str) -> None:
         # As their connections do, one layer above.
         if self.protocol.expect_continuation_frame and self.protocol.state is State.OPEN:
-            self.protocol.fail(1011, "close during fragmented message")
+            # A reason of 1011 is the caller's, as that of a message whose iterable has failed.
+            self.protocol.fail(1011, reason if code == 1011 else "close during fragmented message")
         else:
             self.protocol.send_close(code, reason)
 

@@ -236,6 +236,28 @@ def test_send_fragments_to_a_real_server(server: WebSocketsServer, compression: 
         assert ws.recv(timeout=5) == "".join(str(number) * 100 for number in range(50))
 
 
+def test_text_in_bytes_that_split_characters(scripted: Scripted) -> None:
+    """RFC 6455 5.6: it is the whole message that has to be UTF-8."""
+    server = scripted(collect)
+    with connect(server.uri, compression=None) as ws:
+        pieces: list[Any] = [b"a\xc3", b"\xa9", bytearray(b"\xf0\x9f"), b"", b"\x98\x80b"]
+        ws.send(pieces, text=True)
+    frames, on_the_wire = server.result
+    assert [frame.payload for frame in frames] == [b"a\xc3", b"\xa9", b"\xf0\x9f", b"", b"\x98\x80b", b""]
+    assert (frames[0].opcode, on_the_wire) == (TEXT, Close(1000))
+
+
+@pytest.mark.wirespeed_only("websockets sends what the peer has to refuse")
+@pytest.mark.parametrize("pieces", [[b"a", b"\xff"], [b"a\xc3", b"x"], [b"a\xc3"]], ids=["alone", "joined", "end"])
+def test_text_in_bytes_that_is_none(scripted: Scripted, pieces: list[bytes]) -> None:
+    server = scripted(collect)
+    ws = connect(server.uri, compression=None)
+    with pytest.raises(UnicodeDecodeError):
+        ws.send(pieces, text=True)
+    ws.close()
+    assert server.result == ([Frame(TEXT, pieces[0], fin=False)], Close(1011, "error in fragmented message"))
+
+
 def test_send_fragments_text_argument(scripted: Scripted) -> None:
     server = scripted(collect)
     with connect(server.uri, compression=None) as ws:

@@ -323,7 +323,7 @@ def test_exception_in_handler_leaves_the_first_fragment(scripted: Scripted) -> N
         ws.send("after")
     frames, on_the_wire = server.result
     assert [(frame.opcode, len(frame.payload)) for frame in frames] == [(BINARY, BIG)]
-    assert on_the_wire == Close(1011, "close during fragmented message")
+    assert on_the_wire == Close(1011, "error in fragmented message")
 
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
@@ -362,7 +362,7 @@ def test_exception_in_handler_leaves_the_last_fragment(scripted: Scripted) -> No
     thread.join()
     timer.join()
     assert ws.state.name == "CLOSED"
-    assert server.result[1] == Close(1011, "close during fragmented message")
+    assert server.result[1] == Close(1011, "error in fragmented message")
 
 
 # close, connect, ping

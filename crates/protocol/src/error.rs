@@ -151,6 +151,8 @@ pub enum SendError {
     MessageOpen,
     /// A continuation, but no fragmented message is being sent.
     NoMessageOpen,
+    /// The fragments of a text are not UTF-8 together (RFC 6455 5.6): this one is not sent.
+    InvalidUtf8,
     /// A control payload of more than 125 bytes; its length.
     ControlTooLong(usize),
     /// A close code that must not be sent.
@@ -167,6 +169,7 @@ impl fmt::Display for SendError {
             Self::NotOpen => f.write_str("the connection is not open"),
             Self::MessageOpen => f.write_str("a fragmented message is being sent"),
             Self::NoMessageOpen => f.write_str("no fragmented message is being sent"),
+            Self::InvalidUtf8 => f.write_str("the fragments of a text are not UTF-8"),
             Self::ControlTooLong(length) => write!(f, "control frame payload of {length} bytes, the limit is 125"),
             Self::InvalidCloseCode(code) => {
                 write!(f, "close code {code} must not be sent: use 1000 to 1003, 1007 to 1014 or 3000 to 4999")

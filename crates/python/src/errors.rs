@@ -4,12 +4,13 @@ use std::io;
 use std::sync::OnceLock;
 
 use pyo3::exceptions::{
-    PyBaseException, PyEOFError, PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
+    PyBaseException, PyEOFError, PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError,
+    PyUnicodeDecodeError, PyValueError,
 };
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyTuple};
 use wirespeed_driver::blocking;
 use wirespeed_driver::opening;
 use wirespeed_driver::peer::{Closing, Failure};
@@ -299,6 +300,21 @@ pub(crate) fn refused(py: Python<'_>, error: SendError) -> PyErr {
         SendError::MessageOpen | SendError::NoMessageOpen => exception(py, "ConcurrencyError", (error.to_string(),)),
         SendError::ReasonWithoutCode => PyTypeError::new_err(error.to_string()),
         _ => exception(py, "ProtocolError", (error.to_string(),)),
+    }
+}
+
+/// The same of a fragment, which is shown if a text is no text with it.
+pub(crate) fn refused_fragment(py: Python<'_>, error: SendError, fragment: &[u8]) -> PyErr {
+    match error {
+        SendError::InvalidUtf8 => {
+            let reason = match fragment.is_empty() {
+                true => "the fragments end inside a character",
+                false => "the fragments up to this one are not UTF-8",
+            };
+            let fragment = (PyBytes::new(py, fragment).unbind(), 0, fragment.len().max(1));
+            PyUnicodeDecodeError::new_err(("utf-8", fragment.0, fragment.1, fragment.2, reason))
+        }
+        error => refused(py, error),
     }
 }
 

@@ -90,6 +90,20 @@ pub(crate) fn message<'a>(
     message: &'a Bound<'_, PyAny>,
     text: Option<bool>,
 ) -> PyResult<Option<(MessageKind, Message<'a>)>> {
+    let Some((kind, source)) = fragment(message, text)? else { return Ok(None) };
+    // RFC 6455 5.6: text is UTF-8. That of a str is.
+    if kind == MessageKind::Text && text.is_some() && utf8::validate(source.piece(0..source.len())).is_err() {
+        decode_utf8(message.py(), source.piece(0..source.len()))?; // raises UnicodeDecodeError
+    }
+    Ok(Some((kind, source)))
+}
+
+/// The same of a fragment of a message: text may end inside a character, and whoever sends it looks at the whole.
+#[inline]
+pub(crate) fn fragment<'a>(
+    message: &'a Bound<'_, PyAny>,
+    text: Option<bool>,
+) -> PyResult<Option<(MessageKind, Message<'a>)>> {
     let (kind, source) = if let Ok(bytes) = message.cast_exact::<PyBytes>() {
         (MessageKind::Binary, Message::Slice(bytes.as_bytes()))
     } else if let Ok(string) = message.cast::<PyString>() {
@@ -102,14 +116,8 @@ pub(crate) fn message<'a>(
     };
     let kind = match text {
         None => kind,
+        Some(true) => MessageKind::Text,
         Some(false) => MessageKind::Binary,
-        Some(true) => {
-            // RFC 6455 5.6: text is UTF-8.
-            if kind == MessageKind::Binary && utf8::validate(source.piece(0..source.len())).is_err() {
-                decode_utf8(message.py(), source.piece(0..source.len()))?; // raises UnicodeDecodeError
-            }
-            MessageKind::Text
-        }
     };
     Ok(Some((kind, source)))
 }

@@ -113,6 +113,8 @@ struct Incoming {
 #[derive(Clone, Copy)]
 struct Outgoing {
     compressed: bool,
+    /// Of a text: what came of it so far.
+    text: Option<utf8::Validator>,
 }
 
 /// Room for the rest of a large payload, taken out of the connection so that the socket can be read into it

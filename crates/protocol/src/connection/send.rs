@@ -14,10 +14,19 @@ use crate::frame::{Encoded, Header, Opcode};
 use crate::mask::{self, Key};
 use crate::payload::PayloadBuffer;
 use crate::state::{State, Transition};
+use crate::utf8;
 
 /// Draws a masking key. Called once per frame on a client, never on a server.
 pub trait DrawKey: FnOnce() -> Key {}
 impl<F: FnOnce() -> Key> DrawKey for F {}
+
+impl Outgoing {
+    /// Another fragment belongs to it, unless a text is no text with it.
+    fn take(&mut self, payload: &[u8], fin: bool) -> Result<(), SendError> {
+        let Some(text) = &mut self.text else { return Ok(()) };
+        text.feed(payload).and_then(|()| if fin { text.finish() } else { Ok(()) }).map_err(|_| SendError::InvalidUtf8)
+    }
+}
 
 impl<B: PayloadBuffer> Connection<B> {
     /// Appends an unfragmented message to `out`.
@@ -66,7 +75,8 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(Header { fin: true, rsv1: false, opcode: kind.opcode(), mask: key, length: length as u64 }.encode())
     }
 
-    /// Appends the first fragment of a message to `out`; no other message may be sent before its last.
+    /// Appends the first fragment of a message to `out`; no other message may be sent before its last. Fragments of
+    /// text may end inside a character; what makes the whole no UTF-8 is not sent (RFC 6455 5.6).
     pub fn send_first_fragment(
         &mut self,
         kind: MessageKind,
@@ -78,7 +88,9 @@ impl<B: PayloadBuffer> Connection<B> {
         self.check_message()?;
         // The whole size is unknown: a fragmented message is taken for a large one.
         let compressed = self.deflate.is_some() && compress.unwrap_or(true);
-        self.outgoing = Some(Outgoing { compressed });
+        let mut outgoing = Outgoing { compressed, text: (kind == MessageKind::Text).then(utf8::Validator::default) };
+        outgoing.take(payload, false)?;
+        self.outgoing = Some(outgoing);
         self.send_fragment_frame(kind.opcode(), payload, false, compressed, key, out);
         Ok(())
     }
@@ -94,10 +106,9 @@ impl<B: PayloadBuffer> Connection<B> {
         if !self.state.can_send() {
             return Err(SendError::NotOpen);
         }
-        let Some(outgoing) = self.outgoing else { return Err(SendError::NoMessageOpen) };
-        if fin {
-            self.outgoing = None;
-        }
+        let Some(mut outgoing) = self.outgoing else { return Err(SendError::NoMessageOpen) };
+        outgoing.take(payload, fin)?;
+        self.outgoing = (!fin).then_some(outgoing);
         self.send_fragment_frame(Opcode::Continuation, payload, fin, outgoing.compressed, key, out);
         Ok(())
     }
@@ -122,8 +133,8 @@ impl<B: PayloadBuffer> Connection<B> {
     /// 5.5.1).
     ///
     /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4). The
-    /// message is lost, which the peer is told by code 1011, whatever `code` is, as by the `websockets`
-    /// library.
+    /// message is lost, which the peer is told by code 1011 and a reason that says so, whatever `code` is unless it is
+    /// 1011, as by the `websockets` library.
     pub fn send_close(
         &mut self,
         code: Option<CloseCode>,
@@ -142,7 +153,8 @@ impl<B: PayloadBuffer> Connection<B> {
         if reason.len() > CloseFrame::MAX_REASON {
             return Err(SendError::ReasonTooLong(reason.len()));
         }
-        let frame = if self.outgoing.is_some() && self.state == State::Open {
+        let breaks = self.outgoing.is_some() && self.state == State::Open;
+        let frame = if breaks && code != Some(CloseCode::INTERNAL_ERROR) {
             CloseFrame { code: Some(CloseCode::INTERNAL_ERROR), reason: "close during fragmented message".to_string() }
         } else {
             CloseFrame { code, reason: reason.to_string() }

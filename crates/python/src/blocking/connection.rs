@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
-use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket};
+use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket, Source};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 
@@ -321,12 +321,17 @@ impl BlockingConnection {
     #[pyo3(signature = (data = None))]
     fn ping(slf: &Bound<'_, Self>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Ping> {
         let py = slf.py();
-        let payload = match data {
-            Some(data) => source::control(data)?,
-            None => entropy::draw_key().to_vec(),
-        };
+        let given = data.map(source::control).transpose()?;
         let this = slf.get();
-        let ticket = this.map(py, this.inner.ping(&this.open_host(py, None)?, &payload))?;
+        let host = this.open_host(py, None)?;
+        let sent = loop {
+            let drawn = entropy::draw_key();
+            match this.inner.ping(&host, given.as_deref().unwrap_or(&drawn)) {
+                Err(Error::PingOutstanding) if given.is_none() => {} // one in four thousand million
+                sent => break sent,
+            }
+        };
+        let ticket = this.map(py, sent)?;
         Ok(Ping { ticket, connection: slf.clone().unbind() })
     }
 
@@ -492,9 +497,14 @@ impl BlockingConnection {
         }
         let end: &[u8] = &[];
         let mut ended = false;
-        match self.map(py, self.inner.send_fragment(&host, end, true, &mut ended)) {
-            Err(error) if !ended => Err(self.abandon_fragments(py, kind, error)),
-            sent => sent,
+        match self.inner.send_fragment(&host, end, true, &mut ended) {
+            Err(Error::Refused(error)) => {
+                Err(self.abandon_fragments(py, kind, errors::refused_fragment(py, error, end)))
+            }
+            Err(error) if !ended => {
+                Err(self.abandon_fragments(py, kind, errors::blocking(py, error, || self.closed(py))))
+            }
+            sent => self.map(py, sent),
         }
     }
 
@@ -507,7 +517,7 @@ impl BlockingConnection {
         compress: Option<bool>,
     ) -> PyResult<()> {
         let fragment = fragment.as_ref().map_err(|error| error.clone_ref(py))?;
-        let Some((this, bytes)) = source::message(fragment, text)? else {
+        let Some((this, bytes)) = source::fragment(fragment, text)? else {
             return Err(PyTypeError::new_err(format!(
                 "fragments must be str or bytes-like, not {}",
                 source::type_name(fragment)
@@ -526,7 +536,10 @@ impl BlockingConnection {
         if queued {
             *kind = Some(this);
         }
-        self.map(py, sent)
+        match sent {
+            Err(Error::Refused(error)) => Err(errors::refused_fragment(py, error, bytes.piece(0..bytes.len()))),
+            sent => self.map(py, sent),
+        }
     }
 
     /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can
