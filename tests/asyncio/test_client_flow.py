@@ -191,13 +191,49 @@ def test_close_while_the_peer_is_held_back(scripted: Scripted, run: Run, connect
 
     async def main() -> None:
         ws = await connect(server.uri, compression=None, max_queue=2, close_timeout=10)
-        await soon(lambda: ws.stats()["receive_queue_messages"] > 4)
+        await soon(lambda: ws.stats()["receive_queue_messages"] >= 2)
         with within(5):
             await ws.close()
         assert ws.close_code == 1000
 
     run(main)
     assert server.result == ([], Close(1000))
+
+
+@pytest.mark.parametrize("call", ["ping", "pong"])
+def test_control_frames_wait_for_a_peer_that_does_not_read(
+    scripted: Scripted, run: Run, connect: Connect, call: str
+) -> None:
+    """Whoever sends them without end fills the queue, and no more than that."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.release.wait(20)
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None, close_timeout=0.1, ping_interval=None)
+        count = 0
+
+        async def flood() -> None:
+            nonlocal count
+            while True:
+                count += 1
+                await getattr(ws, call)(count.to_bytes(125, "big"))
+
+        flooding = asyncio.ensure_future(flood())
+        last = -1
+        while last != count:
+            last = count
+            await asyncio.sleep(0.3)
+        assert count < 200_000
+        flooding.cancel()
+        await asyncio.wait([flooding])
+        server.release.set()
+        await ws.close()
+
+    run(main)
 
 
 @pytest.mark.wirespeed_only("websockets does not yield")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import cancelled, soon, spin
-from interop.checks import as_close
+from interop.checks import as_close, within
 from interop.frames import BINARY, CONT, TEXT, Close, Frame
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
@@ -109,6 +110,66 @@ def test_send_fragments_text_argument(scripted: Scripted, run: Run, connect: Con
     run(main)
     opcodes = [frame.opcode for frame in server.result[0] if frame.opcode != CONT]
     assert opcodes == [TEXT, TEXT, BINARY, BINARY]
+
+
+def test_text_in_bytes_that_split_characters(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """RFC 6455 5.6: it is the whole message that has to be UTF-8."""
+    server = scripted(collect)
+
+    async def main() -> None:
+        async with connect(server.uri, compression=None) as ws:
+            await ws.send([b"a\xc3", b"\xa9", bytearray(b"\xf0\x9f"), b"", b"\x98\x80b"], text=True)
+
+    run(main)
+    assert server.result == (
+        [
+            Frame(TEXT, b"a\xc3", fin=False),
+            *(Frame(CONT, piece, fin=False) for piece in (b"\xa9", b"\xf0\x9f", b"", b"\x98\x80b")),
+            Frame(CONT, b""),
+        ],
+        Close(1000),
+    )
+
+
+@pytest.mark.wirespeed_only("websockets sends what the peer has to refuse")
+@pytest.mark.parametrize("pieces", [[b"a", b"\xff"], [b"a\xc3", b"x"], [b"a\xc3"]], ids=["alone", "joined", "end"])
+def test_text_in_bytes_that_is_none(scripted: Scripted, run: Run, connect: Connect, pieces: list[bytes]) -> None:
+    server = scripted(collect)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None)
+        with pytest.raises(UnicodeDecodeError):
+            await ws.send(pieces, text=True)
+        await ws.close()
+
+    run(main)
+    assert server.result == ([Frame(TEXT, pieces[0], fin=False)], Close(1011, "error in fragmented message"))
+
+
+@pytest.mark.wirespeed_only("calls of websockets from other threads are undefined")
+def test_send_fragments_that_ends_in_another_thread(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """As by the collector: nothing more can be sent, so the connection fails."""
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        server.release.wait(10)
+
+    server = scripted(script)
+
+    async def main() -> None:
+        ws = await connect(server.uri, compression=None)
+        sending = ws.send(bytes(1_000_000) for _ in range(100))
+        while sending.send(None) is None:  # a turn of the loop
+            pass
+        thread = threading.Thread(target=sending.close)
+        thread.start()
+        thread.join()
+        with within(5):
+            await ws.wait_closed()
+        assert ws.close_code == 1006
+        server.release.set()
+
+    run(main)
 
 
 def test_send_fragments_as_they_come(scripted: Scripted, run: Run, connect: Connect) -> None:
@@ -243,6 +304,32 @@ def test_other_messages_wait_for_the_last_fragment(scripted: Scripted, run: Run,
 
 
 @pytest.mark.wirespeed_only("ours")
+def test_others_send_until_the_first_fragment_is_there(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """What it comes from, too."""
+    server = scripted(collect)
+
+    async def main() -> None:
+        inside, proceed = asyncio.Event(), asyncio.Event()
+
+        async with connect(server.uri, compression=None) as ws:
+
+            async def pieces() -> AsyncIterator[str]:
+                await ws.send("one")
+                inside.set()
+                await proceed.wait()
+                yield "three"
+
+            sending = asyncio.ensure_future(ws.send(pieces()))
+            await inside.wait()
+            with within(5):
+                await ws.send("two")
+            proceed.set()
+            await sending
+
+    run(main)
+    assert [frame.payload for frame in server.result[0]] == [b"one", b"two", b"three", b""]
+
+
 def test_calls_that_do_not_wait_are_refused_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(collect)
 

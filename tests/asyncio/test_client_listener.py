@@ -675,3 +675,12 @@ def test_exception_is_logged_once(
     assert (record.name, record.levelname) == ("wirespeed.client", "ERROR")
     assert record.exc_info is not None
     assert record.exc_info[1] is error
+
+
+def test_methods_are_not_async() -> None:
+    """Nobody would await what they return."""
+    with pytest.raises(TypeError, match=r"Late\.on_message must not be async"):
+
+        class Late(Listener):
+            async def on_message(self, ws: Any, message: Any) -> None:  # type: ignore[override]
+                pass

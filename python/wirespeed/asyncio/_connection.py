@@ -176,13 +176,19 @@ class Connection(ConnectionStatus, AsyncConnection):
             raise TypeError(f"message must be str, bytes-like or an iterable of these, not {type(message).__name__}")
         if is_turn_due():
             await give_turn()
-        await self._room()
-        self._begin_fragments()
+        if self._state != State.OPEN:
+            await self._room()  # it raises, and nothing is taken
         kind: bool | None = None
+        begun = False
         try:
             async for fragment in _items(message):
                 if not isinstance(fragment, (str, bytes, bytearray, memoryview)) and not _is_buffer(fragment):
                     raise TypeError(f"fragments must be str or bytes-like, not {type(fragment).__name__}")
+                if not begun:
+                    # Its turn begins here: the first one may take long to come, and others may send meanwhile.
+                    await self._room()
+                    self._begin_fragments()
+                    begun = True
                 is_text = isinstance(fragment, str) if text is None else text
                 if kind is not None and kind != is_text:
                     raise TypeError("fragments must be all str or all bytes-like")
@@ -200,10 +206,15 @@ class Connection(ConnectionStatus, AsyncConnection):
             # library.
             if kind is not None:
                 with contextlib.suppress(Exception):
-                    self._begin_close(CloseCode.INTERNAL_ERROR, "error in fragmented message")
+                    try:
+                        self._begin_close(CloseCode.INTERNAL_ERROR, "error in fragmented message")
+                    except RuntimeError:
+                        # The coroutine ends in another thread, perhaps the collector's: no close frame leaves there.
+                        self.abort()
             raise
         finally:
-            self._end_fragments()
+            if begun:
+                self._end_fragments()
 
     async def _send_many_async(
         self, messages: AsyncIterable[DataLike], text: bool | None, compress: bool | None
@@ -315,6 +326,8 @@ class Connection(ConnectionStatus, AsyncConnection):
             # It raises how the connection ended, once it has.
             await self.wait_closed()
             raise self._closed_error()
+        # Not by the turn of messages, of which one may be under way in fragments.
+        await self._drained()
         while self._is_mid_frame:
             await self._room()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ class Listener:
     :meth:`ClientConnection.wait_closed`; after it, only ``on_close`` is called. ``KeyboardInterrupt`` and
     ``SystemExit`` go to the event loop.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, method in vars(cls).items():
+            if hasattr(Listener, name) and name.startswith("on_") and inspect.iscoroutinefunction(method):
+                raise TypeError(f"{cls.__qualname__}.{name} must not be async: begin a task in it for what has to wait")
 
     def on_open(self, ws: Connection) -> None:
         """The connection is open: before everything else.

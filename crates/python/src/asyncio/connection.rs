@@ -12,7 +12,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::Drive;
 use wirespeed_driver::drive::{End, Hold, Item, Limits, Marks};
-use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, MessageKind};
 
 use super::exclusive::Exclusive;
@@ -260,6 +259,12 @@ impl AsyncConnection {
         adopt(slf.py(), Operation::create(slf, Kind::Room, None))
     }
 
+    /// Return when no more waits to be sent than may.
+    fn _drained<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let full = slf.get().lock(slf.py())?.is_above_high();
+        adopt(slf.py(), if full { Operation::create(slf, Kind::Drain, None) } else { Operation::done() })
+    }
+
     /// Whether the middle of a frame is being sent: no control frame can come in between.
     #[getter]
     fn _is_mid_frame(&self, py: Python<'_>) -> PyResult<bool> {
@@ -275,12 +280,12 @@ impl AsyncConnection {
     #[pyo3(signature = (data = None))]
     fn _ping(slf: &Bound<'_, Self>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
-        let payload = match data {
-            Some(data) => source::control(data)?,
-            None => entropy::draw_key().to_vec(),
-        };
         let this = slf.get();
         this.check_thread(py, "ping()")?;
+        let payload = match data {
+            Some(data) => source::control(data)?,
+            None => this.lock(py)?.drive.link().draw_ping().to_vec(),
+        };
         if this.lock(py)?.drive.link().keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }

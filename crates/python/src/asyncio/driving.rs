@@ -357,7 +357,7 @@ impl AsyncConnection {
             let step = conn.lock(py)?.next_step(&mut settling, py, Instant::now);
             match step {
                 Step::LookKept => steps.note(conn.note_kept(py)),
-                Step::Shut => steps.note(conn.end_writing(py)),
+                Step::Shut => conn.end_writing(py, &mut steps),
                 Step::Write => {
                     let result = Self::write_queue(this);
                     if result.is_err() {
@@ -439,16 +439,16 @@ impl AsyncConnection {
 
     /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is
     /// written.
-    fn end_writing(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(transport) = self.transport(py) else { return Ok(()) };
+    fn end_writing(&self, py: Python<'_>, steps: &mut Steps) {
+        let Some(transport) = self.transport(py) else { return };
         let transport = transport.bind(py);
-        let half = invoke::method(transport, intern!(py, "can_write_eof"), [])?.is_truthy()?;
+        let half = invoke::asks(transport, intern!(py, "can_write_eof"), steps);
         let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
-        match invoke::method(transport, name, []) {
+        steps.note(invoke::insist(|| match invoke::method(transport, name, []) {
             // The peer has reset the connection, and the transport, which has yet to notice, will tell.
             Err(error) if error.is_instance_of::<PyOSError>(py) => Ok(()),
             result => result.map(drop),
-        }
+        }));
     }
 
     /// Has the loop end a transport that is being closed when the time is over that closing may take.

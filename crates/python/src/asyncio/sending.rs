@@ -441,7 +441,7 @@ impl AsyncConnection {
     ) -> PyResult<(bool, Bound<'py, PyAny>)> {
         let py = this.py();
         let conn = this.get();
-        let Some((kind, bytes)) = source::message(fragment, text)? else {
+        let Some((kind, bytes)) = source::fragment(fragment, text)? else {
             return Err(wrong_type(fragment, "fragments"));
         };
         let iteration = conn.loop_state.get().iteration();
@@ -462,7 +462,7 @@ impl AsyncConnection {
         };
         let awaited = match result {
             Err(SendError::NotOpen) => Operation::create(this, Kind::End, None),
-            Err(error) => return Err(errors::refused(py, error)),
+            Err(error) => return Err(errors::refused_fragment(py, error, bytes.piece(0..bytes.len()))),
             Ok((output, corked)) => {
                 match output {
                     Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
