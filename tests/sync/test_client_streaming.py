@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -233,3 +235,48 @@ def test_interrupted_while_the_rest_is_dropped(scripted: Scripted) -> None:
         with pytest.raises(KeyboardInterrupt):
             streaming.close()
         assert list(ws.recv_streaming()) == ["next"]
+
+
+@pytest.mark.wirespeed_only("websockets stays locked")
+def test_an_exception_anywhere_leaves_it_usable(server: WebSocketsServer) -> None:
+    """As that of a signal handler, before each instruction of it."""
+
+    class Struck(Exception):
+        pass
+
+    def strike(at: int) -> Callable[..., Any]:
+        left = at
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_name != "recv_streaming":
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                left -= 1
+                if left == 0:
+                    raise Struck
+            return trace
+
+        return trace
+
+    struck = True
+    with connect(server.uri) as ws:
+        at = 0
+        while struck:
+            at += 1
+            ws.send("first")
+            before = sys.gettrace()
+            sys.settrace(strike(at))
+            try:
+                struck = False
+                list(ws.recv_streaming())
+            except Struck:
+                struck = True
+            finally:
+                sys.settrace(before)
+            ws.send("last")
+            with within(5):
+                while "".join(ws.recv_streaming(decode=True)) != "last":
+                    pass
+    assert at > 50

@@ -9,8 +9,8 @@ import codecs
 import contextlib
 import functools
 import os
-import threading
 import warnings
+import weakref
 from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["ClientConnection", "Connection", "Ping"]
+
+
+class _Turn:
+    """That of a ``recv_streaming``: it ends with its generator."""
 
 
 class Connection(ConnectionStatus, BlockingConnection):
@@ -49,7 +53,6 @@ class Connection(ConnectionStatus, BlockingConnection):
         self, opened: Opened, *, logger: LoggerLike, local_address: Any = None, remote_address: Any = None
     ) -> None:
         self.logger = logger
-        self._streaming = threading.Lock()
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
@@ -107,12 +110,19 @@ class Connection(ConnectionStatus, BlockingConnection):
             ConnectionClosed: The connection was closed before the end of the message.
             ConcurrencyError: Another thread is in this method.
         """
-        if not self._streaming.acquire(blocking=False):
-            raise ConcurrencyError("recv_streaming is running in another place already")
-        # A signal handler may raise when the first fragment is taken, and not yet known here. Where none is, there is
-        # nothing to drop.
+        # A signal handler may raise anywhere: if it keeps this from giving its turn back, the turn ends with it.
+        turn = _Turn()
+        mine: weakref.ref[_Turn] | None = None
+        # It may raise when the first fragment is taken, too, and not yet known here. Where none is, there is nothing to
+        # drop.
         fin = False
         try:
+            mine = weakref.ref(turn)
+            other = vars(self).setdefault("_streaming", mine)
+            if other is not mine:
+                if other() is not None:
+                    raise ConcurrencyError("recv_streaming is running in another place already")
+                self._streaming = mine
             decoder = None
             while True:
                 fragment, is_text, fin = self._recv_fragment()
@@ -127,11 +137,12 @@ class Connection(ConnectionStatus, BlockingConnection):
                 if fin:
                     return
         finally:
-            try:
-                if not fin:
-                    self._discard_message()
-            finally:
-                self._streaming.release()
+            if mine is not None and vars(self).get("_streaming") is mine:
+                try:
+                    if not fin:
+                        self._discard_message()
+                finally:
+                    del self._streaming
 
     # Values.
 
