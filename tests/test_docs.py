@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
 WITH_SNIPPETS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
+CONFLICT = re.compile(r"^(<<<<<<< .*|=======|>>>>>>> .*)$", re.MULTILINE)
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 PRINTS = re.compile(r"# -> (.*)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)[^)]*\)")
@@ -177,6 +178,11 @@ def test_asyncio_example(places: dict[str, str]) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_nothing_is_left_of_a_merge(page: Path) -> None:
+    assert CONFLICT.findall(page.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -309,7 +309,7 @@ class Lanes:
     async def _all(self, event: Event, pending: Coroutine[Any, Any, Any]) -> None:
         """Await what a handler has returned, and what those return that are called for what comes next.
 
-        Where each task costs a turn of the loop, one does for all that waits for a session.
+        Where each task costs a turn of the loop, one does for all that waits for a session: they share its context.
         """
         while True:
             try:
@@ -318,6 +318,10 @@ class Lanes:
                 if self._over:
                     raise
                 failed(self._logger, event)
+                # It was meant for the handler, not for those behind it.
+                if sys.version_info >= (3, 11) and (task := asyncio.current_task()) is not None:
+                    while task.cancelling():
+                        task.uncancel()
             except Exception:
                 failed(self._logger, event)
             following: Coroutine[Any, Any, Any] | None = None
