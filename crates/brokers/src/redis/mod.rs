@@ -310,6 +310,8 @@ struct Known {
     globs: HashMap<String, Vec<Pattern>>,
     /// Confirmed, and not yet taken for it: what came before is to be looked at first.
     confirmed: Vec<Pattern>,
+    /// Those of which all that came before was taken from the library.
+    preceded: Vec<Pattern>,
 }
 
 async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account>) -> Broken {
@@ -344,7 +346,11 @@ async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account
                 if waits { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
             });
             tokio::task::unconstrained(taken).await;
-            let confirmed = std::mem::take(&mut known.borrow_mut().confirmed);
+            {
+                // Not taken out: what is ended while this lets others go on is not confirmed.
+                let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
+                preceded.append(confirmed);
+            }
             let mut breaths = Breaths::new();
             for message in came.drain(..) {
                 let Some(message) = message else { return Broken::Closed };
@@ -352,7 +358,7 @@ async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account
                 breaths.take().await;
             }
             let mut account = account.borrow_mut();
-            confirmed.iter().for_each(|pattern| account.confirm(pattern));
+            known.borrow_mut().preceded.drain(..).for_each(|pattern| account.confirm(&pattern));
         }
     });
     // Whoever confirms comes first, so that who waits for it is asked after it.
@@ -533,7 +539,9 @@ async fn end(shared: &Shared, sink: &mut PubSubSink, known: &RefCell<Known>, chu
         patiently(sink.punsubscribe(globs)).await?;
     }
     for (pattern, _) in chunk {
-        known.borrow_mut().confirmed.retain(|other| other != pattern);
+        let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
+        confirmed.retain(|other| other != pattern);
+        preceded.retain(|other| other != pattern);
         shared.done(pattern, false);
     }
     Ok(())

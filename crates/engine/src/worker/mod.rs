@@ -104,8 +104,8 @@ pub(crate) struct Worker {
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
     delivered: usize,
-    /// Audiences, topics or everybody, whose publishers should wait, and how many sessions of each got the last message;
-    /// and when to look at them again.
+    /// Audiences, topics or everybody, whose publishers should wait, and the session that sent each the last message, if
+    /// one did; and when to look at them again.
     congested: HashMap<Option<Topic>, Option<u64>>,
     look_after: Instant,
     looked: Instant,
