@@ -8,11 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use support::link::slow_link;
 use support::servers::{Server, free_port};
 use support::{PATIENCE, Taker, text, topic, wait};
 use wirespeed_brokers::engine::broker::{Broker, Notice, Sink, State};
 use wirespeed_brokers::engine::topics::Pattern;
 use wirespeed_brokers::{Address, Hub, Node, Publisher};
+
+/// One way, between us and a server that isn't on the same machine.
+const WAY: Duration = Duration::from_millis(5);
 
 /// What Redis lets the default user publish and subscribe to.
 const ACL: [&str; 8] = ["--user", "default", "on", "nopass", "+@all", "~*", "&ok.*", "&_wirespeed.*"];
@@ -151,14 +155,18 @@ fn is_connected_again_while_interests_change(server: &mut Server, node: &Node) {
 fn redis_is_connected_though_interests_change_all_the_time() {
     let Some(mut server) = Server::new("redis-server", &[]) else { return };
     server.start();
-    let (node, _taker) = node(&hub(&format!("redis://127.0.0.1:{}", server.port)));
+    let port = free_port();
+    slow_link(port, server.port, WAY);
+    let (node, _taker) = node(&hub(&format!("redis://127.0.0.1:{port}")));
     is_connected_again_while_interests_change(&mut server, &node);
 }
 
 #[test]
 fn a_cluster_is_connected_though_interests_change_all_the_time() {
-    let Some((mut servers, url)) = cluster(1, &[]) else { return };
-    let (node, _taker) = node(&hub(&url));
+    let port = free_port();
+    let Some((mut servers, _)) = cluster(1, &["--cluster-announce-port", &port.to_string()]) else { return };
+    slow_link(port, servers[0].port, WAY);
+    let (node, _taker) = node(&hub(&format!("redis+cluster://127.0.0.1:{port}")));
     is_connected_again_while_interests_change(&mut servers[0], &node);
 }
 
@@ -167,7 +175,9 @@ fn a_cluster_is_connected_though_interests_change_all_the_time() {
 fn who_waits_for_room_does_not_take_the_server_for_dead() {
     let Some(mut server) = Server::new("redis-server", &[]) else { return };
     server.start();
-    let hub = hub(&format!("redis://127.0.0.1:{}", server.port));
+    let port = free_port();
+    slow_link(port, server.port, WAY);
+    let hub = hub(&format!("redis://127.0.0.1:{port}"));
     let (node, taker) = node(&hub);
     want(&node, &["a"]);
     wait(|| node.status().subscriptions == 1);

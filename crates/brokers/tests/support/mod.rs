@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
+pub mod link;
 pub mod servers;
 
 use std::sync::Mutex;
