@@ -661,3 +661,31 @@ def test_stop_in_the_handler_of_a_signal(kind: str) -> None:
         signal.signal(signal.SIGUSR1, previous)
     assert ended == [True]
     has_ended(engine)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks of 3.10 don't count who has cancelled them")
+def test_a_handler_that_is_cancelled_leaves_the_next_one_uncancelled() -> None:
+    """Where there are no eager tasks, one task does for both: what it is asked by `asyncio.timeout` must be true."""
+    engine = Engine("127.0.0.1", workers=1)
+    seen: list[int] = []
+    ended = threading.Event()
+
+    @engine.on_message
+    async def handle(session: Session, message: str | bytes) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        seen.append(task.cancelling())  # type: ignore[attr-defined]
+        if message == "first":
+            await asyncio.sleep(0.05)  # so that the second waits behind it
+            task.cancel()
+            await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):  # type: ignore[attr-defined]
+                await asyncio.sleep(BOUND)
+        ended.set()
+
+    with running(engine), dial(engine) as ws:
+        ws.send("first")
+        ws.send("second")
+        assert ended.wait(BOUND)
+    assert seen == [0, 0]

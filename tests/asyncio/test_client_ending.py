@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ import pytest
 from interop.asyncio_tools import cancelled, settled, soon, spin
 from interop.checks import as_close, no_leaks, open_descriptors, within
 from interop.frames import Close, close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
@@ -445,3 +447,50 @@ def test_every_order(server: WebSocketsServer, run: Run, connect: Connect, order
 
     with no_leaks():
         run(main)
+
+
+class Interrupted(Exception):
+    """What a signal handler of the application raises."""
+
+
+@pytest.mark.wirespeed_only("the transport is asked by our core")
+@pytest.mark.parametrize("method", ["can_write_eof", "write_eof"])
+def test_a_signal_handler_that_raises_does_not_keep_our_direction_open(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    from asyncio import selector_events
+
+    from interop import asyncio_subject
+
+    def script(wire: Wire) -> float:
+        wire.accept()
+        assert connected.wait(10)
+        wire.send(b"\xf3\x01x")  # a fault: reserved bits
+        began = time.monotonic()
+        with pytest.raises(Disconnected):
+            while True:
+                wire._receive()
+        return time.monotonic() - began
+
+    connected = threading.Event()
+    server = scripted(script)
+    transport = selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    theirs = getattr(transport, method)
+    raised: list[str] = []
+
+    def once(self: Any) -> Any:
+        if not raised and self.get_extra_info("peername") == (server.host, server.port):
+            raised.append(method)
+            raise Interrupted
+        return theirs(self)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        ws = await asyncio_subject.connect(server.uri, io_port="transport", close_timeout=10)
+        connected.set()
+        await ws.wait_closed()
+
+    monkeypatch.setattr(transport, method, once)
+    asyncio.run(main())
+    assert raised == [method]
+    assert server.result < 5

@@ -11,8 +11,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::Drive;
-use wirespeed_driver::drive::{End, Hold, Item, Limits, Marks};
-use wirespeed_driver::protocol::{CloseCode, MessageKind};
+use wirespeed_driver::drive::{End, Hold, Limits, Marks};
+use wirespeed_driver::protocol::CloseCode;
 
 use super::exclusive::Exclusive;
 use super::guarded::Guarded;
@@ -580,26 +580,4 @@ impl AsyncConnection {
         let taken = self.state.try_lock_for_gc().map(|mut state| state.take_references());
         drop(taken);
     }
-}
-
-/// A message as the operation that receives it wants it.
-pub(super) fn finish_item(py: Python<'_>, item: Item<Py<PyAny>>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
-    match decode {
-        None => natural(py, item.kind, item.message),
-        // A message that was queued while nobody received has the form that its kind suggests.
-        Some(text) => view::convert(item.message.bind(py), text),
-    }
-}
-
-/// A message in the form that its kind suggests, though somebody wanted it as bytes who then gave it up.
-pub(super) fn natural(py: Python<'_>, kind: MessageKind, message: Py<PyAny>) -> PyResult<Py<PyAny>> {
-    if kind == MessageKind::Text { view::convert(message.bind(py), true) } else { Ok(message) }
-}
-
-/// The value of a fragment.
-pub(super) fn fragment(py: Python<'_>, item: Item<Py<PyAny>>) -> PyResult<Py<PyAny>> {
-    let is_text = item.kind == MessageKind::Text;
-    let fin = item.fin;
-    let bytes = view::convert(item.message.bind(py), false)?;
-    Ok((bytes, is_text, fin).into_pyobject(py)?.into_any().unbind())
 }

@@ -5,15 +5,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use wirespeed_driver::drive::Item;
-use wirespeed_driver::protocol::Delivery;
+use wirespeed_driver::protocol::{Delivery, MessageKind};
 
 use super::access::set_result;
-use super::connection::{AsyncConnection, finish_item, fragment, natural};
+use super::connection::AsyncConnection;
 use super::invoke::{self, Steps};
 use super::operation::{Kind, Operation, Step, delivery};
 use super::state::Notes;
 use super::waiter::{Given, Stage, WaiterRef};
-use crate::errors;
+use crate::{errors, view};
 
 impl AsyncConnection {
     /// The next step of an operation.
@@ -427,4 +427,26 @@ impl AsyncConnection {
         }
         steps.end()
     }
+}
+
+/// A message as the operation that receives it wants it.
+fn finish_item(py: Python<'_>, item: Item<Py<PyAny>>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
+    match decode {
+        None => natural(py, item.kind, item.message),
+        // A message that was queued while nobody received has the form that its kind suggests.
+        Some(text) => view::convert(item.message.bind(py), text),
+    }
+}
+
+/// A message in the form that its kind suggests, though somebody wanted it as bytes who then gave it up.
+fn natural(py: Python<'_>, kind: MessageKind, message: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    if kind == MessageKind::Text { view::convert(message.bind(py), true) } else { Ok(message) }
+}
+
+/// The value of a fragment.
+fn fragment(py: Python<'_>, item: Item<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    let is_text = item.kind == MessageKind::Text;
+    let fin = item.fin;
+    let bytes = view::convert(item.message.bind(py), false)?;
+    Ok((bytes, is_text, fin).into_pyobject(py)?.into_any().unbind())
 }
