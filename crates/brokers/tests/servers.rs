@@ -171,17 +171,11 @@ fn a_cluster_is_connected_though_interests_change_all_the_time() {
 }
 
 /// The thread waits for room, for longer than a server may be silent, while an answer is under way.
-#[test]
-fn who_waits_for_room_does_not_take_the_server_for_dead() {
-    let Some(mut server) = Server::new("redis-server", &[]) else { return };
-    server.start();
-    let port = free_port();
-    slow_link(port, server.port, WAY);
-    let hub = hub(&format!("redis://127.0.0.1:{port}"));
-    let (node, taker) = node(&hub);
+fn is_not_taken_for_dead_while_there_is_no_room(hub: &Hub) {
+    let (node, taker) = node(hub);
     want(&node, &["a"]);
     wait(|| node.status().subscriptions == 1);
-    let publisher = Publisher::new(&hub).unwrap();
+    let publisher = Publisher::new(hub).unwrap();
     comes(&node, &taker, &publisher, &["a"]);
     let (began, mut count) = (Instant::now(), 1);
     while began.elapsed() < Duration::from_secs(13) {
@@ -196,6 +190,23 @@ fn who_waits_for_room_does_not_take_the_server_for_dead() {
     wait(|| taker.came.lock().unwrap().len() == count);
     let status = node.status();
     assert_eq!((status.state, status.reconnects, status.lost), (State::Connected, 0, 0));
+}
+
+#[test]
+fn who_waits_for_room_does_not_take_the_server_for_dead() {
+    let Some(mut server) = Server::new("redis-server", &[]) else { return };
+    server.start();
+    let port = free_port();
+    slow_link(port, server.port, WAY);
+    is_not_taken_for_dead_while_there_is_no_room(&hub(&format!("redis://127.0.0.1:{port}")));
+}
+
+#[test]
+fn who_waits_for_room_does_not_take_a_cluster_for_dead() {
+    let port = free_port();
+    let Some((servers, _)) = cluster(1, &["--cluster-announce-port", &port.to_string()]) else { return };
+    slow_link(port, servers[0].port, WAY);
+    is_not_taken_for_dead_while_there_is_no_room(&hub(&format!("redis+cluster://127.0.0.1:{port}")));
 }
 
 #[test]

@@ -7,12 +7,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::future;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
-use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, TlsMode, Value};
+use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, TlsMode, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use wirespeed_engine::topics::Pattern;
 
@@ -28,6 +30,9 @@ use crate::queue::{Item, To};
 
 /// Commands that are under way at once.
 const AT_ONCE: usize = 64;
+
+/// For ever: the library does not know that this thread was held up. Who waits for an answer is patient instead.
+const NO_LIMIT: Duration = Duration::from_secs(1 << 20);
 
 /// Subscriptions that we are ending, by their channels: how often that was not yet heard of.
 type Ending = RefCell<HashMap<String, u32>>;
@@ -64,7 +69,8 @@ async fn connect(shared: &Shared) -> Result<(ClusterConnection, UnboundedReceive
     let mut builder = ClusterClientBuilder::new(nodes)
         .use_protocol(ProtocolVersion::RESP3)
         .connection_timeout(PATIENCE)
-        .response_timeout(PATIENCE)
+        .response_timeout(NO_LIMIT)
+        .overall_response_timeout(None)
         .retries(3)
         .push_sender(sender);
     if address.tls {
@@ -150,10 +156,12 @@ async fn spublish<'a>(
     for parcel in parcels {
         commands.cmd("SPUBLISH").arg(channel).arg(&parcel.bytes[..]);
     }
-    match commands.ignore_errors().query_async::<Vec<Answer>>(&mut connection).await {
-        Ok(answers) => parcels.iter().zip(answers).collect(),
-        Err(error) => parcels.iter().map(|parcel| (parcel, Err(error.clone()))).collect(),
-    }
+    let error: RedisError = match patiently(commands.ignore_errors().query_async(&mut connection)).await {
+        Ok(answers) => return parcels.iter().zip::<Vec<Answer>>(answers).collect(),
+        Err(Broken::Redis(error)) => error,
+        Err(silent) => io::Error::new(io::ErrorKind::TimedOut, silent.to_string()).into(),
+    };
+    parcels.iter().map(|parcel| (parcel, Err(error.clone()))).collect()
 }
 
 /// What is under way at once may be sent in any order: of each channel that is one pipeline.
