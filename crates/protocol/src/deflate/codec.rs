@@ -333,7 +333,7 @@ mod tests {
             threshold: 0,
         };
         let mut deflater = Deflater::new(&params);
-        for (size, is_kept) in [(1000, true), (1 << 20, false), (1000, true)] {
+        for (size, is_kept) in [(1000, true), (3 * SPARE_MAX, false), (1000, true)] {
             let mut frame = deflater.take_spare();
             deflater.compress(&vec![7; size], true, &mut frame);
             deflater.keep_spare(frame);
