@@ -138,9 +138,14 @@ thread() {
 run_miri() {
     # Proptest keeps what has failed in files; nothing else of the system is used.
     export MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS-}" PROPTEST_CASES=${MIRI_CASES:-4}
-    # Its processor has what it is told: without this, the vectors of masking and of UTF-8 would not be looked at.
-    case $host in x86_64-*) export RUSTFLAGS="-Ctarget-feature=+avx2 ${RUSTFLAGS-}" ;; esac
     cargo +nightly miri --version >/dev/null 2>&1 || missing Miri
+    # Its processor has what it is told: without this, the vectors of masking would not be looked at. Those of UTF-8 are
+    # not ours: simdutf8 (0.1.5) has the processor fetch ahead, and computes a pointer for it that may lie behind the
+    # end, which Miri refuses although nobody reads there; its pull request 120 mends that for the next release.
+    if [[ $host == x86_64-* && (${#names[@]} -eq 0 || " ${names[*]} " == *" mask "*) ]]; then
+        RUSTFLAGS="-Ctarget-feature=+avx2 ${RUSTFLAGS-}" cargo +nightly miri test --quiet \
+            --target-dir "$target/miri/avx2" -p wirespeed-protocol --test mask
+    fi
     tests protocol
     cargo +nightly miri test --quiet --target-dir "$target/miri" -p wirespeed-protocol "${chosen[@]}"
     echo "miri: the tests of protocol, no undefined behaviour"
