@@ -7,7 +7,6 @@ import contextlib
 import gc
 import importlib
 import signal
-import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -21,7 +20,7 @@ from .asyncio_calls import ATTEMPT, Calls
 from .oracle import judge
 from .plan import PEER, RECEIVING, Plan, Step
 from .record import DIRECTOR, Call, Link, Poke, Record
-from .settling import owing
+from .settling import Deadline, owing
 from .watch import Watch, watching
 
 __all__ = ["run"]
@@ -210,12 +209,12 @@ class _Run:
                 link.peer.pump()
 
     async def _until(self, condition: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self.patience
+        deadline = Deadline(self.record, self.patience)
         pause = 0.0
         for turn in range(1_000_000):
             if condition():
                 return True
-            if time.monotonic() > deadline:
+            if deadline.is_over:
                 return False
             await asyncio.sleep(0 if turn % 4 else pause)
             pause = min(0.005, pause + 0.0002)

@@ -6,11 +6,14 @@ or a thread of its own. It records what came, and judges nothing but each messag
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import select
 import socket
 import ssl
 import struct
+import termios
 import threading
 from typing import Any
 
@@ -184,6 +187,16 @@ class Peer:
     def idle(self) -> bool:
         """Whether everything that it was to send is with the kernel."""
         return not self.outgoing or self.ended is not None
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that it has yet to write, or that the other kernel has yet to take."""
+        with self.lock:
+            if self.ended is not None:
+                return 0
+            unacknowledged = array.array("i", [0])
+            fcntl.ioctl(self.sock, termios.TIOCOUTQ, unacknowledged)
+            return len(self.outgoing) + unacknowledged[0]
 
     def _say(self, opcode: int, data: bytes) -> None:
         if not self.close_sent:

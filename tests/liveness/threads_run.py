@@ -18,7 +18,7 @@ from . import opening
 from .oracle import judge
 from .plan import PEER, RECEIVING, Plan, Step
 from .record import DIRECTOR, Call, Link, Poke, Record
-from .settling import owing
+from .settling import Deadline, owing
 from .threads_actor import Actor, perform
 from .threads_calls import ATTEMPT, Calls
 from .watch import watching
@@ -190,10 +190,10 @@ class _Run:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _until(self, condition: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self.patience
+        deadline = Deadline(self.record, self.patience)
         pause = 0.0
         while not condition():
-            if time.monotonic() > deadline:
+            if deadline.is_over:
                 return False
             time.sleep(pause)
             pause = min(0.005, pause + 0.0002)
