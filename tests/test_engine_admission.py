@@ -10,6 +10,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -135,9 +136,9 @@ def test_honest_clients_get_in_while_others_open_slowly() -> None:
     assert delays[-1] < 1, delays
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
-def test_honest_clients_get_in_when_descriptors_have_run_out() -> None:
-    """Slow ones give theirs."""
+@contextlib.contextmanager
+def few_descriptors() -> Iterator[int]:
+    """An engine with a hundred, of its port."""
     script = """
 import resource, sys
 from wirespeed.engine import Engine
@@ -151,19 +152,67 @@ with engine:
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        port = int(process.stdout.readline())
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.stdin.close()
+
+
+def echoed(port: int) -> float:
+    """After how many seconds an honest client has its first echo."""
+    begin = time.monotonic()
+    with connect(f"ws://127.0.0.1:{port}/echo", proxy=None) as ws:
+        ws.send("hello")
+        assert ws.recv(20) == "hello"
+    return time.monotonic() - begin
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
+def test_honest_clients_get_in_when_descriptors_have_run_out() -> None:
+    """Slow ones give theirs."""
+    with few_descriptors() as port, contextlib.ExitStack() as stack:
+        for _ in range(300):
+            address = ("127.0.0.1", port)
+            stack.enter_context(socket.create_connection(address, source_address=("127.0.0.2", 0)))
+        for _ in range(5):
+            assert echoed(port) < 9  # after ten seconds they would have to go in any case
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
+def test_honest_clients_get_in_beside_refused_ones_that_stay() -> None:
+    """More of them come in a second than the thousand that one at a time, a millisecond each, would let in."""
+    ended = threading.Event()
+
+    def attack(port: int) -> None:
         with contextlib.ExitStack() as stack:
-            for _ in range(300):
-                address = ("127.0.0.1", port)
-                stack.enter_context(socket.create_connection(address, source_address=("127.0.0.2", 0)))
-            for _ in range(5):
-                begin = time.monotonic()
-                with connect(f"ws://127.0.0.1:{port}/echo", proxy=None) as ws:
-                    ws.send("hello")
-                    assert ws.recv(20) == "hello"
-                # After ten seconds they would have to go in any case.
-                assert time.monotonic() - begin < 9
-        process.stdin.close()
+            while not ended.is_set():
+                for _ in range(20):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("127.0.0.2", 0))
+                    sock.setblocking(False)
+                    sock.connect_ex(("127.0.0.1", port))
+                    refused_ones.append(sock)
+                time.sleep(0.005)
+                for sock in refused_ones[-20:]:
+                    with contextlib.suppress(OSError):
+                        sock.send(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
+                for sock in refused_ones[:-600]:
+                    sock.close()
+                del refused_ones[:-600]
+
+    refused_ones: list[socket.socket] = []
+    with few_descriptors() as port:
+        thread = threading.Thread(target=attack, args=(port,))
+        thread.start()
+        try:
+            time.sleep(1)
+            delays = [echoed(port) for _ in range(20)]
+        finally:
+            ended.set()
+            thread.join()
+    delays.sort()
+    assert delays[len(delays) // 2] < 0.1, delays
+    assert delays[-1] < 2, delays
 
 
 def test_sessions_of_an_address() -> None:

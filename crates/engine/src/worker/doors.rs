@@ -103,6 +103,7 @@ impl Worker {
         }
         let mut more = Vec::new();
         for door in std::mem::take(&mut self.accepting) {
+            let mut relieved = false;
             for turn in 0.. {
                 if let Some(delay) = self.crowded_for(Instant::now()) {
                     self.accept_after = Some(Instant::now() + delay);
@@ -114,7 +115,10 @@ impl Worker {
                 }
                 let Some(listener) = self.doors.get(door).and_then(|door| door.listener.as_ref()) else { break };
                 match Socket::accept(listener.as_fd()) {
-                    Ok(Some((socket, remote))) => self.welcome(door, socket, remote),
+                    Ok(Some((socket, remote))) => {
+                        relieved = false;
+                        self.welcome(door, socket, remote);
+                    }
                     Ok(None) => break,
                     // A client that left before it was accepted.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -126,6 +130,11 @@ impl Worker {
                         self.common
                             .logs
                             .note(Cause::AcceptPause, now, || format!("nobody can be accepted for now: {error}"));
+                        // For whoever is next, at once: as fast as others come who only take descriptors. Unless
+                        // somebody else has taken that one.
+                        if pause.is_zero() && !std::mem::replace(&mut relieved, true) {
+                            continue;
+                        }
                         self.accept_after = Some(now + pause.max(RELIEF));
                         return;
                     }
