@@ -1,4 +1,4 @@
-"""What differs from websockets, as docs/compat.md says it: what each of both does, so that no row is out of date."""
+"""Rows of docs/compat.md, of what differs from websockets, that no other test is about: what each of both does."""
 
 from __future__ import annotations
 
@@ -229,18 +229,18 @@ def test_what_process_response_sees(server: Any, when: str) -> None:
 # What a server answers that is not one
 
 
-async def answering(answers: list[bytes], main: Callable[[str], Awaitable[None]]) -> int:
-    """A server that gives these answers, one to each connection, and then the last one again; how many came."""
+async def answering(answer: bytes, main: Callable[[str], Awaitable[None]]) -> int:
+    """With a server that gives everybody this answer; how many came."""
     came = 0
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal came
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answers[min(came, len(answers) - 1)])
+        writer.write(answer)
         came += 1
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, family=socket.AF_INET)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, family=socket.AF_INET)
     try:
         await main(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     finally:
@@ -267,7 +267,7 @@ def test_redirects_to_nowhere(client: Any, location: str, theirs: str, ours: str
         assert error.__name__ == (ours if is_ours else theirs)
 
     answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
-    came = asyncio.run(answering([answer], main))
+    came = asyncio.run(answering(answer, main))
     assert (came > 1) is (theirs == "SecurityError" and not is_ours)
 
 
@@ -285,7 +285,7 @@ def test_redirects_to_http(client: Any) -> None:
                 else:
                     assert await error_of(client.asyncio.client.connect(uri)) is client.exceptions.InvalidURI
 
-            await answering([answer], connect)
+            await answering(answer, connect)
 
     run(main)
 
@@ -315,4 +315,4 @@ def test_whether_connecting_goes_on(client: Any, answer: bytes, theirs: bool, ou
             assert task.exception() is not None
         assert bool(waiting) is (ours if repr(client) == "ours" else theirs)
 
-    asyncio.run(answering([answer], main))
+    asyncio.run(answering(answer, main))

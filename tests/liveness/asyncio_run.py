@@ -214,7 +214,7 @@ class _Run:
         for turn in range(1_000_000):
             if condition():
                 return True
-            if deadline.is_over:
+            if deadline.look():
                 return False
             await asyncio.sleep(0 if turn % 4 else pause)
             pause = min(0.005, pause + 0.0002)

@@ -40,9 +40,8 @@ class Deadline:
         self._begun = self._went_on = time.monotonic()
         self._backlog = self._measure()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has passed."""
+    def look(self) -> bool:
+        """See what has gone on; tell whether it has passed."""
         now = time.monotonic()
         if now - self._went_on <= self._patience:
             return False

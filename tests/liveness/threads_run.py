@@ -193,7 +193,7 @@ class _Run:
         deadline = Deadline(self.record, self.patience)
         pause = 0.0
         while not condition():
-            if deadline.is_over:
+            if deadline.look():
                 return False
             time.sleep(pause)
             pause = min(0.005, pause + 0.0002)
