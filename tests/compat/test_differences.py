@@ -7,6 +7,7 @@ import http
 import os
 import pathlib
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -198,7 +199,8 @@ def test_the_file_of_a_unix_socket(server: Any) -> None:
     async def main(path: str) -> None:
         async with server.asyncio.server.unix_serve(echo, path):
             assert os.path.exists(path)
-        removed = repr(server) == "ours"
+        # From 3.13 on, loops of the standard library do it for whoever listens.
+        removed = repr(server) == "ours" or sys.version_info >= (3, 13)
         assert os.path.exists(path) is not removed
 
     # Paths of sockets have to be short.
