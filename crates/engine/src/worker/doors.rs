@@ -123,25 +123,29 @@ impl Worker {
                     // A client that left before it was accepted.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // Too few descriptors for now: whoever lets us wait gives one, else the others go on.
                     Err(error) => {
-                        let now = Instant::now();
-                        let pause = if self.pending.is_empty() { ACCEPT_PAUSE } else { self.relieve(now) };
-                        self.common
-                            .logs
-                            .note(Cause::AcceptPause, now, || format!("nobody can be accepted for now: {error}"));
-                        // For whoever is next, at once: as fast as others come who only take descriptors. Unless
-                        // somebody else has taken that one.
-                        if pause.is_zero() && !std::mem::replace(&mut relieved, true) {
-                            continue;
+                        if self.rest_after(&error, &mut relieved) {
+                            return;
                         }
-                        self.accept_after = Some(now + pause.max(RELIEF));
-                        return;
                     }
                 }
             }
         }
         self.accepting = more;
+    }
+
+    /// There are too few descriptors for now: whoever lets us wait gives one, else the others go on. Whether nobody is
+    /// to be accepted for a time. `relieved`: one was given for whoever is next, who is still to come.
+    fn rest_after(&mut self, error: &io::Error, relieved: &mut bool) -> bool {
+        let now = Instant::now();
+        let pause = if self.pending.is_empty() { ACCEPT_PAUSE } else { self.relieve(now) };
+        self.common.logs.note(Cause::AcceptPause, now, || format!("nobody can be accepted for now: {error}"));
+        // At once: as fast as others come who only take descriptors. Unless somebody else has taken that one.
+        if pause.is_zero() && !std::mem::replace(relieved, true) {
+            return false;
+        }
+        self.accept_after = Some(now + pause.max(RELIEF));
+        true
     }
 
     fn is_inside(&self, door: usize) -> bool {
