@@ -334,6 +334,26 @@ def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeyp
         run(main)
 
 
+def test_no_more_come_in_than_go(setting: Setting, run: Run) -> None:
+    """However many are there at once with a request and what fails behind it, most wait in the system's queue."""
+
+    async def main() -> None:
+        async with serve(setting) as server:
+            for _ in range(400):
+                sock = socket.create_connection(server.sockets[0].getsockname())
+                sock.sendall(request() + b"no frame" * 2_000)
+                sock.close()
+            # Each that has come in has a task until its connection is over.
+            counts = [0]
+            while counts[-1] or max(counts) == 0:
+                await asyncio.sleep(0)
+                counts.append(len(asyncio.all_tasks()) - 1)
+            assert max(counts) <= 200
+
+    with no_leaks(), within(20):
+        run(main)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
     async def main() -> None:

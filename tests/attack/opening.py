@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import time
 from collections.abc import Callable, Iterator
 
-from .target import Several, Target, head, reset
+from .target import OPEN_TIMEOUT, Several, Target, head, reset
 
 __all__ = [
     "come_and_go", "endless_heads", "half_open", "half_open_everywhere", "huge_heads", "many_fields", "pipelines",
-    "storms",
+    "storms", "tails",
 ]  # fmt: skip
 
 # What an attacker has open at most.
@@ -21,21 +22,28 @@ HELD = 1500
 def halves(target: Target, texts: list[bytes], host: Callable[[], str | None]) -> Iterator[None]:
     """They say a part of what is due, then nothing, or a byte now and then."""
     with Several() as socks:
-        for number in itertools.count():
-            for _ in range(10):
-                sock = target.connect(host())
-                socks.append(sock)
-                sock.setblocking(False)
-                with contextlib.suppress(OSError):
-                    sock.send(texts[number % len(texts)])
-            for old in socks[::7]:
-                with contextlib.suppress(OSError):
-                    old.send(b"x")
-            if number % 5 == 0:
+        try:
+            for number in itertools.count():
+                for _ in range(10):
+                    sock = target.connect(host())
+                    socks.append(sock)
+                    sock.setblocking(False)
+                    with contextlib.suppress(OSError):
+                        sock.send(texts[number % len(texts)])
+                for old in socks[::7]:
+                    with contextlib.suppress(OSError):
+                        old.send(b"x")
+                if number % 5 == 0:
+                    socks.reap(target)
+                while len(socks) > HELD:
+                    socks.pop(0).close()
+                yield
+        finally:
+            # The newest may all have waited in the system's queue until now: somebody is closed when time is over.
+            end = time.monotonic() + 2 * OPEN_TIMEOUT
+            while not target.tally["closed"] and time.monotonic() < end:
                 socks.reap(target)
-            while len(socks) > HELD:
-                socks.pop(0).close()
-            yield
+                time.sleep(0.02)
 
 
 def _halves_of_heads() -> list[bytes]:
@@ -121,15 +129,24 @@ def come_and_go(target: Target) -> Iterator[None]:
 
 
 def pipelines(target: Target) -> Iterator[None]:
-    """Thousands of requests at once, of which no answer is read; more of them behind one that is accepted."""
+    """Thousands of requests at once, of which no answer is read."""
     get = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
     post = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nxxxxx\r\n" * 2_000
+    return _pushes(target, lambda number: (get * 2_000, post * 20)[number % 2])
+
+
+def tails(target: Target) -> Iterator[None]:
+    """A request that is accepted, and much behind it that are no frames; no answer is read."""
+    return _pushes(target, lambda _: head() + b"no frame" * 10_000)
+
+
+def _pushes(target: Target, bytes_of: Callable[[int], bytes]) -> Iterator[None]:
     with Several() as socks:
         for number in itertools.count():
             sock = target.connect()
             socks.append(sock)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            target.push(sock, (get * 2_000, post * 20, head() + get * 2_000)[number % 3], 0.2)
+            target.push(sock, bytes_of(number), 0.2)
             socks.reap(target)
             if len(socks) > 30:
                 socks.pop(0).close()

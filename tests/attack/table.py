@@ -136,6 +136,12 @@ ROWS = [
         "the first is answered, or refused and closed; 256 KiB and 2 s more are read of who is refused",
         OURS, opening.pipelines, descriptors=CROWD,
     ),
+    Row(
+        "handshakes with a tail that is no frame",
+        "80 kB behind each request that is accepted, none of the answer read",
+        "the connection fails at its first byte; no more are accepted in a turn than can be over in one",
+        OURS, opening.tails, descriptors=300,
+    ),
     # Frames
     Row(
         "frames that break the protocol",

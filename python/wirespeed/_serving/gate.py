@@ -48,11 +48,6 @@ class GateBase:
     def __len__(self) -> int:
         return len(self._admission)
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether there are as many as there may be, or more."""
-        return self._admission.is_crowded
-
     def delay(self) -> float:
         """Return for how many seconds nobody can be admitted; 0 for not at all."""
         return self._admission.delay(self._clock()) if self._admission.is_full else 0.0
