@@ -14,6 +14,7 @@ VENV := .venv
 NEWEST := .venv-newest
 BENCH := .venv-bench
 INTEROP := .venv-interop
+PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/wirespeed-bench
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name '*.rs' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
 # What fails beside others runs three times alone before it is a failure: tests/interop/again.py.
@@ -52,12 +53,12 @@ $(NEWEST)/built: $(NEWEST)/ready $(NATIVE_SOURCES) $(VENV)/ready
 	VIRTUAL_ENV=$(CURDIR)/$(NEWEST) $(VENV)/bin/maturin develop --release --quiet
 	touch $@
 
-target/release/wirespeed-bench: $(NATIVE_SOURCES)
+$(PROGRAM): $(NATIVE_SOURCES)
 	$(CARGO) build --release --quiet -p wirespeed-bench -p wirespeed-sans-io
 	touch $@
 
 .PHONY: build
-build: $(VENV)/built target/release/wirespeed-bench ## Compile the native module and the echo server
+build: $(VENV)/built $(PROGRAM) ## Compile the native module and the echo server
 
 # ---- the main job ----
 
@@ -224,15 +225,15 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-run = $(BENCH)/bin/wirespeed bench run
 
 .PHONY: bench
-bench: $(BENCH)/built target/release/wirespeed-bench ## Measure what there is no record of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
+bench: $(BENCH)/built $(PROGRAM) ## Measure what there is no record of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick
-bench-quick: $(BENCH)/built target/release/wirespeed-bench ## Run everything once for a moment, in three minutes: shows that it works
+bench-quick: $(BENCH)/built $(PROGRAM) ## Run everything once for a moment, in three minutes: shows that it works
 	$(bench-run) --quick $(BENCH_ARGS)
 
 .PHONY: bench-engine
-bench-engine: $(BENCH)/built target/release/wirespeed-bench ## Measure the engine beside other servers of many connections, on one core each and on all cores, and two with a broker
+bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the engine beside other servers of many connections, on one core each and on all cores, and two with a broker
 	$(bench-run) engine cores brokers $(BENCH_ARGS)
 
 .PHONY: bench-report
@@ -240,11 +241,11 @@ bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictu
 	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions
-instructions: $(VENV)/built target/release/wirespeed-bench ## Count the instructions of the hot paths against those that are kept (needs valgrind)
+instructions: $(VENV)/built $(PROGRAM) ## Count the instructions of the hot paths against those that are kept (needs valgrind)
 	$(VENV)/bin/wirespeed bench instructions $(BENCH_ARGS)
 
 # One scenario: bench-clients, bench-servers, ... as `wirespeed bench list` has them.
-bench-%: $(BENCH)/built target/release/wirespeed-bench
+bench-%: $(BENCH)/built $(PROGRAM)
 	$(bench-run) $* $(BENCH_ARGS)
 
 .PHONY: clean

@@ -21,7 +21,9 @@ import wirespeed
 from wirespeed.sync import connect
 
 ROOT = Path(__file__).resolve().parent.parent
-ECHO_SERVER = os.environ.get("WIRESPEED_BENCH") or str(ROOT / "target" / "release" / "wirespeed-bench")
+ECHO_SERVER = os.environ.get("WIRESPEED_BENCH") or str(
+    ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
+)
 
 
 @contextlib.contextmanager
