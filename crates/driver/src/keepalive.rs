@@ -210,6 +210,17 @@ impl Keepalive {
         self.outstanding().iter().any(|ping| *ping.payload == *payload)
     }
 
+    /// The payload of a ping, of those that `draw` gives, that can be told from those that are unanswered.
+    #[must_use]
+    pub fn draw(&self, mut draw: impl FnMut() -> [u8; 4]) -> [u8; 4] {
+        loop {
+            let payload = draw();
+            if !self.is_outstanding(&payload) {
+                return payload;
+            }
+        }
+    }
+
     /// The latency that the last pong showed.
     #[must_use]
     pub fn latency(&self) -> Option<Duration> {
@@ -254,6 +265,19 @@ mod tests {
         assert_eq!(keepalive.handle_pong(b"2", now + S), Some((vec![1, 2], S)));
         assert!(keepalive.is_outstanding(b"3"));
         assert_eq!(keepalive.poll(now + 1000 * S), Due::Nothing(None));
+    }
+
+    #[test]
+    fn what_is_drawn_is_unlike_what_is_unanswered() {
+        let now = Instant::now();
+        let mut keepalive = Keepalive::new(None, None, now);
+        for payload in [b"1111", b"2222"] {
+            keepalive.handle_ping_sent(payload, false, now);
+        }
+        let mut drawn = [b"2222", b"1111", b"2222", b"3333", b"4444"].into_iter();
+        assert_eq!(keepalive.draw(|| *drawn.next().unwrap_or(b"none")), *b"3333");
+        assert!(keepalive.handle_pong(b"2222", now).is_some());
+        assert_eq!(keepalive.draw(|| *b"1111"), *b"1111", "it is answered, and may come again");
     }
 
     #[test]

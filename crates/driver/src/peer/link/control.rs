@@ -58,12 +58,7 @@ impl<B: PayloadBuffer> Link<B> {
     /// The payload of a ping that can be told from those that are unanswered.
     #[must_use]
     pub fn draw_ping(&self) -> [u8; 4] {
-        loop {
-            let payload = draw_key();
-            if !self.keepalive.is_outstanding(&payload) {
-                return payload;
-            }
-        }
+        self.keepalive.draw(draw_key)
     }
 
     pub(super) fn check_frame(&self) -> Result<(), SendError> {
