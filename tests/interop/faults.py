@@ -223,7 +223,7 @@ HANDSHAKE_FAULTS = [
     HandshakeFault("header-space-before-colon", switching("Server : nginx"), MALFORMED),
     HandshakeFault("header-folded", switching("Server: nginx", " continued"), MALFORMED),
     HandshakeFault("header-with-nul", switching("Server: ng\x00inx"), MALFORMED),
-    # Limits: DESIGN gives a head 16 KiB and 128 headers
+    # Limits: a head may have 16 KiB and 128 headers
     HandshakeFault("header-huge", switching("Server: " + "x" * 100_000), TOO_BIG),
     HandshakeFault("head-huge", switching(*[f"X-{n}: " + "x" * 4000 for n in range(100)]), TOO_BIG, differs="limits each line, not the head"),
     HandshakeFault("headers-too-many", switching(*[f"X-{n}: y" for n in range(300)]), TOO_BIG),
