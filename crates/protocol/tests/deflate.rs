@@ -248,7 +248,7 @@ fn distances() {
                     Frame::binary(FixedBlock::new().back(distance).literal(b'!').literal(0xF0).finish()).rsv(4),
                 ],
             );
-            for chunk in [sparse(100), 1000, 1_000_000] {
+            for chunk in [1, 1000, 1_000_000].into_iter().skip(sparse(3) - 1) {
                 let mut receiver = connection_with(side, NO_LIMITS, Some(params(15, false)));
                 assert!(feed_all(&mut receiver, bytes.chunks(chunk)) == expected, "{distance}");
             }
