@@ -23,27 +23,31 @@ def halves(target: Target, texts: list[bytes], host: Callable[[], str | None]) -
     """They say a part of what is due, then nothing, or a byte now and then."""
     with Several() as socks:
         try:
-            for number in itertools.count():
-                for _ in range(10):
-                    sock = target.connect(host())
-                    socks.append(sock)
-                    sock.setblocking(False)
-                    with contextlib.suppress(OSError):
-                        sock.send(texts[number % len(texts)])
-                for old in socks[::7]:
-                    with contextlib.suppress(OSError):
-                        old.send(b"x")
-                if number % 5 == 0:
-                    socks.reap(target)
-                while len(socks) > HELD:
-                    socks.pop(0).close()
-                yield
+            yield from _come(socks, target, texts, host)
         finally:
             # The newest may all have waited in the system's queue until now: somebody is closed when time is over.
             end = time.monotonic() + 2 * OPEN_TIMEOUT
             while not target.tally["closed"] and time.monotonic() < end:
                 socks.reap(target)
                 time.sleep(0.02)
+
+
+def _come(socks: Several, target: Target, texts: list[bytes], host: Callable[[], str | None]) -> Iterator[None]:
+    for number in itertools.count():
+        for _ in range(10):
+            sock = target.connect(host())
+            socks.append(sock)
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(texts[number % len(texts)])
+        for old in socks[::7]:
+            with contextlib.suppress(OSError):
+                old.send(b"x")
+        if number % 5 == 0:
+            socks.reap(target)
+        while len(socks) > HELD:
+            socks.pop(0).close()
+        yield
 
 
 def _halves_of_heads() -> list[bytes]:
