@@ -245,6 +245,22 @@ def test_the_close_code_before_the_end_of_tcp(client: Any, scripted: Scripted) -
         assert ws.close_code == 1001
 
 
+def test_waiting_for_a_message_between_the_close_frame_and_the_end_of_tcp(client: Any, scripted: Scripted) -> None:
+    def script(wire: Wire) -> None:
+        wire.accept(then=close(1001))
+        server.pause()
+
+    server = scripted(script)
+    with client.sync.client.connect(server.uri, ping_interval=None, close_timeout=LIMIT) as ws:
+        error = client.exceptions.ConnectionClosedOK if repr(client) == "ours" else TimeoutError
+        for _ in range(2):
+            with pytest.raises(error):
+                ws.recv(timeout=PAUSE)
+        server.release.set()
+        with pytest.raises(client.exceptions.ConnectionClosedOK):
+            ws.recv(timeout=LIMIT)
+
+
 # The socket and the protocol
 
 
