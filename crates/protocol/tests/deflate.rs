@@ -63,10 +63,11 @@ impl Reader {
 #[test]
 fn every_setting() {
     let mut rng = Rng::new(7);
-    let messages = [rng.prose(1200), rng.bytes(300), b"x".to_vec(), vec![b'-'; 700], rng.prose(900)];
-    for level in (0..=9).step_by(sparse(4)) {
+    let sizes = [1200, 300, 700, 900].map(|size| size / sparse(10));
+    let messages = [rng.prose(sizes[0]), rng.bytes(sizes[1]), b"x".to_vec(), vec![b'-'; sizes[2]], rng.prose(sizes[3])];
+    for level in (0..=9).step_by(sparse(9)) {
         for memory_level in (1..=9).step_by(sparse(8)) {
-            for bits in (8..=15).step_by(sparse(3)) {
+            for bits in (8..=15).step_by(sparse(7)) {
                 for no_context_takeover in [false, true] {
                     let setting = Params { level, memory_level, ..params(bits, no_context_takeover) };
                     let mut sender = sender(setting);
@@ -94,8 +95,8 @@ fn every_setting() {
 /// 8, zlib has no 8).
 #[test]
 fn windows() {
-    let data = Rng::new(11).prose(120_000 / sparse(3));
-    for bits in (8..=15).step_by(sparse(7)) {
+    let data = Rng::new(11).prose(120_000 / sparse(40));
+    for bits in (8..=15).step_by(sparse(8)) {
         let mut reach = 0;
         for level in (1..=9).step_by(sparse(8)) {
             for (memory_level, pieces) in [(9, 1), (5, 7), (1, 60)] {
@@ -233,7 +234,7 @@ proptest! {
 fn distances() {
     let past = Rng::new(19).bytes(40_000);
     let distances = [1, 2, 3, 255, 256, 257, 24_577, 32_505, 32_506, 32_767, 32_768];
-    for distance in distances.into_iter().step_by(sparse(5)) {
+    for distance in distances.into_iter().step_by(sparse(10)) {
         let mut all = past.clone();
         for _ in 0..3 {
             all.push(all[all.len() - distance]);
