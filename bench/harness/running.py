@@ -43,7 +43,10 @@ CHANGES = ("rounds", "seconds", "warmup", "pin", "core", "server")
 # What a figure depends on, of what git has; the rest may change between the records of a report.
 MEASURED = ("python", "crates", "bench", "Cargo.toml", "Cargo.lock", "pyproject.toml")
 READS_RECORDS = ("report.toml", "harness/report.py", "harness/pictures.py", "harness/tables.py", "harness/wins.py")
-BESIDE = ("bench/*.md", "bench/records/**", "bench/instructions/**", *(f"bench/{path}" for path in READS_RECORDS))
+BESIDE = (
+    *("bench/*.md", "bench/records/**", "bench/instructions/**", "crates/*/tests/**"),
+    *(f"bench/{path}" for path in READS_RECORDS),
+)
 # Without the locks of somebody who commits meanwhile.
 GIT = ("git", "--no-optional-locks", "-C", str(ROOT))
 PYTHON_VERSION = "import platform; print(platform.python_implementation(), platform.python_version())"
