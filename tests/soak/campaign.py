@@ -21,6 +21,8 @@ __all__ = ["Soak", "Unwell"]
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = os.sysconf("SC_PAGE_SIZE")
+# Seconds in which programs start and every server answers.
+STARTING = 20
 # The engine's own echo is a server of its own for who measures it.
 PATHS = {"engine-batches": "/echo"}
 
@@ -130,8 +132,9 @@ class Soak:
             if where:
                 targets = [f"{port},{path}" for port in ports.values() for path in ("/", "/echo", "/relay/news")]
                 self.peers.append(self._start("peer clients", "soak.troubles", str(self.seed), *targets))
-                self.honest = self._start("honest", "soak.honest", *(f"{name}={at}" for name, at in where.items()))
-                self.peers.append(self.honest)
+                honest = self._start("honest", "soak.honest", *(f"{name}={at}" for name, at in where.items()))
+                self.peers.append(honest)
+                self._settle(honest, set(where))
         except BaseException:
             self.stack.close()
             raise
@@ -145,6 +148,22 @@ class Soak:
         program = Program(name, *arguments)
         self.stack.callback(program.child.stop)
         return program
+
+    def _settle(self, honest: Program, waiting: set[str]) -> None:
+        """Wait until every server has answered who means well: before, programs start, and slowly where others do."""
+        end = time.monotonic() + STARTING
+        while waiting and time.monotonic() < end:
+            time.sleep(0.1)
+            honest.ask()
+            for name, figures in honest.answer().items():
+                self._complain(name, 0, figures)
+                if figures["replies"]:
+                    waiting.discard(name)
+        self.problems += [f"{name}: nobody got a reply in its first {STARTING} s" for name in sorted(waiting)]
+
+    def _complain(self, name: str, now: float, figures: dict[str, Any]) -> None:
+        for problem, count in figures.get("problems", {}).items():
+            self.problems.append(f"{name}, after {now:.0f} s, {count} times: {problem}")
 
     def run(self, seconds: float, samples: int, tell: Callable[[str], None]) -> None:
         """Run for some time, and look at everything a number of times."""
@@ -167,8 +186,7 @@ class Soak:
         for name, figures in answers.get("honest", {}).items():
             self.replies += figures["replies"]
             self.openings += figures["openings"]
-            for problem, count in figures.get("problems", {}).items():
-                self.problems.append(f"{name}, after {now:.0f} s, {count} times: {problem}")
+            self._complain(name, now, figures)
             if not figures["replies"]:
                 self.problems.append(f"{name}, after {now:.0f} s: nobody got a reply")
             for kind in ("latency", "opening"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from interop.patience import patience
+from soak import campaign
 from soak.lines import TOLERANCES, judge
 
 pytestmark = [pytest.mark.wirespeed_only("it is run on wirespeed"), pytest.mark.timeout(240)]
@@ -73,3 +75,20 @@ def test_a_moment_of_it(tmp_path: Path) -> None:
     assert lines["server engine-batches / latency"][1]
     assert lines["client tasks / answers"][1][-1] > 0
     assert (tmp_path / "soak.svg").read_text().count("server handlers") >= 1
+
+
+def test_who_answers_late_and_who_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look is taken when all servers have answered; one that does not is told of, and holds nothing up."""
+    monkeypatch.setattr(campaign, "STARTING", patience(3))
+    with campaign.Soak(["handlers"], [], 0) as soak, socket.create_server(("127.0.0.1", 0)) as silent:
+        assert soak.problems == []
+        program = campaign.Program("honest", "soak.honest", f"nobody={silent.getsockname()[1]},/")
+        try:
+            soak._settle(program, {"nobody"})
+        finally:
+            program.child.stop()
+        assert len(soak.problems) == 1
+        assert soak.problems[0].startswith("nobody: nobody got a reply")
+        soak._look()
+        assert len(soak.problems) == 1
+        assert soak.replies > 0
