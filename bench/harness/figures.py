@@ -41,6 +41,8 @@ FIGURES: dict[str, tuple[str, str]] = {
     "kept": ("rate kept", "share"),
     # Bytes of what was encoded.
     "encoded": ("bytes", "rate"),
+    # Connections of a storm that the system or the server has reset.
+    "not_opened": ("not opened", "rate"),
     # The share of the window in which the load generator had work to do.
     "limited": ("load busy", "share"),
 }

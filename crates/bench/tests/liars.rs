@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -243,6 +244,15 @@ fn connections_that_are_refused() {
     assert!(error.starts_with("21 of 30 connections could not be opened: ") && error.contains("503"), "{error}");
     let error = load("--connections 30", &small()).expect_err("some are refused");
     assert!(error.contains("503"), "{error}");
+    // One in a hundred is counted.
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let each_hundredth = |_, _: &_| (ASKED.fetch_add(1, Relaxed) % 100 == 50).then_some(503);
+    let one = || serve_with((each_hundredth, WELCOME.1), echo);
+    let found = load("--workload storm --connections 100", &one()).expect("an answer");
+    assert!(number(&found, "not_opened") >= 1.0);
+    assert_eq!(number(&found, "count"), 99.0 * number(&found, "not_opened"), "{found}");
+    let error = load("--workload storm --connections 99", &one()).expect_err("of fewer, none may be");
+    assert!(error.starts_with("1 of 99 connections"), "{error}");
 }
 
 #[test]

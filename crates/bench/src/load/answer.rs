@@ -66,6 +66,8 @@ pub(crate) struct Answer {
     pub(crate) offered: Option<f64>,
     /// Pings of the server that were answered.
     pub(crate) pings: Option<u64>,
+    /// Connections that could not be opened, where some may fail.
+    pub(crate) failed: Option<u64>,
     /// Whether compression, which was offered, was agreed on.
     pub(crate) deflate: Option<bool>,
 }
@@ -110,6 +112,7 @@ impl Answer {
         let servers: Vec<_> = self.servers.iter().map(Part::figures).collect();
         add("servers", (!servers.is_empty()).then(|| json!(servers)));
         add("pings", self.pings.map(Value::from));
+        add("not_opened", self.failed.map(Value::from));
         add("deflate", self.deflate.map(Value::from));
         Value::Object(line)
     }

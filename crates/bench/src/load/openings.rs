@@ -42,24 +42,25 @@ pub(crate) fn open(crew: &mut Crew) -> Result<Answer, String> {
 }
 
 /// All are begun at the same time; when all are ready, they are closed; again, until the window is over. What counts is
-/// the time of opening only.
+/// the time of opening only. One in a hundred may fail: of more than the system keeps for a server to accept, it resets
+/// one now and then, whoever serves.
 pub(crate) fn storm(crew: &mut Crew) -> Result<Answer, String> {
     // The server is there, and has served somebody.
     crew.open_first()?;
     crew.close_all()?;
     let wanted = crew.options.connections;
     let mut window = Window::begin(crew);
-    let (mut opening, mut idle) = (Duration::ZERO, Duration::ZERO);
+    let (mut opening, mut idle, mut failed) = (Duration::ZERO, Duration::ZERO, 0);
     loop {
         let (begin, waited) = (Instant::now(), crew.waited);
-        crew.open_rest(wanted, |begun, now| window.record(begun, now))?;
+        failed += crew.open_most(wanted, wanted / 100, |begun, now| window.record(begun, now))?;
         opening += begin.elapsed();
         idle += crew.waited - waited;
         let deflate = crew.deflate();
         crew.close_all()?;
         if Instant::now() >= window.end {
             crew.waited = idle;
-            return Ok(Answer { deflate, ..window.finish_after(crew, opening) });
+            return Ok(Answer { deflate, failed: Some(failed as u64), ..window.finish_after(crew, opening) });
         }
     }
 }

@@ -40,10 +40,26 @@ impl Crew {
     /// Opens those that are not open yet, so many at a time. None may fail; `on_open` is told when each was begun, and
     /// ready.
     pub(crate) fn open_rest(&mut self, at_once: usize, on_open: impl FnMut(Instant, Instant)) -> Result<(), String> {
+        self.open_most(at_once, 0, on_open).map(drop)
+    }
+
+    /// The same where so many may fail; how many did. They are forgotten.
+    pub(crate) fn open_most(
+        &mut self,
+        at_once: usize,
+        may_fail: usize,
+        on_open: impl FnMut(Instant, Instant),
+    ) -> Result<usize, String> {
         let wanted = self.options.clients();
-        let Some(reason) = self.open(wanted, at_once, on_open)? else { return Ok(()) };
+        let Some(reason) = self.open(wanted, at_once, on_open)? else { return Ok(0) };
         let failed = wanted - self.open_count();
-        Err(format!("{failed} of {wanted} connections could not be opened: {reason}"))
+        if failed == 0 || failed > may_fail {
+            return Err(format!("{failed} of {wanted} connections could not be opened: {reason}"));
+        }
+        for client in &mut self.clients {
+            *client = client.take().filter(|client| client.is_open);
+        }
+        Ok(failed)
     }
 
     /// Opens connections until there are as many as wanted, or one fails, so many at a time; why it failed. Those that
