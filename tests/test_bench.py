@@ -244,6 +244,84 @@ def test_peer_that_hangs_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatc
     assert [sample.failure for sample in stage.run(["hanging"])] == ["no result within 1 s"]
 
 
+FORKS = """
+import json, os, sys
+sys.path.insert(0, {bench!r})
+from models import program
+def run(argv):
+    if "--probe" in argv:
+        program.end({{"version": "1", "workloads": ["round-trip"], "tls": False, "forks": True}})
+    {body}
+def load(argv):
+    global loaded
+    loaded = os.getpid()
+    {load}
+program.once_or_forking(run, load)
+"""
+
+
+def runs(pid: int) -> bool:
+    """Tells whether a process is there; whose parent has not looked is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def add_forking(stage: Stage, name: str, body: str, load: str = "pass") -> None:
+    stage.add(name, "")
+    text = FORKS.format(bench=str(BENCH), body=body, load=load)
+    (stage.folder / "peers" / name / "peer.py").write_text(text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
+def test_peer_that_forks(stage: Stage) -> None:
+    # Its count tells who has loaded, the forked process is another one.
+    answer = GOOD.replace("100", "{}")
+    lines = "print('noise'); sys.stderr.write('noise'); "
+    add_forking(
+        stage, "forking", lines + f"program.end(json.loads({answer!r}) | {{'count': loaded, 'user': os.getpid()}})"
+    )
+    samples = stage.run(["forking"], "--rounds", "9")
+    assert [sample.failure for sample in samples] == [None] * 9
+    assert [number for _, number in sorted(Counter(sample.count for sample in samples).items())] == [4, 4, 1]
+    assert len({sample.user for sample in samples} | {float(sample.count) for sample in samples}) == 9 + 3
+    assert not any(runs(sample.count) for sample in samples)
+    # Of memory, what was forked shares some: a process by itself, which has loaded nothing before.
+    (sample,) = stage.run(["forking"], workload="measures = 'memory'\nrounds = 1")
+    assert "loaded" in str(sample.failure)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
+@pytest.mark.parametrize(
+    ("body", "load", "failure"),
+    [
+        ("sys.exit('no luck')", "pass", "ended with status 1: no luck"),
+        ("os.abort()", "pass", "ended with status -6"),
+        ("os.kill(os.getppid(), 9); import time; time.sleep(40)", "pass", "no result within 1 s"),
+        ("program.fail(ValueError('lost'))", "pass", "ValueError: lost"),
+        ("import time; time.sleep(40)", "pass", "no result within 1 s"),
+        ("pass", "raise ValueError('x')", "ended with status 1: ValueError: x"),
+        (
+            "pass",
+            "import threading as t; t.Thread(target=t.Event().wait, daemon=True).start()",
+            "ended with status 1: ",
+        ),
+        ("pass", "pass", "printed no result"),
+    ],
+)
+def test_forking_peer_that_fails(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, body: str, load: str, failure: str
+) -> None:
+    monkeypatch.setattr("harness.peers.GRACE_SECONDS", 1.0)
+    add_forking(stage, "bad", f"open({str(stage.folder / 'pid')!r}, 'w').write(str(os.getpid())); {body}", load)
+    (sample,) = stage.run(["bad"])
+    assert str(sample.failure).startswith(failure)
+    if (stage.folder / "pid").exists():
+        time.sleep(0.2)
+        assert not runs(int((stage.folder / "pid").read_text()))
+
+
 def test_peer_that_is_missing_or_broken(stage: Stage) -> None:
     stage.add("absent", "", probe='{"skipped": "x is not installed"}')
     stage.add("broken", "", probe='{"failed": "ImportError: bad build"}')

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import io
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from msgspec.structs import replace
 from harness.build import Builder, Missing
 from harness.errors import BenchError, UsageError
 from harness.figures import KINDS, read_figures
-from harness.process import child
+from harness.process import Forking, child, last_line, terminate
 from harness.scenario import Cell, PeerName, Workload
 from harness.server import Endpoint
 
@@ -29,6 +31,8 @@ PROBE_SECONDS = 60.0
 # Beyond warm-up and window: start of the interpreter, checks, the step that was under way when the window
 # ended.
 GRACE_SECONDS = 20.0
+# Runs of a program that forks before it is started anew: how it happens to lie in memory is the same in all of them.
+RUNS = 4
 # For each connection that has to be opened: a TLS handshake and a message, many times over.
 CONNECTION_SECONDS = 0.01
 # For each byte of a file that goes over in the warm-up and again in the window: the slowest have some 40 MB/s.
@@ -62,6 +66,7 @@ class Peer:
     version: str
     workloads: tuple[str, ...]
     tls: bool
+    forks: bool
 
     def can(self, workload: Workload, tls: bool) -> bool:
         """Tells whether this peer can run a workload, with TLS or without."""
@@ -128,6 +133,7 @@ class Peers:
         skipped: the reason why a peer is not here, by name.
         failed: the reason why a peer that is here cannot run, by name.
         running: the processes that run at this moment.
+        idle: those that fork, and wait for what is next, by name.
     """
 
     folder: Path
@@ -139,11 +145,18 @@ class Peers:
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    idle: dict[str, list[Forking]] = field(default_factory=dict)
 
     def stop(self) -> None:
         """Ends the peers that run at this moment, in whatever thread."""
         for process in list(self.running):
-            process.terminate()
+            terminate(process)
+
+    def close(self) -> None:
+        """Ends those that wait."""
+        while self.idle:
+            for one in self.idle.popitem()[1]:
+                one.stop()
 
     def prepare(self, names: Sequence[str]) -> None:
         """Builds and probes the peers; each lands in `ready`, `skipped` or `failed`.
@@ -188,12 +201,13 @@ class Peers:
         how = {"--style": parts.style, "--loop": parts.loop}
         command = [part.format_map(places) for part in file.command]
         command += [part for option, value in how.items() if value is not None for part in (option, value)]
-        answer = self._answer([*command, "--probe"], PROBE_SECONDS)
+        answer = _answer(*self._communicate([*command, "--probe"], PROBE_SECONDS))
         if "skipped" in answer:
             raise Missing(str(answer["skipped"]))
         try:
             workloads, version = tuple(answer["workloads"]), str(answer["version"])
-            self.ready[name] = Peer(name, tuple(command), version, workloads, bool(answer["tls"]))
+            forks = sys.platform == "linux" and answer.get("forks") is True
+            self.ready[name] = Peer(name, tuple(command), version, workloads, bool(answer["tls"]), forks)
         except KeyError as error:
             raise BenchError(f"its answer to --probe has no {error}") from None
 
@@ -215,8 +229,12 @@ class Peers:
         opening = CONNECTION_SECONDS * int(workload.options.get("connections", 0))
         whole = BYTE_SECONDS * int(workload.options.get("bytes", 0))
         deadline = window.warmup + window.seconds + opening + whole + GRACE_SECONDS
+        arguments = _arguments(options)
         try:
-            return _filled(sample, self._answer([*peer.command, *_arguments(options)], deadline))
+            # Of memory a forked process shares what it has not written to.
+            if peer.forks and workload.measures != "memory":
+                return _filled(sample, _answer(*self._fork(peer, arguments, deadline)))
+            return _filled(sample, _answer(*self._communicate([*peer.command, *arguments], deadline)))
         except BenchError as error:
             return replace(sample, failure=str(error))
 
@@ -257,21 +275,6 @@ class Peers:
             places["build"] = str(Builder(self.build, self.python, self._run).build(folder, file.build, file.needs))
         return places
 
-    def _answer(self, command: Sequence[str], deadline: float) -> dict[str, Any]:
-        """Runs a peer and returns its one line, or raises BenchError with the reason why there is none."""
-        status, out, last_error = self._communicate(command, deadline)
-        lines = out.decode(errors="replace").strip().splitlines()
-        try:
-            answer = json.loads(lines[-1]) if lines else None
-        except ValueError:
-            answer = None
-        if isinstance(answer, dict) and "failed" in answer:
-            raise BenchError(str(answer["failed"]))
-        if status or not isinstance(answer, dict):
-            ended = f"ended with status {status}" if status else "printed no result"
-            raise BenchError(f"{ended}{': ' + last_error if last_error else ''}")
-        return answer
-
     def _run(self, command: Sequence[str], deadline: float) -> bytes:
         status, out, last_error = self._communicate(command, deadline)
         if status:
@@ -287,8 +290,37 @@ class Peers:
                 raise BenchError(f"no result within {deadline:.0f} s") from None
             finally:
                 self.running.discard(process)
-            lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
-            return process.returncode, out, lines[-1][:200] if lines else ""
+            return process.returncode, out, last_line(io.BytesIO(errors))
+
+    def _fork(self, peer: Peer, options: Sequence[str], deadline: float) -> tuple[int, bytes, str]:
+        idle, stays = self.idle.setdefault(peer.name, []), False
+        one = idle.pop() if idle else Forking(peer.command, self.cwd, self.env)
+        self.running.add(one.process)
+        try:
+            result = one.run(options, deadline)
+            stays = one.runs < RUNS and one.process.poll() is None
+            return result
+        finally:
+            self.running.discard(one.process)
+            if stays:
+                idle.append(one)
+            else:
+                one.stop()
+
+
+def _answer(status: int, out: bytes, last_error: str) -> dict[str, Any]:
+    """Returns the one line of a peer, or raises BenchError with the reason why there is none."""
+    lines = out.decode(errors="replace").strip().splitlines()
+    try:
+        answer = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and "failed" in answer:
+        raise BenchError(str(answer["failed"]))
+    if status or not isinstance(answer, dict):
+        ended = f"ended with status {status}" if status else "printed no result"
+        raise BenchError(f"{ended}{': ' + last_error if last_error else ''}")
+    return answer
 
 
 def _filled(sample: Sample, answer: dict[str, Any]) -> Sample:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from harness.errors import BenchError
 
-__all__ = ["child", "environment", "output_of", "pinned", "raise_descriptor_limit"]
+__all__ = ["Forking", "child", "environment", "last_line", "output_of", "pinned", "raise_descriptor_limit", "terminate"]
 
 STOP_SECONDS = 3.0
 
@@ -64,9 +68,10 @@ def child(
     cwd: Path,
     env: dict[str, str],
     cores: Collection[int] | None = None,
+    stdin: int = subprocess.DEVNULL,
     stderr: IO[bytes] | int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a program whose standard output is a pipe, and stops it when the block is left.
+    """Starts a program whose standard output is a pipe; stops it and those that it started when the block is left.
 
     Raises:
         BenchError: it cannot be started.
@@ -78,7 +83,7 @@ def child(
                 command,
                 cwd=cwd,
                 env=env,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
@@ -91,14 +96,74 @@ def child(
         _stop(process)
 
 
+def terminate(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+    """Sends a signal to a child and those that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, how)
+
+
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    if process.poll() != 0:
+        # Also those that a program which was killed has left.
+        terminate(process)
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
+            terminate(process, signal.SIGKILL)
             process.wait()
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+
+
+def last_line(errors: IO[bytes]) -> str:
+    """Returns the last line of a file, at most 200 characters of it."""
+    errors.seek(0)
+    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines()]
+    return next((line[:200] for line in reversed(lines) if line), "")
+
+
+class Forking:
+    """A program that has loaded what it needs and runs once for each list of options, in a process that it forks."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, env: dict[str, str]) -> None:
+        """Starts it.
+
+        Raises:
+            BenchError: it cannot be started.
+        """
+        self.runs = 0
+        with contextlib.ExitStack() as stack:
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            process = child([*command, "--forks"], cwd=cwd, env=env, stdin=subprocess.PIPE, stderr=self._errors)
+            self.process = stack.enter_context(process)
+            self.stop = stack.pop_all().close
+
+    def run(self, options: Sequence[str], deadline: float) -> tuple[int, bytes, str]:
+        """Runs it once; returns its exit status, what it has printed, and the last line of its standard error.
+
+        Raises:
+            BenchError: it has not ended in so many seconds.
+        """
+        into, out = self.process.stdin, self.process.stdout
+        assert into is not None
+        assert out is not None
+        self.runs += 1
+        self._errors.seek(0)
+        self._errors.truncate()
+        lines, end = [b""], time.monotonic() + deadline
+        with contextlib.suppress(BrokenPipeError):
+            into.write(json.dumps(list(options)).encode() + b"\n")
+            into.flush()
+        # The line that says how it has ended is the last one.
+        while not (lines[-1] == b"" and len(lines) > 1 and lines[-2].startswith(b'{"ended": ')):
+            if not select.select([out], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise BenchError(f"no result within {deadline:.0f} s")
+            data = os.read(out.fileno(), 1 << 16)
+            if not data:
+                return self.process.wait(STOP_SECONDS) or 1, b"\n".join(lines), last_line(self._errors)
+            lines = (b"\n".join(lines) + data).split(b"\n")
+        return json.loads(lines[-2])["ended"], b"\n".join(lines[:-2]), last_line(self._errors)

@@ -36,7 +36,7 @@ __all__ = ["add_arguments", "run"]
 # Of a window in a quick run, which measures nothing.
 QUICK_SECONDS = 0.02
 # What a window takes beside its own time: a process begins, connects, takes its latencies, ends. For estimates.
-START_SECONDS = 0.7
+START_SECONDS = 0.4
 CHOICES = ("peer", "workload", "size", "loop")
 # Whatever is not as the scenarios say makes a record that is not whole.
 CHANGES = ("rounds", "seconds", "warmup", "pin", "core", "server")
@@ -240,6 +240,7 @@ class _Run:
                 self.clock.skip(self.expected(job))
                 yield job, before[job.cell]
         with contextlib.ExitStack() as stack:
+            stack.callback(self.peers.close)
             for mode in {self._mode(job) for job in left}:
                 self.servers[mode] = self._server(self.cores[mode], stack)
                 self.servers[mode].start()

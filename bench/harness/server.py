@@ -13,10 +13,9 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from harness.errors import BenchError
-from harness.process import child
+from harness.process import child, last_line
 
 __all__ = ["Endpoint", "Server"]
 
@@ -62,7 +61,10 @@ class Server:
         if self._process is None:
             return "the server does not run"
         status = self._process.poll()
-        return None if status is None else f"the server ended with status {status}{_last_line(self._errors)}"
+        if status is None:
+            return None
+        reason = last_line(self._errors)
+        return f"the server ended with status {status}{f' ({reason})' if reason else ''}"
 
     def start(self) -> None:
         """Starts the program and waits until it listens.
@@ -114,10 +116,3 @@ class Server:
                 self._urls[secure] = match["url"]
                 self._ca = match["ca"] if secure else self._ca
         return False in self._urls and (True in self._urls or not self.tls)
-
-
-def _last_line(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f" ({last[:200]})" if last else ""

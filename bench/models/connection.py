@@ -90,6 +90,7 @@ class Client:
         only: the only workloads, if not all of its kind.
         own: workloads that no other library has, by name: from the client and the options to a `running.Loop`.
         libraries: what must be installed, if that differs among the ways.
+        loads: modules that it uses and its libraries import late.
     """
 
     connect: Connect
@@ -104,6 +105,7 @@ class Client:
     only: tuple[str, ...] = ()
     own: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
+    loads: tuple[str, ...] = ()
 
     def closed_error(self, call: str) -> type[Exception]:
         """Imports the exception for a call on a closed connection."""

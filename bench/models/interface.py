@@ -71,5 +71,5 @@ class Interface:
     def client_of(self, receives: str = "await", **more: Any) -> Client:
         """Returns all that such a library can do."""
         closed = dict.fromkeys(("recv", "send"), f"{self.exceptions}:ConnectionClosed")
-        able = {"deflate": self.deflate, "closed": closed, "serve": self.serve}
+        able = {"deflate": self.deflate, "closed": closed, "serve": self.serve, "loads": (self.client,)}
         return Client(self.connect, receives, **{**able, **more})

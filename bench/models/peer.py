@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from models import callbacks, crowd, ending, exchanging, fairness, memory, running, sending, streaming
 from models.connection import Client
 from models.content import two_messages
-from models.program import LOOPS, Library, end, fail, parser, run_on, run_program, version
+from models.program import LOOPS, Library, end, fail, once_or_forking, parser, run_on, run_program, version
 from models.texts import texts
 from models.twins import blocking
 
@@ -40,13 +41,23 @@ def main(library: Library, styles: Mapping[str, Client] | Client) -> NoReturn:
     known = {style: _workloads(client, awaits=awaits) for style, client in clients.items()}
     arguments = parser(list(dict.fromkeys(name for names in known.values() for name in names)))
     arguments.add_argument("--style", choices=list(clients), default=next(iter(clients)), help="how it is used")
-    options = arguments.parse_args()
-    client, loop = clients[options.style], LOOPS[options.loop]
-    libraries = list(client.libraries or (library,))
-    # A loop of the library itself is no other one.
-    libraries += [loop] if loop is not None and loop.module not in {one.module for one in libraries} else []
+
+    def needed(options: argparse.Namespace) -> list[Library]:
+        libraries, loop = list(clients[options.style].libraries or (library,)), LOOPS[options.loop]
+        # A loop of the library itself is no other one.
+        return libraries + ([loop] if loop is not None and loop.module not in {one.module for one in libraries} else [])
+
+    def load(argv: Sequence[str]) -> None:
+        options = arguments.parse_args(argv)
+        for module in (*(one.module for one in needed(options)), *clients[options.style].loads):
+            importlib.import_module(module)
+
+    def run(argv: Sequence[str]) -> NoReturn:
+        options = arguments.parse_args(argv)
+        run_program(options, needed(options), known[options.style], measure)
 
     def measure(options: argparse.Namespace) -> dict[str, object]:
+        client, libraries = clients[options.style], needed(options)
         if options.workload in (*fairness.WORKLOADS, *fairness.SERVING):
             return fairness.measure(client, options, awaits=awaits)
         if not awaits:
@@ -63,7 +74,7 @@ def main(library: Library, styles: Mapping[str, Client] | Client) -> NoReturn:
         run_on(options.loop, on_loop())
         raise RuntimeError("the event loop ended before the workload did")
 
-    run_program(options, libraries, known[options.style], measure)
+    once_or_forking(run, load)
 
 
 def _workloads(client: Client, *, awaits: bool) -> tuple[str, ...]:

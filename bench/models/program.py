@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -18,13 +19,15 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 __all__ = [
-    *("LOOPS", "STEP_SECONDS", "Library", "Window", "echo_url", "end", "fail", "parser", "process_cpu"),
-    *("run_on", "run_program", "version"),
+    *("LOOPS", "STEP_SECONDS", "Library", "Window", "echo_url", "end", "fail", "once_or_forking", "parser"),
+    *("process_cpu", "run_on", "run_program", "version"),
 ]
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
 STEP_SECONDS = 0.005
 POLL_SECONDS = 0.01
+# Asks for a process that forks, see `once_or_forking`.
+FORKS = "--forks"
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,30 @@ def parser(workloads: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def once_or_forking(run: Callable[[Sequence[str]], NoReturn], load: Callable[[Sequence[str]], None]) -> NoReturn:
+    """Runs a peer with its command line; or, where that ends with --forks, for each line of standard input.
+
+    Such a line is a list of further options. Each run is a process of its own, forked from this one, which has loaded
+    what they need and does nothing else: what a program loads is no part of any window, and takes longer than most.
+    Says how each has ended.
+    """
+    given = sys.argv[1:]
+    if not given or given.pop() != FORKS:
+        run(sys.argv[1:])
+    load(given)
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("what this peer loads starts threads, which a forked process lacks")
+    # It goes when its standard input ends; whom a signal is meant for is the one that runs.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            sys.exit(run([*given, *json.loads(line)]))
+        print("\n" + json.dumps({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)
+    sys.exit()
+
+
 def run_program(
     options: argparse.Namespace,
     libraries: Sequence[Library],
@@ -122,7 +149,7 @@ def run_program(
         os.sched_setaffinity(0, {options.core})
     try:
         about = {"version": version(libraries)}
-        end(about | ({"workloads": list(workloads), "tls": True} if options.probe else measure(options)))
+        end(about | ({"workloads": list(workloads), "tls": True, "forks": True} if options.probe else measure(options)))
     except Exception as error:
         fail(error, libraries)
 

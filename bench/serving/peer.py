@@ -14,9 +14,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
-from models.program import LOOPS, Library, end, fail, parser, version
+from models.program import LOOPS, Library, end, fail, once_or_forking, parser, version
 from serving import load as serving_load
 from serving.load import FORMATS, ROLES, WORKLOADS, Load, measure_memory, require_descriptors
 from serving.nodes import NODES, Cores, broker, broker_version
@@ -30,9 +31,9 @@ PUBLISHING = ("fan-out", "publish")
 IDLE_PING_SECONDS = 1.0
 
 
-def main() -> NoReturn:
+def main(argv: Sequence[str]) -> NoReturn:
     """Runs a server peer: measures, or answers --probe."""
-    options = _options()
+    options = _options(argv)
     signal.signal(signal.SIGTERM, _terminated)
     own_loop = LOOPS[options.loop]
     libraries = [Library(*name.split("=")) if "=" in name else Library(name, name) for name in options.library]
@@ -41,7 +42,7 @@ def main() -> NoReturn:
         # Without importing what the server imports, once it is measured: that would be waiting for nothing.
         about = _version(options, libraries)
         if options.probe:
-            end({"version": about, "workloads": _workloads(options), "tls": options.serves_tls})
+            end({"version": about, "workloads": _workloads(options), "tls": options.serves_tls, "forks": True})
         if options.deflate and options.no_deflate:
             raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
         end(_measured(options) | {"version": about})
@@ -51,7 +52,7 @@ def main() -> NoReturn:
         fail(error, libraries)
 
 
-def _options() -> argparse.Namespace:
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser(WORKLOADS)
     # To the load generator, it means something else in each workload.
     arguments.set_defaults(window=None)
@@ -80,7 +81,7 @@ def _options() -> argparse.Namespace:
     add("--descriptors", type=int, default=1, help="that it needs for a connection")
     add("--pair", action="append", default=[], metavar="S=[BROKER]", help="two servers publish, and what connects them")
     add("--counts", action="store_true", help="it answers `count` with what it has moved, and waits for locks")
-    options = arguments.parse_args()
+    options = arguments.parse_args(argv)
     for name in ("only", "pair", "plain"):
         setattr(options, name, dict(text.rpartition("=")[::2] for text in getattr(options, name)))
     plain = options.plain.get(options.style, options.plain.get("", "binary"))
@@ -171,4 +172,4 @@ def _terminated(signum: int, frame: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    once_or_forking(main, lambda argv: None)
