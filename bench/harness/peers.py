@@ -8,7 +8,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,8 +205,8 @@ class Peers:
             raise Missing(str(answer["skipped"]))
         try:
             workloads, version = tuple(answer["workloads"]), str(answer["version"])
-            forks = sys.platform == "linux" and answer.get("forks") is True
-            self.ready[name] = Peer(name, tuple(command), version, workloads, bool(answer["tls"]), forks)
+            tls, forks = bool(answer["tls"]), bool(answer.get("forks"))
+            self.ready[name] = Peer(name, tuple(command), version, workloads, tls, forks)
         except KeyError as error:
             raise BenchError(f"its answer to --probe has no {error}") from None
 

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 __all__ = [
-    *("LOOPS", "STEP_SECONDS", "Library", "Window", "echo_url", "end", "fail", "once_or_forking", "parser"),
-    *("process_cpu", "run_on", "run_program", "version"),
+    *("LOOPS", "STEP_SECONDS", "Library", "Window", "can_fork", "echo_url", "end", "fail", "once_or_forking"),
+    *("parser", "process_cpu", "run_on", "run_program", "version"),
 ]
 
 # A step is what runs between two looks at the clock, and between two checks of a stream.
@@ -125,8 +125,6 @@ def once_or_forking(run: Callable[[Sequence[str]], NoReturn], load: Callable[[Se
     if not given or given.pop() != FORKS:
         run(sys.argv[1:])
     load(given)
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("what this peer loads starts threads, which a forked process lacks")
     # It goes when its standard input ends; whom a signal is meant for is the one that runs.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
@@ -135,7 +133,12 @@ def once_or_forking(run: Callable[[Sequence[str]], NoReturn], load: Callable[[Se
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             sys.exit(run([*given, *json.loads(line)]))
         print("\n" + json.dumps({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)
-    sys.exit()
+    os._exit(0)
+
+
+def can_fork() -> bool:
+    """Tells whether what is loaded by now has started no threads, which a forked process lacks."""
+    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
 
 
 def run_program(
@@ -149,7 +152,9 @@ def run_program(
         os.sched_setaffinity(0, {options.core})
     try:
         about = {"version": version(libraries)}
-        end(about | ({"workloads": list(workloads), "tls": True, "forks": True} if options.probe else measure(options)))
+        if options.probe:
+            end(about | {"workloads": list(workloads), "tls": True, "forks": can_fork()})
+        end(about | measure(options))
     except Exception as error:
         fail(error, libraries)
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from models.program import LOOPS, Library, end, fail, once_or_forking, parser, version
+from models.program import LOOPS, Library, can_fork, end, fail, once_or_forking, parser, version
 from serving import load as serving_load
 from serving.load import FORMATS, ROLES, WORKLOADS, Load, measure_memory, require_descriptors
 from serving.nodes import NODES, Cores, broker, broker_version
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> NoReturn:
         # Without importing what the server imports, once it is measured: that would be waiting for nothing.
         about = _version(options, libraries)
         if options.probe:
-            end({"version": about, "workloads": _workloads(options), "tls": options.serves_tls, "forks": True})
+            end({"version": about, "workloads": _workloads(options), "tls": options.serves_tls, "forks": can_fork()})
         if options.deflate and options.no_deflate:
             raise ChildError("it has no permessage-deflate: leave it out of workloads with the option deflate")
         end(_measured(options) | {"version": about})
