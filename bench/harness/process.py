@@ -164,6 +164,8 @@ class Forking:
                 raise BenchError(f"no result within {deadline:.0f} s")
             data = os.read(out.fileno(), 1 << 16)
             if not data:
-                return self.process.wait(STOP_SECONDS) or 1, b"\n".join(lines), last_line(self._errors)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(STOP_SECONDS)
+                return self.process.returncode or 1, b"\n".join(lines), last_line(self._errors)
             lines = (b"\n".join(lines) + data).split(b"\n")
         return json.loads(lines[-2])["ended"], b"\n".join(lines[:-2]), last_line(self._errors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib
 import importlib.metadata
 import json
@@ -118,7 +119,7 @@ def once_or_forking(run: Callable[[Sequence[str]], NoReturn], load: Callable[[Se
     """Runs a peer with its command line; or, where that ends with --forks, for each line of standard input.
 
     Such a line is a list of further options. Each run is a process of its own, forked from this one, which has loaded
-    what they need and does nothing else: what a program loads is no part of any window, and takes longer than most.
+    what they need and does nothing else: what a program loads is no part of any window, and takes about as long as one.
     Says how each has ended.
     """
     given = sys.argv[1:]
@@ -131,6 +132,8 @@ def once_or_forking(run: Callable[[Sequence[str]], NoReturn], load: Callable[[Se
         child = os.fork()
         if not child:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # Writes to whatever it looks at: those pages are copied now, and not in the window of who makes garbage.
+            gc.collect()
             sys.exit(run([*given, *json.loads(line)]))
         print("\n" + json.dumps({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)
     os._exit(0)
