@@ -26,9 +26,14 @@ const PAUSE: Duration = Duration::from_micros(50);
 const LOOK_EVERY: u8 = 8;
 
 /// A system call that moves this much takes as long as a thread takes to wake: the lock is best handed over
-/// around it. But not around each: a thread that computes keeps what it gets for a switch interval, and a
-/// message takes several calls.
+/// around it, and around each until others have had their share. A thread that sleeps and works for moments
+/// takes nothing to speak of, and is late if it is not let in as soon as it wakes; one that computes keeps what
+/// it gets for a switch interval, and a message takes several calls.
 pub(crate) const MUCH: usize = 64 * 1024;
+
+/// What is others' share, once per [`INTERVAL`], of calls that move much. Where nobody waits, or whoever does
+/// was not awake before the call was over, nothing of it was had.
+const SHARE: Duration = Duration::from_millis(1);
 
 /// When a thread, or a loop, last handed the lock over.
 pub(crate) struct Handover {
@@ -36,12 +41,14 @@ pub(crate) struct Handover {
     worked: Duration,
     /// When to look next: it cannot be due before.
     look: Option<Instant>,
+    /// How long others have had the lock since then.
+    had: Duration,
     turns: u8,
 }
 
 impl Handover {
     pub(crate) const fn new() -> Self {
-        Self { worked: Duration::ZERO, look: None, turns: 0 }
+        Self { worked: Duration::ZERO, look: None, had: Duration::ZERO, turns: 0 }
     }
 
     /// A turn begins; whether to hand over first.
@@ -75,7 +82,23 @@ impl Handover {
     pub(crate) fn note(&mut self) {
         self.worked = processor_time();
         self.look = Some(Instant::now() + INTERVAL);
+        self.had = Duration::ZERO;
     }
+
+    /// Others had it for so long, beyond a call that moved much: handed over it is once that is their share.
+    pub(crate) fn note_had(&mut self, had: Duration) {
+        self.had = self.had.saturating_add(had);
+        if self.had >= SHARE {
+            self.note();
+        }
+    }
+}
+
+/// Runs `f`, which moves much and does not sleep, without the lock. Returns its result, and for how long others
+/// had the lock beyond that.
+pub(crate) fn without<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> (R, Duration) {
+    let (result, over) = py.detach(|| (f(), Instant::now()));
+    (result, over.elapsed())
 }
 
 /// Hands the lock over, if there is another thread. To be called with no lock of ours held.
@@ -96,8 +119,8 @@ pub(crate) fn moving_much<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send)
     if !HANDOVER.with_borrow_mut(Handover::is_due_now) || !has_others() {
         return f();
     }
-    let result = py.detach(f);
-    HANDOVER.with_borrow_mut(Handover::note);
+    let (result, had) = without(py, f);
+    HANDOVER.with_borrow_mut(|handover| handover.note_had(had));
     result
 }
 

@@ -142,8 +142,8 @@ impl LoopState {
         if !much || !self.handover.lock(py).is_due_now() || !handover::has_others() {
             return f();
         }
-        let result = py.detach(f);
-        self.handover.lock(py).note();
+        let (result, had) = handover::without(py, f);
+        self.handover.lock(py).note_had(had);
         result
     }
 
