@@ -94,8 +94,8 @@ impl Handover {
     }
 }
 
-/// Runs `f`, which moves much and does not sleep, without the lock. Returns its result, and for how long others
-/// had the lock beyond that.
+/// Runs `f`, which moves much and does not sleep, without the lock. Returns its result, and for how long, at
+/// most, others had the lock beyond that: the system may have kept this thread waiting as well.
 pub(crate) fn without<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> (R, Duration) {
     let (result, over) = py.detach(|| (f(), Instant::now()));
     (result, over.elapsed())
