@@ -4,7 +4,7 @@
 //! the switch interval. A busy connection gives it up all the time, around system calls that return at once:
 //! the other thread is woken, finds the lock taken again, and its patience begins anew. So it would never
 //! ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes
-//! to wake, if there are other threads.
+//! to wake, if there are other threads; or around each call that moves [`MUCH`], until they have had [`SHARE`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;
