@@ -8,6 +8,10 @@ use std::time::Duration;
 /// let go.
 pub const LAST_PATIENCE: Duration = Duration::from_millis(50);
 
+/// A system call that moves this many bytes takes tens of microseconds, as long as a thread takes to wake: worth letting
+/// others have an interpreter's lock meanwhile, though not a connection's.
+pub const MUCH: usize = 64 * 1024;
+
 /// A number that tells this thread from every other that lives; not 0.
 #[must_use]
 #[inline]

@@ -4,7 +4,8 @@
 //! the switch interval. A busy connection gives it up all the time, around system calls that return at once:
 //! the other thread is woken, finds the lock taken again, and its patience begins anew. So it would never
 //! ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes
-//! to wake, if there are other threads; or around each call that moves [`MUCH`], until they have had [`SHARE`].
+//! to wake, if there are other threads; or around each call that moves
+//! [`MUCH`](wirespeed_driver::thread::MUCH), until they have had [`SHARE`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -25,18 +26,20 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Turns between two looks at the clock, which would be a hundredth of a small round trip.
 const LOOK_EVERY: u8 = 8;
 
-/// A system call that moves this much takes as long as a thread takes to wake: the lock is best handed over
-/// around it, and around each until others have had their share. A thread that sleeps and works for moments
-/// takes nothing to speak of, and is late if it is not let in as soon as it wakes; one that computes keeps what
-/// it gets for a switch interval, and a message takes several calls.
-pub(crate) const MUCH: usize = 64 * 1024;
-
-/// What is others' share, once per [`INTERVAL`], of calls that move much. Where nobody waits, or whoever does
-/// was not awake before the call was over, nothing of it was had.
+/// What is others' share, once per [`INTERVAL`], of calls that move much: such a call takes as long as a
+/// thread takes to wake, so the lock is best handed over around it, and around each until others have had this.
+/// A thread that sleeps and works for moments takes nothing to speak of, and is late if it is not let in as soon
+/// as it wakes; one that computes keeps what it gets for a switch interval, and a message takes several calls.
+/// Where nobody waits, or whoever does was not awake before the call was over, nothing of it was had.
 const SHARE: Duration = Duration::from_millis(1);
 
-/// When a thread, or a loop, last handed the lock over.
-pub(crate) struct Handover {
+thread_local! {
+    /// Whatever this thread does: run loops, wait by itself, or both.
+    static HANDOVER: RefCell<Handover> = const { RefCell::new(Handover::new()) };
+}
+
+/// When a thread last handed the lock over.
+struct Handover {
     /// The thread's time of the processor then.
     worked: Duration,
     /// When to look next: it cannot be due before.
@@ -47,13 +50,13 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         Self { worked: Duration::ZERO, look: None, had: Duration::ZERO, turns: 0 }
     }
 
     /// A turn begins; whether to hand over first.
     #[inline]
-    pub(crate) fn is_due(&mut self) -> bool {
+    fn is_due(&mut self) -> bool {
         self.turns += 1;
         if self.turns < LOOK_EVERY {
             return false;
@@ -64,7 +67,7 @@ impl Handover {
 
     /// The same, whatever turn it is: for whoever is about to be busy without the interpreter.
     #[inline]
-    pub(crate) fn is_due_now(&mut self) -> bool {
+    fn is_due_now(&mut self) -> bool {
         let now = Instant::now();
         self.look.is_none_or(|look| look <= now) && self.has_worked(now)
     }
@@ -72,21 +75,21 @@ impl Handover {
     #[cold]
     fn has_worked(&mut self, now: Instant) -> bool {
         let worked = processor_time();
-        // Another thread has begun to run the loop: its time is another.
+        // In a forked child this time begins anew.
         let since = worked.checked_sub(self.worked).unwrap_or(INTERVAL);
         self.look = Some(now + INTERVAL.saturating_sub(since));
         since >= INTERVAL
     }
 
     /// It was handed over.
-    pub(crate) fn note(&mut self) {
+    fn note(&mut self) {
         self.worked = processor_time();
         self.look = Some(Instant::now() + INTERVAL);
         self.had = Duration::ZERO;
     }
 
     /// Others had it for so long, beyond a call that moved much: handed over it is once that is their share.
-    pub(crate) fn note_had(&mut self, had: Duration) {
+    fn note_had(&mut self, had: Duration) {
         self.had = self.had.saturating_add(had);
         if self.had >= SHARE {
             self.note();
@@ -94,33 +97,39 @@ impl Handover {
     }
 }
 
-/// Runs `f`, which moves much and does not sleep, without the lock. Returns its result, and for how long, at
-/// most, others had the lock beyond that: the system may have kept this thread waiting as well.
-pub(crate) fn without<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> (R, Duration) {
-    let (result, over) = py.detach(|| (f(), Instant::now()));
-    (result, over.elapsed())
+/// A turn begins in which much may be done: another thread has its chance first, if it is due one. To be called
+/// with no lock of ours held.
+#[inline]
+pub(crate) fn begin_turn(py: Python<'_>) {
+    if HANDOVER.with_borrow_mut(Handover::is_due) {
+        hand_over(py);
+    }
 }
 
-/// Hands the lock over, if there is another thread. To be called with no lock of ours held.
+/// The same, whatever turn it is, before something that moves much and needs the lock.
+pub(crate) fn before_much(py: Python<'_>) {
+    if HANDOVER.with_borrow_mut(Handover::is_due_now) {
+        hand_over(py);
+    }
+}
+
 #[cold]
-pub(crate) fn hand_over(py: Python<'_>) {
+fn hand_over(py: Python<'_>) {
     if has_others() {
         py.detach(pause);
     }
+    HANDOVER.with_borrow_mut(Handover::note);
 }
 
-thread_local! {
-    /// Of a thread that waits by itself, without a loop.
-    static HANDOVER: RefCell<Handover> = const { RefCell::new(Handover::new()) };
-}
-
-/// Runs `f`, which moves much and does not sleep; without the lock if this thread is due to hand it over.
-pub(crate) fn moving_much<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-    if !HANDOVER.with_borrow_mut(Handover::is_due_now) || !has_others() {
+/// Runs `f`, which does not sleep. If it moves `much` and another thread is due its chance, this is it.
+#[inline]
+pub(crate) fn moving<R: Send>(py: Python<'_>, much: bool, f: impl FnOnce() -> R + Send) -> R {
+    if !much || !HANDOVER.with_borrow_mut(Handover::is_due_now) || !has_others() {
         return f();
     }
-    let (result, had) = without(py, f);
-    HANDOVER.with_borrow_mut(|handover| handover.note_had(had));
+    let (result, over) = py.detach(|| (f(), Instant::now()));
+    // At most: the system may have kept this thread waiting as well.
+    HANDOVER.with_borrow_mut(|handover| handover.note_had(over.elapsed()));
     result
 }
 
@@ -157,7 +166,7 @@ fn pause() {
 
 /// Whether the interpreter knows other threads than this one.
 #[allow(unsafe_code)] // the list of threads
-pub(crate) fn has_others() -> bool {
+fn has_others() -> bool {
     // SAFETY: attached. The list of the interpreter's threads is looked at, not followed: whether this thread
     // is its only member.
     unsafe {

@@ -33,6 +33,9 @@ pub trait Host {
         f()
     }
 
+    /// The same, before something that moves much and needs the host's own lock: what is sent may change now.
+    fn before_much(&self) {}
+
     /// Whether the program ends: of its threads there may be no other any more.
     fn is_ending(&self) -> bool {
         false

@@ -11,11 +11,8 @@ use super::{Away, Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, 
 use crate::buffers;
 use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
+use crate::thread::MUCH;
 use crate::write_queue::Flushed;
-
-/// A system call that moves this much takes tens of microseconds: the host may let go of its own lock
-/// meanwhile, though not of this connection's.
-const MUCH: usize = 64 * 1024;
 
 /// How often somebody who sends looks whether anything came: the look is a system call of its own.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -89,7 +86,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut start = 0;
         loop {
             if state.drive.link().is_bare() {
-                host.moving_much(|| ()); // what is written below may change while others run
+                host.before_much();
                 start += state.drive.write_large(&mut large, source.piece(start..source.len())).unwrap_or(0);
             }
             let end = (start + buffers::WRITE_SIZE).min(source.len());

@@ -175,6 +175,10 @@ impl<M: Fn() + Sync, W: Fn() + Sync> Host for HookedHost<M, W> {
         f()
     }
 
+    fn before_much(&self) {
+        self.much.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn check_interrupt(&self) -> Result<(), &'static str> {
         Ok(())
     }

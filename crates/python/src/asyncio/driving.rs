@@ -18,6 +18,8 @@ use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, Steps};
 use super::loop_state::LoopState;
 use super::port::{Port, Reader};
+use crate::handover;
+
 /// The numbers of callbacks, see [`Reader`].
 static READERS: AtomicU32 = AtomicU32::new(1);
 
@@ -107,7 +109,7 @@ impl AsyncConnection {
                 let most = state.inbox.room();
                 let came = state.drive.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
-                    conn.loop_state.get().moving(py, much, || operation.read(socket, Mode::NonBlocking))
+                    handover::moving(py, much, || operation.read(socket, Mode::NonBlocking))
                 });
                 if !came && state.inbox.is_empty() {
                     return Ok(());

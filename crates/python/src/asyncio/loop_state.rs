@@ -22,7 +22,7 @@ use super::ports::Ports;
 use super::ready::Ready;
 #[cfg(target_os = "linux")]
 use super::selector::NativeSelector;
-use crate::handover::{self, Handover};
+use crate::handover;
 #[cfg(target_os = "linux")]
 use wirespeed_driver::readiness::{Poller, Timer};
 use wirespeed_driver::socket::Readiness;
@@ -36,8 +36,6 @@ pub(crate) struct LoopState {
     iteration: AtomicU64,
     /// The thread that runs the loop, as far as we know: see [`this_thread`].
     thread: AtomicUsize,
-    /// When the interpreter's lock was last handed over.
-    handover: Guarded<Handover>,
     inner: Guarded<Inner>,
 }
 
@@ -98,12 +96,7 @@ impl LoopState {
         };
         let state = Bound::new(
             py,
-            Self {
-                iteration: AtomicU64::new(1),
-                thread: AtomicUsize::new(this_thread()),
-                handover: Guarded::new(Handover::new()),
-                inner: Guarded::new(inner),
-            },
+            Self { iteration: AtomicU64::new(1), thread: AtomicUsize::new(this_thread()), inner: Guarded::new(inner) },
         )?;
         // A loop without room for attributes: each connection has a state of its own, which costs a timer
         // each.
@@ -129,22 +122,7 @@ impl LoopState {
     #[inline]
     pub(super) fn begin_turn(&self, py: Python<'_>) {
         self.begin_iteration();
-        let due = self.handover.lock(py).is_due();
-        if due {
-            handover::hand_over(py);
-            self.handover.lock(py).note();
-        }
-    }
-
-    /// Runs `f`, which does not sleep. If it moves `much` and another thread is due its chance, this is it.
-    #[inline]
-    pub(super) fn moving<R: Send>(&self, py: Python<'_>, much: bool, f: impl FnOnce() -> R + Send) -> R {
-        if !much || !self.handover.lock(py).is_due_now() || !handover::has_others() {
-            return f();
-        }
-        let (result, had) = handover::without(py, f);
-        self.handover.lock(py).note_had(had);
-        result
+        handover::begin_turn(py);
     }
 
     /// Whether this thread runs the loop, or nobody does.

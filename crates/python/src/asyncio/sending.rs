@@ -141,7 +141,7 @@ impl AsyncConnection {
         let turn_due = state.outbox.is_turn_due(len, iteration);
         if output == Output::Write && state.outbox.large.is_none() && state.drive.socket().is_some() {
             // The short way: one system call, and nothing else to see to.
-            if state.flush(py, conn.loop_state.get()) == Flushed::All
+            if state.flush(py) == Flushed::All
                 && !state.drive.is_closing()
                 && !state.is_room_due()
                 && !state.outbox.has_flushes()

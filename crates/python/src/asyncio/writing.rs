@@ -9,6 +9,7 @@ use wirespeed_driver::buffers;
 use wirespeed_driver::drive::{self, Large, Marks, TellWritable};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::MessageKind;
+use wirespeed_driver::thread::MUCH;
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::{AsyncConnection, Backend};
@@ -59,7 +60,7 @@ impl AsyncConnection {
         let (drive, send) = (&mut state.drive, &mut large.send);
         let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
         // It cannot change while others run: see `begin_large`.
-        let written = self.loop_state.get().moving(py, rest.len() >= handover::MUCH, || drive.write_large(send, rest));
+        let written = handover::moving(py, rest.len() >= MUCH, || drive.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = rest.get(..buffers::WRITE_SIZE).unwrap_or(rest);
             drive.link_mut().append_large(send, piece);
@@ -120,7 +121,7 @@ impl AsyncConnection {
         let output = {
             let mut state = conn.lock(py)?;
             if state.drive.socket().is_some() {
-                let blocked = state.flush(py, conn.loop_state.get()) == Flushed::Blocked;
+                let blocked = state.flush(py) == Flushed::Blocked;
                 drop(state);
                 conn.set_blocked(py, blocked)?;
                 return Ok(blocked);

@@ -37,7 +37,11 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        handover::moving_much(self.py, f)
+        handover::moving(self.py, true, f)
+    }
+
+    fn before_much(&self) {
+        handover::before_much(self.py);
     }
 
     fn is_ending(&self) -> bool {

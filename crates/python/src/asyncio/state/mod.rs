@@ -12,10 +12,10 @@ use pyo3::prelude::*;
 use wirespeed_driver::drive::{Drive, Environment, Flow, Limits};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::Delivery;
+use wirespeed_driver::thread::MUCH;
 use wirespeed_driver::write_queue::Flushed;
 
 pub(super) use self::inbox::{Arrival, Control, Notes};
-use super::loop_state::LoopState;
 use super::waiter::{Stage, WaiterRef};
 use crate::handover;
 use crate::payload::PyPayload;
@@ -120,10 +120,10 @@ impl State {
 
     /// Hands the kernel what is queued, as far as it has room.
     #[inline]
-    pub(super) fn flush(&mut self, py: Python<'_>, event_loop: &LoopState) -> Flushed {
+    pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
         let drive = &mut self.flow.drive;
-        let much = drive.link().queued() >= handover::MUCH;
-        event_loop.moving(py, much, || drive.flush())
+        let much = drive.link().queued() >= MUCH;
+        handover::moving(py, much, || drive.flush())
     }
 
     /// As [`Flow::is_settled`]; and nobody has anything to be told.
