@@ -65,7 +65,8 @@ class Row:
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
 
-# Of clients in the opening handshake there are 16 times `max_pending` at most: 50, in these servers.
+# Of clients in the opening handshake, and of those that wait for it, there are 16 times `max_pending` at most: 50, in
+# these servers.
 CROWD = 16 * 50 + 150
 
 ROWS = [
@@ -139,8 +140,8 @@ ROWS = [
     Row(
         "handshakes with a tail that is no frame",
         "80 kB behind each request that is accepted, none of the answer read",
-        "the connection fails at its first byte; no more are accepted in a turn than can be over in one",
-        OURS, opening.tails, descriptors=300,
+        "the connection fails at its first byte; no more come in in a turn than can be over in one",
+        OURS, opening.tails, descriptors=CROWD + 150,
     ),
     # Frames
     Row(

@@ -9,9 +9,12 @@ import asyncio
 import contextlib
 import errno
 import socket
+import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._net.binding import EXHAUSTED
 from .._serving.accepting import AcceptErrors, accepting
 from ..typing import LoggerLike
 from ._gate import Gate
@@ -20,11 +23,28 @@ __all__ = ["Acceptor"]
 
 # Three milliseconds of opening handshakes, if all requests are there already. No more come in in a turn of the loop
 # than go in one: an epoll of ours tells 256 of what there is for them, and who fails at once is told of twice.
-_ACCEPTED_AT_ONCE = 32
+_LET_IN_AT_ONCE = 32
+
+# Three more, and as many as come while 256 are told of what there is for them, of thousands at once: whoever finds the
+# system's queue full is not answered for a second.
+_ACCEPTED_AT_ONCE = 512
+
+
+def _half_of_descriptors() -> int:
+    try:
+        import resource
+    except ImportError:
+        return sys.maxsize  # Windows
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit // 2
 
 
 class Acceptor:
     """Accepts what comes to listening sockets.
+
+    It empties the system's queues faster than clients can be served, and hands on some in each turn of the loop. Those
+    that wait for that count among the clients in the opening handshake, of which there are no more than the gate says,
+    and than half of the descriptors: others need some.
 
     Args:
         socks: The sockets, bound. They stay the caller's.
@@ -50,6 +70,11 @@ class Acceptor:
         self._gate = gate
         self._logger = logger
         self._watching = False
+        self._stopped = False
+        # Those that were accepted, and are to be handed on; by what, if that is planned.
+        self._ahead: deque[tuple[socket.socket, Any]] = deque()
+        self._most = _half_of_descriptors()
+        self._turn: asyncio.Handle | None = None
         self._tasks: list[asyncio.Task[None]] = []
         # Until it is over, nothing is accepted.
         self._pause: asyncio.TimerHandle | None = None
@@ -72,12 +97,24 @@ class Acceptor:
         self._watch()
 
     def stop(self) -> None:
-        """Accept nothing more."""
+        """Accept nothing more. What was accepted is handed on all the same: see :meth:`hand_on_all`."""
+        self._stopped, self._is_full = True, False
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
         self._gate.freed = None
         self._unwatch()
+        self._plan()
+
+    async def hand_on_all(self) -> None:
+        """Wait until all that was accepted is handed on; to be called once it is stopped."""
+        while self._ahead:
+            await asyncio.sleep(0)
+
+    def give_up(self) -> None:
+        """Close what was accepted: the loop is closed, and nobody takes it."""
+        while self._ahead:
+            self._ahead.popleft()[0].close()
 
     def _watch(self) -> None:
         self._watching = True
@@ -109,12 +146,15 @@ class Acceptor:
     def _rest(self, seconds: float) -> None:
         """Leave what comes to the system's queue for a time."""
         self._unwatch()
+        if self._pause is not None:
+            self._pause.cancel()
         self._pause = self._loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._pause = None
         self._is_full = False
         self._watch()
+        self._plan()
 
     def _freed(self) -> None:
         if self._is_full and self._pause is not None:
@@ -123,28 +163,45 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         accept = self._socks[listening]
+        gate, ahead = self._gate, len(self._ahead)
+        room = min(gate.room, self._most - len(gate)) - ahead
         # A limit of its own, whatever may wait: the loop has other things to do.
-        for _ in range(_ACCEPTED_AT_ONCE):
-            if not self._watching:
-                return
-            if left := self._gate.delay():
-                self._is_full = True
-                self._rest(left)
-                return
+        for _ in range(min(_ACCEPTED_AT_ONCE, max(room, _LET_IN_AT_ONCE - ahead))):
             try:
                 accepted = accept()
                 if accepted is None:
-                    return
+                    break
             except OSError as exc:
+                # Those who are here go first, and give back what they have if it comes to nothing.
+                if exc.errno in EXHAUSTED and len(self._ahead) >= _LET_IN_AT_ONCE:
+                    break
                 delay = self._after(exc, listening)
-                if delay is None:
-                    return
                 if delay:
                     self._rest(delay)
-                    return
+                if delay != 0.0:
+                    break
                 continue
             self._errors.lost = 0
-            self._accepted(*accepted)
+            self._ahead.append(accepted)
+        if self._turn is None:
+            self._let_in()
+
+    def _plan(self) -> None:
+        if self._ahead and self._turn is None and not self._loop.is_closed():
+            self._turn = self._loop.call_soon(self._let_in)
+
+    def _let_in(self) -> None:
+        self._turn = None
+        try:
+            for _ in range(min(_LET_IN_AT_ONCE, len(self._ahead))):
+                if not self._stopped and (left := self._gate.delay()):
+                    self._is_full = True
+                    self._rest(left)
+                    return
+                self._accepted(*self._ahead.popleft())
+        finally:
+            if not self._is_full:
+                self._plan()
 
     async def _accept_by_loop(self, listening: socket.socket) -> None:
         while True:

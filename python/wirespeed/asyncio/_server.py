@@ -284,6 +284,7 @@ class Server(ServerBase):
         self.logger.info("server closing")
         try:
             self._stop_listening()
+            await self._take_accepted()
             if self._greetings is not None:
                 self._greetings.release()
             self._begin_farewell()
@@ -318,6 +319,8 @@ class Server(ServerBase):
     def _give_up(self) -> None:
         """End at once, where the loop is closed and nothing can be waited for."""
         self._is_closing = True
+        if self._acceptor is not None:
+            self._acceptor.give_up()
         for connection in list(self._connections):
             with contextlib.suppress(RuntimeError):
                 connection.abort()
@@ -330,6 +333,11 @@ class Server(ServerBase):
         listeners.close()
 
     # Connections.
+
+    async def _take_accepted(self) -> None:
+        """Take over all that was accepted before it stopped to listen."""
+        if self._acceptor is not None:
+            await self._acceptor.hand_on_all()
 
     def _accepted(self, sock: socket_module.socket, address: Any) -> None:
         if self._greetings is None:

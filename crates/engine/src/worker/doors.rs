@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use wirespeed_driver::opening::pending::PATIENCE;
+use rustix::process::{Resource, getrlimit};
+use wirespeed_driver::opening::pending::{BURST, PATIENCE};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
@@ -28,11 +29,30 @@ use crate::topics::Topic;
 /// How long one who was refused may take to read why.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Clients accepted in one turn, of one listener: then the others have theirs.
-const ACCEPTS: usize = 64;
+/// Clients accepted in one turn, of one listener, in some microseconds each: then the others have theirs. As many come
+/// while a thousand others are told of what there is for them.
+const ACCEPTS: usize = 1024;
+
+/// Of those who were accepted, let in in one turn: no more than may have failed by the next.
+const ADMITTED: usize = 64;
 
 /// How long nobody is accepted when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Who was accepted, and waits to come in.
+pub(super) struct Guest {
+    door: usize,
+    socket: Socket,
+    pub(super) remote: Option<SocketAddr>,
+}
+
+/// How many there may be of them and of those whose request is awaited, `pending` for long, at one of so many workers:
+/// they have descriptors, of which others need some.
+pub(super) fn most_guests(pending: usize, workers: usize) -> usize {
+    let descriptors =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most.try_into().unwrap_or(usize::MAX));
+    pending.saturating_mul(BURST).min(descriptors / 2 / workers.max(1))
+}
 
 /// Has the certificate read again if it has changed.
 fn renew(certificate: &Certificate, logs: &Logs) {
@@ -94,22 +114,37 @@ impl Worker {
     /// Whether whoever would be told of may become a session: while events have no room each would add one. Of those
     /// who are there when the doors close nobody is turned away.
     pub(super) fn lets_in(&self) -> bool {
-        self.roomy || self.draining || !self.closing.is_empty()
+        self.roomy || self.draining || self.last_call
     }
 
+    /// Accepts who waits, and lets some of them in.
     pub(super) fn accept(&mut self) {
-        if self.accept_after.is_some() {
-            return;
+        if self.accept_after.is_none() && !self.last_call {
+            self.gather();
         }
+        // Who is here needs no descriptor any more, whatever keeps others from being accepted.
+        for _ in 0..ADMITTED {
+            if self.guests.is_empty() {
+                return;
+            }
+            let now = Instant::now();
+            if let Some(delay) = self.crowded_for(now) {
+                self.accept_after = Some(now + delay);
+                return;
+            }
+            self.let_in_first();
+        }
+    }
+
+    /// Takes who waits in the system's queues, which overflow where thousands come at once: to whoever does not get in
+    /// there the system does not answer for a second.
+    fn gather(&mut self) {
         let mut more = Vec::new();
         for door in std::mem::take(&mut self.accepting) {
             let mut relieved = false;
             for turn in 0.. {
-                if let Some(delay) = self.crowded_for(Instant::now()) {
-                    self.accept_after = Some(Instant::now() + delay);
-                    return;
-                }
-                if turn == ACCEPTS {
+                let guests = self.guests.len();
+                if turn == ACCEPTS || guests >= ADMITTED && guests + self.pending.len() >= self.most_guests {
                     more.push(door);
                     break;
                 }
@@ -117,12 +152,17 @@ impl Worker {
                 match Socket::accept(listener.as_fd()) {
                     Ok(Some((socket, remote))) => {
                         relieved = false;
-                        self.welcome(door, socket, remote);
+                        self.guests.push_back(Guest { door, socket, remote });
                     }
                     Ok(None) => break,
                     // A client that left before it was accepted.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // Those who are here go first, and give back what they have if it comes to nothing.
+                    Err(_) if guests >= ADMITTED => {
+                        more.push(door);
+                        break;
+                    }
                     Err(error) => {
                         if self.rest_after(&error, &mut relieved) {
                             return;
@@ -132,6 +172,12 @@ impl Worker {
             }
         }
         self.accepting = more;
+    }
+
+    fn let_in_first(&mut self) {
+        if let Some(Guest { door, socket, remote }) = self.guests.pop_front() {
+            self.welcome(door, socket, remote);
+        }
     }
 
     /// There are too few descriptors for now: whoever lets us wait gives one, else the others go on. Whether nobody is
@@ -154,42 +200,50 @@ impl Worker {
 
     /// Whether somebody waits who may come in.
     pub(super) fn has_guests(&self) -> bool {
-        self.accept_after.is_none() && !self.accepting.is_empty()
+        self.accept_after.is_none() && !self.accepting.is_empty() || !self.guests.is_empty() && !self.pending.is_full()
     }
 
     /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
     /// him: he would be reset.
     pub(super) fn close_doors(&mut self, look: bool) {
         self.again.extend(self.parked.drain(..)); // they may come in: see `lets_in`
-        if look && !self.draining {
-            self.closing = (0..self.doors.len()).filter(|door| !self.is_inside(*door)).map(|door| (door, 0)).collect();
-            return self.accept_last();
-        }
         self.closing.clear();
         for index in 0..self.doors.len() {
-            // What is handed over is the next engine's to answer.
-            if !(look && self.is_inside(index)) {
-                self.close_door(index);
+            match self.is_inside(index) {
+                true if look => {}
+                false if look && !self.draining => self.closing.push((index, 0)),
+                // What is handed over is the next engine's to answer.
+                _ => self.close_door(index),
             }
         }
-        self.drain();
+        self.last_call = !self.draining;
+        if self.last_call {
+            self.accept_last();
+        }
     }
 
     /// Nobody comes any more.
     fn drain(&mut self) {
+        self.last_call = false;
         if !std::mem::replace(&mut self.draining, true) {
             self.hurry();
         }
     }
 
-    /// Accepts some of those who wait at doors that are about to be closed; a door is when nobody is left there, or as
-    /// many came as may have waited.
+    /// Lets in some of those who were accepted, and then of those who wait at doors that are about to be closed; a door is
+    /// when nobody is left there, or as many came as may have waited.
     pub(super) fn accept_last(&mut self) {
+        for _ in 0..ADMITTED {
+            self.let_in_first();
+        }
+        if !self.guests.is_empty() {
+            return;
+        }
         let most = listen::BACKLOG.unsigned_abs() as usize + 1;
         for place in (0..self.closing.len()).rev() {
             for turn in 0.. {
                 let Some(&(door, count)) = self.closing.get(place) else { break };
-                if turn == ACCEPTS && count < most {
+                if turn == ADMITTED && count < most {
                     break;
                 }
                 let listener = self.doors.get(door).and_then(|door| door.listener.as_ref()).filter(|_| count < most);
@@ -273,7 +327,7 @@ impl Worker {
     /// It is answered once events have room.
     pub(super) fn park(&mut self, key: Key) {
         // All who are parked have a place among the pending: of those who came and went no more are kept than that.
-        if self.parked.len() > 2 * self.pending.len() + ACCEPTS {
+        if self.parked.len() > 2 * self.pending.len() + ADMITTED {
             self.parked.retain(|key| self.clients.get(*key).is_some());
         }
         self.parked.push(key);

@@ -40,6 +40,7 @@ use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
 pub(crate) use self::common::Common;
+use self::doors::Guest;
 use self::roomless::Roomless;
 pub(crate) use self::total::Share;
 pub(crate) use crate::slab::Key;
@@ -120,9 +121,14 @@ pub(crate) struct Worker {
     roomy: bool,
     /// Listeners where more clients wait.
     accepting: Vec<usize>,
+    /// Who was accepted there, and waits to come in; and how many may.
+    guests: VecDeque<Guest>,
+    most_guests: usize,
     /// Until then nobody is accepted.
     accept_after: Option<Instant>,
     draining: bool,
+    /// Who waits comes in, and then nobody any more.
+    last_call: bool,
     /// Doors that are about to be closed, and how many have come in there since.
     closing: Vec<(usize, usize)>,
     /// It has no clients, and gets none.
@@ -161,6 +167,7 @@ pub(crate) fn prepare(
         Arc::clone(&room),
     ));
     let (pending, acl) = (common.pending, common.config.acl.clone());
+    let most_guests = doors::most_guests(pending, common.sheets.len());
     for (index, door) in doors.iter().enumerate() {
         if let Some(listener) = &door.listener {
             poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE)?;
@@ -188,6 +195,8 @@ pub(crate) fn prepare(
         pending: Pending::new(pending),
         foreseen: Pending::new(usize::MAX), // the engine counts them
         accepting: (0..doors.len()).collect(),
+        guests: VecDeque::new(),
+        most_guests,
         doors,
         clients: Slab::default(),
         topics: Index::new(),
@@ -211,6 +220,7 @@ pub(crate) fn prepare(
         roomy: true,
         accept_after: None,
         draining: false,
+        last_call: false,
         closing: Vec::new(),
         vacant: false,
         leaving: Vec::new(),
@@ -327,7 +337,7 @@ impl Worker {
                 && !self.roomless.is_told()
                 && !accepts
                 && self.dirty.is_empty()
-                && self.closing.is_empty()
+                && !self.last_call
                 && self.commands.is_empty();
             self.wait(idle, &mut ready)?;
             let began = Instant::now();
@@ -342,7 +352,7 @@ impl Worker {
                 }
             }
             self.current = None;
-            if !self.closing.is_empty() {
+            if self.last_call {
                 self.accept_last();
             }
             self.accept();
@@ -368,7 +378,7 @@ impl Worker {
 
     /// Whoever drains ends with the last client of all workers.
     fn note_vacancy(&mut self) {
-        let vacant = self.draining && self.clients.is_empty();
+        let vacant = self.draining && self.clients.is_empty() && self.guests.is_empty();
         if vacant == self.vacant {
             return;
         }
@@ -479,6 +489,9 @@ impl Worker {
         // Whoever has asked something there is answered, in the end, by what is known of a session that is over.
         let left: Vec<_> = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close()).collect();
         self.forget(&left);
+        while let Some(guest) = self.guests.pop_front() {
+            self.fail(Reason::Stopping, guest.remote);
+        }
         for key in self.clients.keys() {
             self.current = Some(key);
             match self.clients.get_mut(key) {

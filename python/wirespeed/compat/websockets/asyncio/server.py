@@ -101,6 +101,7 @@ class ListenerView:
 
     async def wait_closed(self) -> None:
         """Wait until the connections are closed."""
+        await self._server._take_accepted()
         while tasks := [task for task in self._server._tasks if not task.done()]:
             await asyncio.wait(tasks)
 

@@ -1,0 +1,129 @@
+"""Hundreds of clients at the same moment: the system's queue is emptied for them, and they come in by and by."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import Setting, new_loop
+from interop.checks import no_leaks, within
+from interop.serving import Raw, echo, idle, request, serve
+
+Run = Callable[..., Any]
+
+pytestmark = [
+    pytest.mark.wirespeed_only("the server is ours"),
+    pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how long the queue is"),
+]
+
+CLIENTS = 600
+# As many come in in a turn of the loop, at most.
+IN_A_TURN = 32
+
+
+def in_queue(server: Any) -> int:
+    """Return how many connections the system keeps for a server until they are accepted."""
+    # What is `tcpi_unacked` of a connection is that of a listening socket: see tcp(7) and tcp_get_info of Linux.
+    count: int = struct.unpack_from("I", server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 24)[0]
+    return count
+
+
+@contextlib.contextmanager
+def storm(server: Any, count: int = CLIENTS) -> Iterator[list[Raw]]:
+    """Clients that have all sent their request before the loop has its next turn."""
+    with contextlib.ExitStack() as stack:
+        raws = []
+        for _ in range(count):
+            sock = socket.create_connection(server.sockets[0].getsockname())
+            sock.sendall(request())
+            sock.setblocking(False)
+            raws.append(stack.enter_context(Raw(sock)))
+        assert in_queue(server) == count
+        yield raws
+
+
+def came_in() -> int:
+    """Return how many have come in: each has a task while it is served."""
+    return len(asyncio.all_tasks()) - 1
+
+
+def test_the_queue_of_the_system_is_emptied_first(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, echo) as server:
+            with storm(server) as raws:
+                before = 0
+                while in_queue(server):
+                    await asyncio.sleep(0)
+                    # A turn may be counted with the next.
+                    assert came_in() - before <= 2 * IN_A_TURN
+                    before = came_in()
+                assert came_in() < CLIENTS / 2
+                for raw in raws:
+                    assert (await raw.head()).status == 101
+
+    with no_leaks(), within(20):
+        run(main)
+
+
+def test_who_was_accepted_counts_among_those_of_max_pending(setting: Setting, run: Run) -> None:
+    async def main() -> None:
+        async with serve(setting, idle, max_pending=1) as server:
+            with storm(server, 300) as raws:
+                for _ in range(4):
+                    await asyncio.sleep(0)
+                    assert 300 - in_queue(server) - came_in() <= IN_A_TURN
+                for raw in raws:
+                    assert (await raw.head()).status == 101
+
+    with no_leaks(), within(20):
+        run(main)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5])
+def test_closing_answers_all_that_were_accepted(setting: Setting, run: Run, turns: int) -> None:
+    async def main() -> None:
+        async with serve(setting, echo, close_timeout=0.5) as server:
+            with storm(server, 300) as raws:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                waiting = in_queue(server)
+                server.close()
+                await server.wait_closed()
+                answers = []
+                for raw in raws:
+                    # Whoever was not accepted is reset.
+                    with contextlib.suppress(ConnectionResetError):
+                        answers.append((await raw.head()).status)
+                assert len(answers) >= 300 - waiting
+                assert set(answers) <= {101, 503}
+
+    with no_leaks(), within(20):
+        run(main)
+
+
+def test_a_loop_that_is_closed_leaves_none_open(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirespeed.asyncio._listening._LET_IN_AT_ONCE", 0)
+    loop = new_loop(setting.loop)
+
+    async def main() -> tuple[Any, contextlib.ExitStack]:
+        server = await serve(setting, idle)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(storm(server))
+            while in_queue(server):
+                await asyncio.sleep(0)
+            return server, stack.pop_all()
+
+    server, stack = loop.run_until_complete(main())
+    # What is garbage and open warns, which is an error here.
+    with stack, no_leaks():
+        loop.close()
+        server.close()
+        del server
+        gc.collect()
