@@ -109,6 +109,7 @@ def test_max_connections_over_tls(certificates: Certificates) -> None:
             assert info.value.response.status_code == 503
             # Some are answered, however many come, and silent ones do not keep the others waiting for long.
             with slow_openings(engine, "127.0.0.2", 100) as clients:
+                # On a slow machine one who was silent for 20 ms gives way to the next: "crowded".
                 until(lambda: gone(engine, "full", "crowded") >= 36)
                 closed = select.select(clients, [], [], 20)[0]
                 assert closed
