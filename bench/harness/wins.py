@@ -14,7 +14,7 @@ __all__ = ["FASTER", "LEVEL", "SLOWER", "Comparison", "comparisons", "counted", 
 
 # Fewer rounds agree by chance too often for a verdict: of two that are equal, five do once in sixteen times.
 ROUNDS = 5
-# Whose styles are the rivals, sent by wirespeed.
+# Whose styles are the rivals: wirespeed sends what they make.
 CODECS = "codecs"
 FASTER, LEVEL, SLOWER = "better", "level", "worse"
 
@@ -52,7 +52,7 @@ class Comparison:
     def name(self) -> str:
         """The name of the rival, whatever its style and loop."""
         parts = PeerName.of(self.rival)
-        return f"{parts.style}, sent by {LIBRARY}" if parts.folder == CODECS else parts.folder
+        return f"{parts.style} as codec" if parts.folder == CODECS else parts.folder
 
     @property
     def advantage(self) -> float:
