@@ -62,22 +62,24 @@ impl Crew {
         Ok(failed)
     }
 
-    /// Opens connections until there are as many as wanted, or one fails, so many at a time; why it failed. Those that
-    /// are under way then may still succeed. Who fails is forgotten.
+    /// Opens those that are missing of so many connections, until one fails, so many at a time; why it failed. Those
+    /// that are under way then may still succeed. Who fails is forgotten.
     pub(crate) fn open(
         &mut self,
         wanted: usize,
         at_once: usize,
         mut on_open: impl FnMut(Instant, Instant),
     ) -> Result<Option<String>, String> {
-        let mut begun = self.clients.len();
+        let there = |number: &usize| self.clients.get(*number).is_some_and(Option::is_some);
+        let mut missing = (0..wanted).filter(|number| !there(number)).collect::<Vec<_>>().into_iter();
         let mut under_way = 0;
         let mut reason = None;
         let mut answered = Instant::now();
         loop {
-            while reason.is_none() && begun < wanted && under_way < at_once {
-                match self.connect(begun) {
-                    Ok(()) => (begun, under_way) = (begun + 1, under_way + 1),
+            while reason.is_none() && under_way < at_once {
+                let Some(number) = missing.next() else { break };
+                match self.connect(number) {
+                    Ok(()) => under_way += 1,
                     Err(error) => reason = Some(error),
                 }
             }
