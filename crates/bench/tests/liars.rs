@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -185,6 +186,44 @@ fn a_sink_that_counts_less_or_has_not_decoded_is_an_error() {
 }
 
 #[test]
+fn a_report_that_is_missing_is_told_from_messages_that_are() {
+    let taken: Mutex<(u64, u64)> = Mutex::default();
+    let url = serve(move |room, from, kind, payload| {
+        let mut taken = taken.lock().expect("nobody panicked");
+        if kind == MessageKind::Binary {
+            taken.0 += 1;
+            return;
+        }
+        taken.1 += 1;
+        if taken.1 > 1 {
+            let report = json!({"messages": taken.0, "bytes": taken.0 * payload.len() as u64});
+            room.send(from, MessageKind::Text, report.to_string().as_bytes());
+        }
+    });
+    let error = load("--workload sink --warmup 0", &url).expect_err("the first has no answer");
+    assert!(error.starts_with("the server has not answered `report` after "), "{error}");
+}
+
+#[test]
+fn a_slow_sink_is_not_left_with_what_takes_long() {
+    let taken: Mutex<HashMap<usize, (u64, u64)>> = Mutex::default();
+    let url = serve(move |room, from, kind, payload| {
+        let mut everybody = taken.lock().expect("nobody panicked");
+        let taken = everybody.entry(from).or_default();
+        if kind == MessageKind::Binary {
+            *taken = (taken.0 + 1, taken.1 + payload.len() as u64);
+            thread::sleep(Duration::from_micros(500));
+            return;
+        }
+        let report = json!({"messages": taken.0, "bytes": taken.1});
+        room.send(from, MessageKind::Text, report.to_string().as_bytes());
+    });
+    // What the buffers of so many connections hold would take it 10 s.
+    let found = load("--workload sink --connections 200 --size 8000", &url).expect("an answer");
+    assert!(number(&found, "count") > 0.0 && number(&found, "seconds") < 5.0, "{found}");
+}
+
+#[test]
 fn connections_that_do_not_stay() {
     let leaves: Open = |room, from, _| {
         if from == 3 {
@@ -251,6 +290,9 @@ fn connections_that_are_refused() {
     let found = load("--workload storm --connections 100", &one()).expect("an answer");
     assert!(number(&found, "not_opened") >= 1.0);
     assert_eq!(number(&found, "count"), 99.0 * number(&found, "not_opened"), "{found}");
+    // Who is to be pinged is opened once more; this server leaves pings alone.
+    let error = load("--workload pings --connections 100 --rate 400", &one()).expect_err("no pong");
+    assert_eq!(error, "20 of 20 pings were not answered");
     let error = load("--workload storm --connections 99", &one()).expect_err("of fewer, none may be");
     assert!(error.starts_with("1 of 99 connections"), "{error}");
 }

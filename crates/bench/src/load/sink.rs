@@ -4,6 +4,9 @@
 //! The server answers each text message with what has arrived before it. Such questions are asked all the
 //! time, so that the rates of single seconds are known too, and last when the window is over: it ends with
 //! the last answer. Or everybody has so many messages to send: then they are asked once, when all were sent.
+//!
+//! Nobody is much ahead of what the server has confirmed: what is in the system's buffers by then would have to
+//! be worked off after the window, which a slow server with many connections would do for minutes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,7 +22,8 @@ use super::crew::Crew;
 use super::text;
 use super::window::{Window, measure};
 
-/// Bytes of frames that are made before the window, masks included, and sent again and again.
+/// Bytes of frames that are made before the window, masks included, and sent again and again, at most; and what is handed
+/// to a socket at once.
 const BLOCK: usize = 64 * 1024;
 
 /// The most bytes that a frame has before its payload.
@@ -33,7 +37,16 @@ const QUEUED: usize = 256 * 1024;
 const BUFFERS: usize = 32 << 20;
 const BUFFER: std::ops::RangeInclusive<usize> = 16 * 1024..=256 * 1024;
 
-/// Questions a second, of all connections together, at most.
+/// Bytes of messages, of all connections together, that may be unconfirmed however slow the server is.
+const AHEAD: usize = 8 << 20;
+
+/// A question is asked after each half of what may be unconfirmed.
+const HALF: u64 = 2;
+
+/// Who has an answer this soon may be further ahead; later than twice that, less far.
+const PROMPT: Duration = Duration::from_millis(250);
+
+/// Questions a second, of all connections together, at most: those that are asked for the rates of seconds.
 const QUESTIONS: usize = 1000;
 
 /// How long after a question a connection asks the next at the earliest.
@@ -46,12 +59,13 @@ pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
     crew.send_buffer = Some((BUFFERS / connections).clamp(*BUFFER.start(), *BUFFER.end()));
     crew.open_all()?;
     let turn = crew.options.messages.map(|messages| messages as u64);
-    let block = Block::new(&mut crew.content, turn)?;
+    // Of a server's most modest share, a part at a time.
+    let block = Block::new(&mut crew.content, turn, (AHEAD / connections / 2).min(BLOCK))?;
+    let least = ((AHEAD / connections / block.size) as u64).max(block.messages * HALF);
     let every = ASK.max(Duration::from_secs(1) * u32::try_from(connections).unwrap_or(u32::MAX) / QUESTIONS as u32);
     let now = Instant::now();
-    let sinks =
-        (0..connections).map(|_| Sink { sent: 0, asked: VecDeque::new(), confirmed: 0, ask: now, hungry: true });
-    let mut load = Load { block, sinks: sinks.collect(), every, turn, goal: 0 };
+    let sinks = (0..connections).map(|_| Sink::new(least, now)).collect();
+    let mut load = Load { block, sinks, least, every, turn, goal: 0 };
     let window = measure(crew, |crew, window| {
         let begun = Instant::now();
         load.begin_turn();
@@ -76,12 +90,12 @@ struct Block {
 }
 
 impl Block {
-    /// As many as fit; of a turn, a part of which it has several.
-    fn new(content: &mut Content, turn: Option<u64>) -> Result<Self, String> {
+    /// As many as fit into so many bytes, one at least; of a turn, a part of which it has several.
+    fn new(content: &mut Content, turn: Option<u64>, most: usize) -> Result<Self, String> {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let mut encoder = Connection::<Vec<u8>>::new(Config { side: Side::Client, limits, deflate: None });
         let (mut frames, mut messages, mut sum, kind) = (Vec::new(), 0, 0_u32, content.kind());
-        let fitting = (BLOCK / (content.size() + HEADER)) as u64;
+        let fitting = (most / (content.size() + HEADER)) as u64;
         let wanted = (1..=fitting).rev().find(|part| turn.is_none_or(|turn| turn % part == 0)).unwrap_or(1);
         while messages < wanted {
             let message = content.message(messages);
@@ -105,18 +119,26 @@ impl Block {
 struct Sink {
     /// Messages.
     sent: u64,
-    /// How many were sent before each question that was not answered yet.
-    asked: VecDeque<u64>,
+    /// How many were sent before each question that was not answered yet, and when it was asked.
+    asked: VecDeque<(u64, Instant)>,
+    /// How many were sent before the last question.
+    asked_for: u64,
     confirmed: u64,
+    /// How many may be unconfirmed.
+    ahead: u64,
+    /// When that was changed.
+    changed: Instant,
     /// When to ask next.
     ask: Instant,
-    /// Whether its socket takes more.
+    /// Whether its socket takes more, and the server is not far behind.
     hungry: bool,
 }
 
 struct Load {
     block: Block,
     sinks: Vec<Sink>,
+    /// Messages of each that may be unconfirmed in any case.
+    least: u64,
     /// How often each asks.
     every: Duration,
     /// Messages of each in a turn; none: as many as there is time for.
@@ -154,13 +176,14 @@ impl Load {
         }
     }
 
-    /// Sends a block; false: the socket takes no more now.
+    /// Sends some blocks; false: no more now, as its socket or the server is behind.
     fn send(&mut self, crew: &mut Crew, number: usize, now: Instant) -> Result<bool, String> {
-        let Self { block, sinks, every, turn, goal } = self;
+        let Self { block, sinks, every, turn, goal, .. } = self;
         let sink = &mut sinks[number];
         let mut line = crew.line(number, now)?;
-        let more = turn.is_none() || sink.sent < *goal;
-        if more && line.sender.link.queued() < QUEUED {
+        let more = |sink: &Sink| if turn.is_none() { sink.unconfirmed() < sink.ahead } else { sink.sent < *goal };
+        let mut bytes = 0;
+        while more(sink) && bytes < BLOCK && line.sender.link.queued() < QUEUED {
             if line.sender.link.deflate().is_some() {
                 // Compressed with what came before in mind, so not to be made beforehand.
                 for _ in 0..block.messages {
@@ -168,24 +191,27 @@ impl Load {
                     line.exchange.due.clear(); // no message has a reply
                 }
             } else {
-                let bytes = block.messages * block.size as u64;
-                line.sender.link.send_encoded(&block.frames, block.messages, bytes).map_err(text)?;
+                let payloads = block.messages * block.size as u64;
+                line.sender.link.send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
             }
+            bytes += block.frames.len();
             sink.sent += block.messages;
-            if turn.is_none() && now >= sink.ask {
+            if turn.is_none() && (now >= sink.ask || sink.sent - sink.asked_for >= sink.ahead / HALF) {
                 sink.ask = now + *every;
                 sink.ask(&mut line)?;
             }
         }
         line.flush();
-        Ok(more && line.sender.link.queued() == 0)
+        // Of a turn everybody goes on until all have sent theirs.
+        Ok((turn.is_some() || more(sink)) && line.sender.link.queued() == 0)
     }
 
     /// Takes what comes.
     fn receive(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
-        let Self { block, sinks, .. } = self;
+        let Self { block, sinks, least, .. } = self;
         crew.serve(&mut |number, line, came| {
-            window.count(line.now, sinks[number].answer(block, came)?);
+            let sink = &mut sinks[number];
+            window.count(line.now, sink.answer(block, came, line.now, *least)?);
             Ok(())
         })?;
         for ready in &crew.ready {
@@ -216,14 +242,32 @@ impl Load {
 }
 
 impl Sink {
+    fn new(ahead: u64, now: Instant) -> Self {
+        Self {
+            sent: 0,
+            asked: VecDeque::new(),
+            asked_for: 0,
+            confirmed: 0,
+            ahead,
+            changed: now,
+            ask: now,
+            hungry: true,
+        }
+    }
+
+    fn unconfirmed(&self) -> u64 {
+        self.sent - self.confirmed
+    }
+
     fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
         line.sender.link.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
-        self.asked.push_back(self.sent);
+        self.asked.push_back((self.sent, line.now));
+        self.asked_for = self.sent;
         Ok(())
     }
 
     /// How many more messages an answer confirms: all that were sent before the question, or it is an error.
-    fn answer(&mut self, block: &Block, came: Came<'_>) -> Result<u64, String> {
+    fn answer(&mut self, block: &Block, came: Came<'_>, now: Instant, least: u64) -> Result<u64, String> {
         let Came::Message(kind, bytes) = came else { return Err(UNASKED.into()) };
         let wrong = || {
             let begin = &bytes[..bytes.len().min(60)];
@@ -232,7 +276,10 @@ impl Sink {
         let answer: Value = serde_json::from_slice(bytes).map_err(|_| wrong())?;
         let number = |name: &str| answer.get(name).and_then(Value::as_u64).ok_or_else(wrong);
         let messages = number("messages")?;
-        let sent = self.asked.pop_front().filter(|_| kind == MessageKind::Text).ok_or_else(wrong)?;
+        let (sent, asked) = self.asked.pop_front().filter(|_| kind == MessageKind::Text).ok_or_else(wrong)?;
+        if self.asked.iter().any(|(later, _)| *later == messages && messages > sent) {
+            return Err(format!("the server has not answered `report` after {sent} messages, but after {messages}"));
+        }
         if messages != sent {
             return Err(format!("the server received {messages} of {sent} messages"));
         }
@@ -246,6 +293,18 @@ impl Sink {
             let (arrived, due) = (number("bytes")?, sent * block.size as u64);
             if arrived != due {
                 return Err(format!("the server received {arrived} of {due} bytes"));
+            }
+        }
+        // What was asked before a change says nothing of it.
+        if asked >= self.changed {
+            let took = now.saturating_duration_since(asked);
+            let ahead = match self.unconfirmed() > self.ahead / HALF {
+                true if took < PROMPT => self.ahead * 2,
+                _ if took > PROMPT * 2 => (self.ahead / 2).max(least),
+                _ => self.ahead,
+            };
+            if ahead != self.ahead {
+                (self.ahead, self.changed) = (ahead, now);
             }
         }
         let more = messages - self.confirmed;
