@@ -107,6 +107,11 @@ class Admission:
         """Whether there are far too many, so that one more must not come before one has gone."""
         return self._pending.is_full
 
+    @property
+    def room(self) -> int:
+        """How many more there may be until there are far too many."""
+        return self._limit * BURST - len(self._entries)
+
     def add(self, candidate: Candidate, address: Any, now: float) -> Entry:
         """Admit somebody, full or not, and return the place.
 

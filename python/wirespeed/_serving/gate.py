@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .._handshake.admission import BURST, Admission, Candidate, Entry, host_of, origin_of
+from .._handshake.admission import Admission, Candidate, Entry, host_of, origin_of
 from .._handshake.greeting import Greeting
 from ..typing import LoggerLike
 from .tally import Tally
@@ -41,7 +41,6 @@ class GateBase:
     def __init__(self, clock: Callable[[], float], limit: int, logger: LoggerLike) -> None:
         self._clock = clock
         self._admission = Admission(limit)
-        self._most = limit * BURST
         self._tally = Tally(logger)
         # When `tell` is called next, as far as anybody knows.
         self._due: float | None = None
@@ -52,7 +51,7 @@ class GateBase:
     @property
     def room(self) -> int:
         """How many more there may be until there are far too many."""
-        return self._most - len(self._admission)
+        return self._admission.room
 
     def delay(self) -> float:
         """Return for how many seconds nobody can be admitted; 0 for not at all."""
