@@ -106,7 +106,9 @@ pub(crate) fn begin_turn(py: Python<'_>) {
     }
 }
 
-/// The same, whatever turn it is, before something that moves much and needs the lock.
+/// The same, whatever turn it is, before something that moves much and needs the interpreter. The lock of a blocking
+/// connection may be held: whoever waits for that has let the interpreter go (`Blocking::lock`), so it takes nothing that
+/// the others need.
 pub(crate) fn before_much(py: Python<'_>) {
     if HANDOVER.with_borrow_mut(Handover::is_due_now) {
         hand_over(py);
