@@ -319,7 +319,7 @@ impl Line<'_> {
 }
 
 /// A socket that connects. Clients come from many addresses, so that there are ports for all of them.
-pub(crate) fn socket(address: SocketAddr, number: usize, send_buffer: Option<usize>) -> io::Result<socket2::Socket> {
+pub(crate) fn socket(address: SocketAddr, number: usize) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     if address.is_ipv4() {
@@ -327,9 +327,6 @@ pub(crate) fn socket(address: SocketAddr, number: usize, send_buffer: Option<usi
         socket.bind(&SocketAddr::from(([127, 0, 0, last], 0)).into())?;
     }
     socket.set_tcp_nodelay(true)?;
-    if let Some(size) = send_buffer {
-        socket.set_send_buffer_size(size)?;
-    }
     match socket.connect(&address.into()) {
         // EINPROGRESS: what waits to be sent tells when it is connected.
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(error),

@@ -60,8 +60,6 @@ pub(crate) struct Crew {
     pub(crate) ready: Vec<Ready>,
     /// Time in which this process had nothing to do.
     pub(crate) waited: Duration,
-    /// The size of the sockets' send buffers; none: the system's choice.
-    pub(crate) send_buffer: Option<usize>,
     /// Among others; none: it is alone.
     pub(crate) member: Option<Member>,
     /// Why a connection was lost that might be: the first.
@@ -104,7 +102,6 @@ impl Crew {
             clients: Vec::new(),
             ready: Vec::new(),
             waited: Duration::ZERO,
-            send_buffer: None,
             member: None,
             lost: None,
             requests,
@@ -128,7 +125,7 @@ impl Crew {
         let begun = Instant::now();
         let tls = self.options.tls.as_ref().map(Tls::layer).transpose().map_err(text)?;
         let server = self.server_of(number);
-        let socket = client::socket(self.options.servers[server].address, self.serial, self.send_buffer);
+        let socket = client::socket(self.options.servers[server].address, self.serial);
         let socket = socket.map_err(|error| client::cannot_connect(&error))?;
         let (client, fd) = Client::begin(socket, &self.requests[server], tls, self.options.greeted(), begun)?;
         self.serial += 1;

@@ -92,7 +92,7 @@ pub(crate) fn touch(crew: &mut Crew) -> Result<Answer, String> {
 
 /// Connects, asks, has an answer.
 fn touch_one(crew: &mut Crew, number: usize, request: &[u8]) -> Result<(), String> {
-    let socket = client::socket(crew.options.servers[0].address, number, None).map_err(text)?;
+    let socket = client::socket(crew.options.servers[0].address, number).map_err(text)?;
     crew.watch(&socket, 0)?;
     let (mut sent, mut received) = (0, 0);
     let mut answer = [0; 1024];

@@ -32,16 +32,8 @@ const HEADER: usize = 14;
 /// Bytes of a connection that wait for its socket.
 const QUEUED: usize = 256 * 1024;
 
-/// Bytes of all sockets' send buffers together, and of one: what is in them has to be worked off after the
-/// window.
-const BUFFERS: usize = 32 << 20;
-const BUFFER: std::ops::RangeInclusive<usize> = 16 * 1024..=256 * 1024;
-
-/// Bytes of messages, of all connections together, that may be unconfirmed however slow the server is.
+/// Bytes of messages, of all connections of a thread, that may be unconfirmed however slow the server is.
 const AHEAD: usize = 8 << 20;
-
-/// A question is asked after each half of what may be unconfirmed.
-const HALF: u64 = 2;
 
 /// Who has an answer this soon may be further ahead; later than twice that, less far.
 const PROMPT: Duration = Duration::from_millis(250);
@@ -56,12 +48,12 @@ const REPORT: &[u8] = b"report";
 
 pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
     let connections = crew.options.connections;
-    crew.send_buffer = Some((BUFFERS / connections).clamp(*BUFFER.start(), *BUFFER.end()));
     crew.open_all()?;
     let turn = crew.options.messages.map(|messages| messages as u64);
-    // Of a server's most modest share, a part at a time.
-    let block = Block::new(&mut crew.content, turn, (AHEAD / connections / 2).min(BLOCK))?;
-    let least = ((AHEAD / connections / block.size) as u64).max(block.messages * HALF);
+    // A question is asked after each half of what may be unconfirmed, so each half is a block at least.
+    let share = AHEAD / connections;
+    let block = Block::new(&mut crew.content, turn, (share / 2).min(BLOCK))?;
+    let least = ((share / block.size) as u64).max(block.messages * 2);
     let every = ASK.max(Duration::from_secs(1) * u32::try_from(connections).unwrap_or(u32::MAX) / QUESTIONS as u32);
     let now = Instant::now();
     let sinks = (0..connections).map(|_| Sink::new(least, now)).collect();
@@ -121,8 +113,6 @@ struct Sink {
     sent: u64,
     /// How many were sent before each question that was not answered yet, and when it was asked.
     asked: VecDeque<(u64, Instant)>,
-    /// How many were sent before the last question.
-    asked_for: u64,
     confirmed: u64,
     /// How many may be unconfirmed.
     ahead: u64,
@@ -196,7 +186,7 @@ impl Load {
             }
             bytes += block.frames.len();
             sink.sent += block.messages;
-            if turn.is_none() && (now >= sink.ask || sink.sent - sink.asked_for >= sink.ahead / HALF) {
+            if turn.is_none() && (now >= sink.ask || sink.unasked() >= sink.ahead / 2) {
                 sink.ask = now + *every;
                 sink.ask(&mut line)?;
             }
@@ -243,26 +233,21 @@ impl Load {
 
 impl Sink {
     fn new(ahead: u64, now: Instant) -> Self {
-        Self {
-            sent: 0,
-            asked: VecDeque::new(),
-            asked_for: 0,
-            confirmed: 0,
-            ahead,
-            changed: now,
-            ask: now,
-            hungry: true,
-        }
+        Self { sent: 0, asked: VecDeque::new(), confirmed: 0, ahead, changed: now, ask: now, hungry: true }
     }
 
     fn unconfirmed(&self) -> u64 {
         self.sent - self.confirmed
     }
 
+    /// How many were sent since the last question.
+    fn unasked(&self) -> u64 {
+        self.sent - self.asked.back().map_or(self.confirmed, |(sent, _)| *sent)
+    }
+
     fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
         line.sender.link.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
         self.asked.push_back((self.sent, line.now));
-        self.asked_for = self.sent;
         Ok(())
     }
 
@@ -277,10 +262,12 @@ impl Sink {
         let number = |name: &str| answer.get(name).and_then(Value::as_u64).ok_or_else(wrong);
         let messages = number("messages")?;
         let (sent, asked) = self.asked.pop_front().filter(|_| kind == MessageKind::Text).ok_or_else(wrong)?;
-        if self.asked.iter().any(|(later, _)| *later == messages && messages > sent) {
-            return Err(format!("the server has not answered `report` after {sent} messages, but after {messages}"));
-        }
         if messages != sent {
+            if self.asked.iter().any(|(later, _)| *later == messages) {
+                return Err(format!(
+                    "the server has not answered `report` after {sent} messages, but after {messages}"
+                ));
+            }
             return Err(format!("the server received {messages} of {sent} messages"));
         }
         // Whoever has decoded the messages has no bytes, but what was in them.
@@ -298,7 +285,7 @@ impl Sink {
         // What was asked before a change says nothing of it.
         if asked >= self.changed {
             let took = now.saturating_duration_since(asked);
-            let ahead = match self.unconfirmed() > self.ahead / HALF {
+            let ahead = match self.unconfirmed() > self.ahead / 2 {
                 true if took < PROMPT => self.ahead * 2,
                 _ if took > PROMPT * 2 => (self.ahead / 2).max(least),
                 _ => self.ahead,
