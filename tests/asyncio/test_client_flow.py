@@ -285,6 +285,49 @@ def test_flooded_connection_does_not_starve_the_others(
 
 
 @pytest.mark.wirespeed_only("websockets does not yield")
+@pytest.mark.parametrize("call", ["recv", "iteration", "recv_many"])
+def test_stream_of_large_messages_does_not_starve_the_others(
+    scripted: Scripted, run: Run, connect: Connect, setting: Setting, call: str
+) -> None:
+    """Each has a read of its own, and many of these follow each other: 4 MiB, and what was there before."""
+    size, count = 100_000, 1000
+    most = 10_000_000 // size * (16 if (setting.loop, setting.port) == ("uvloop", "transport") else 1)
+    block = binary(b"x" * size) * 10
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        for _ in range(count // 10):
+            wire.send(block)
+        wire.read_until_close()
+
+    server = scripted(script)
+
+    async def main() -> None:
+        received, longest = 0, 0
+
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                before = received
+                await asyncio.sleep(0)
+                longest = max(longest, received - before)
+
+        async with connect(server.uri, compression=None) as ws:
+            watching = asyncio.ensure_future(watch())
+            if call == "iteration":
+                async for _ in ws:
+                    received += 1
+                    if received == count:
+                        break
+            while received < count:
+                received += 1 if call == "recv" and await ws.recv() else len(await ws.recv_many())
+            await cancelled(watching)
+        assert 0 < longest <= most
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets does not yield")
 def test_sending_without_pause_does_not_starve_the_others(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         turns = 0

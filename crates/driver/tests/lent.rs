@@ -96,7 +96,7 @@ fn buffers_are_bounded_together() {
     assert!(together < 2 * LENT_MAX / 4, "{together}");
     // One thread has one, a few have some: as long as no more than 12 MiB are out.
     assert!(
-        large.iter().map(|buffer| buffer.capacity()).eq([[LARGE_READ_SIZE; 4].as_slice(), &[READ_SIZE; 60]].concat())
+        large.iter().map(|buffer| buffer.capacity()).eq([[LARGE_READ_SIZE; 13].as_slice(), &[READ_SIZE; 51]].concat())
     );
     drop(large);
 

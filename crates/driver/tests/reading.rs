@@ -6,6 +6,7 @@ mod support;
 
 use support::{peer, sockets};
 use wirespeed_driver::Peer;
+use wirespeed_driver::buffers::READ_SIZE;
 use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::{MessageKind, Payload, Side};
 use wirespeed_driver::socket::{Mode, Socket};
@@ -36,6 +37,31 @@ fn frame(size: usize) -> Vec<u8> {
     let mut server = peer(Side::Server, None);
     server.link.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
     server.link.take_output()
+}
+
+/// Who is asked again and again reads on, for a while, what has filled its room; nothing else.
+#[test]
+fn a_read_that_fills_its_room_says_so() {
+    let (ours, theirs) = sockets(Some(4 << 20));
+    let mut client = peer(Side::Client, None);
+    let filled = |client: &mut Peer| {
+        let mut operation = client.begin_read(usize::MAX);
+        let result = operation.read(&ours, Mode::NonBlocking);
+        let filled = operation.filled(&result);
+        client.complete_read(operation, result);
+        let _ = messages(client);
+        filled
+    };
+    assert_eq!(filled(&mut client), 0, "nothing is there");
+    theirs.send(&frame(1000), Mode::NonBlocking).unwrap();
+    assert_eq!(filled(&mut client), 0, "there was room for more");
+    let large = frame(2 * READ_SIZE);
+    theirs.send(&[&large[..], &large].concat(), Mode::NonBlocking).unwrap();
+    assert_eq!(filled(&mut client), READ_SIZE);
+    assert_eq!(filled(&mut client), large.len(), "the rest of it, and as much behind it as before");
+    assert_eq!(filled(&mut client), 0, "the rest of that has nothing behind it");
+    drop(theirs);
+    assert_eq!(filled(&mut client), 0, "the end");
 }
 
 #[test]

@@ -98,6 +98,12 @@ impl<B: PayloadBuffer> ReadOperation<B> {
         self.large || self.destination.is_some()
     }
 
+    /// The bytes of a read with this result that has filled its room: there are likely more. Else 0.
+    #[must_use]
+    pub fn filled(&self, result: &io::Result<usize>) -> usize {
+        result.as_ref().map_or(0, |received| if *received == self.offered { *received } else { 0 })
+    }
+
     /// Whether a read with this result has emptied the socket: who is told of edges waits for the next one
     /// then (epoll(7)), and else must read on.
     #[must_use]

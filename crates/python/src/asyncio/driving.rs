@@ -8,6 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use wirespeed_driver::buffers::LARGE_READ_SIZE;
 use wirespeed_driver::drive::{self, End, Marks, Settling, Step, Unparsed};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::faults;
@@ -22,6 +23,9 @@ use crate::handover;
 
 /// The numbers of callbacks, see [`Reader`].
 static READERS: AtomicU32 = AtomicU32::new(1);
+
+/// Bytes after which a connection that has more to be read leaves the loop to others.
+const TURN_BYTES: usize = 3 * LARGE_READ_SIZE;
 
 impl AsyncConnection {
     pub(super) fn make_port<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<Port>> {
@@ -85,22 +89,51 @@ impl AsyncConnection {
     /// The socket is readable; `asked`: or we have asked for a look, because of what was read before.
     #[inline]
     pub(super) fn on_readable(this: &Bound<'_, Self>, asked: bool) -> PyResult<()> {
+        this.get().loop_state.get().begin_turn(this.py());
+        match Self::read_once(this, asked)? {
+            0 => Ok(()),
+            read => Self::read_on(this, read),
+        }
+    }
+
+    /// What has filled its room, where a large message has that for itself, goes on at once, for its share of a turn:
+    /// to ask the loop between each two costs as much as the copy that such room saves.
+    fn read_on(this: &Bound<'_, Self>, mut read: usize) -> PyResult<()> {
+        while read < TURN_BYTES {
+            {
+                let state = this.get().lock(this.py())?;
+                // A task that has had its share of a turn takes what comes when it is back.
+                if state.paused || state.turn_pending {
+                    break;
+                }
+            }
+            match Self::read_once(this, false)? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads once, and gives what came to whoever waits for it. Bytes, if there are likely more to be read, or 0.
+    #[inline]
+    fn read_once(this: &Bound<'_, Self>, asked: bool) -> PyResult<usize> {
         let py = this.py();
         let conn = this.get();
-        conn.loop_state.get().begin_turn(py);
+        let mut filled = 0;
         let ended = {
             let mut state = conn.lock(py)?;
             faults::reach("python.readable");
             let postponed = state.inbox.unparsed() == Unparsed::Postponed;
             if postponed && !asked {
-                return Ok(()); // in its turn: both would ask for another, and so have ever more in each iteration
+                return Ok(0); // in its turn: both would ask for another, and so have ever more in each iteration
             }
             if postponed {
                 state.inbox.set_unparsed(Unparsed::Due);
             }
             let left = state.drive.peer.has_input();
             if left && state.turn_pending {
-                return Ok(()); // the task that comes back takes it
+                return Ok(0); // the task that comes back takes it
             }
             // What was read before is parsed before anything else is read.
             if !postponed && (!left || !state.drive.link().state().can_receive()) {
@@ -109,10 +142,12 @@ impl AsyncConnection {
                 let most = state.inbox.room();
                 let came = state.drive.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
-                    handover::moving(py, much, || operation.read(socket, Mode::NonBlocking))
+                    let result = handover::moving(py, much, || operation.read(socket, Mode::NonBlocking));
+                    filled = operation.filled(&result);
+                    result
                 });
                 if !came && state.inbox.is_empty() {
-                    return Ok(());
+                    return Ok(0);
                 }
             }
             state.drive.link().is_eof()
@@ -120,9 +155,9 @@ impl AsyncConnection {
         let processed = Self::process(this);
         // The end of the stream stays readable, and what is left to be written may take long.
         if ended && !conn.lock(py)?.drive.is_over() {
-            return processed.and(conn.watch_readable(py, false));
+            return processed.and(conn.watch_readable(py, false)).map(|()| 0);
         }
-        processed
+        processed.map(|()| filled)
     }
 
     /// The loop has dropped its callback, because of an error of the socket: reading finds it, behind what
