@@ -21,7 +21,10 @@ from harness.scenario import Cell
 __all__ = ["Journal", "Record", "is_kept", "read", "rows_text"]
 
 # What must be the same for a record to be continued.
-SAME = ("scenario", "cpu", "cores", "system", "peers' python", "server", "pinning", "measure", "tree", "choice")
+SAME = (
+    *("scenario", "cpu", "cores", "system", "peers' python", "congestion control"),
+    *("server", "pinning", "measure", "tree", "choice"),
+)
 COLUMNS = Sample.__struct_fields__
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness import machine
+from harness import machine, network
 from harness.cores import Cores, allowed_cores, cores_of
 from harness.errors import BenchError, ChangedError, UsageError
 from harness.peers import Peers, Sample, Window
@@ -105,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
     if keeps and peers.failed and not options.allow_missing:
         lines = "".join(f"\n  {name}: {reason}" for name, reason in peers.failed.items())
         raise BenchError(f"peers that are here do not run: repair them, or measure with --allow-missing:{lines}")
+    facts["congestion control"] = network.enter()
     records = options.records / machine.label()
     runs = [_Run(options, scenario, jobs, facts, peers, screen) for scenario, jobs in plans]
     before = [one for one in runs if options.resume and is_kept(records, one.facts, one.peers)]
