@@ -91,12 +91,8 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     clone.mkdir()
     (clone / "README.md").write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    stale = clone / "docs" / "pictures" / "old.svg"
-    stale.parent.mkdir(parents=True)
-    stale.touch()
     assert run("--records", records, "--clone", clone, "--out", tmp_path / "out") == 2
     assert run("--records", records, "--clone", clone, "--out", tmp_path / "out", "--partial") == 0
-    assert not stale.exists()
 
     page = (clone / "docs" / "benchmarks.md").read_text()
     assert len(page.splitlines()) <= 250
@@ -133,7 +129,6 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     assert {"wirespeed", "websockets", "410", "sockets in C"} <= set(texts)
     tables = (tmp_path / "out" / "tables.txt").read_text()
     assert "Round trips: send, wait for the echo, 256 B, plain (5 rounds, 5% apart)" in tables
-    assert loss in tables
     assert "curl_cffi:await@uvloop: FAILED: lost a message" in tables
 
 
@@ -212,10 +207,9 @@ def test_the_page_is_short_and_has_every_loss_whatever_is_lost(tmp_path: Path) -
     page = whole_report.page()
     assert len(page.splitlines()) <= 250
     table = page.partition("## Rival by rival")[2].partition("\n## ")[0]
-    assert len(re.findall(r"(?:\| |<br>)[0-9.]+ `", table)) == len(whole_report.losses)
+    assert len(re.findall(r"(?:\| |<br>)[0-9.]+ `", table)) == len(whole_report.losses) > 250
     missed = page.partition("## Bars")[2].partition("\n## ")[0]
     assert len(re.findall(r"(?:\| |<br>)`[^`]+` [^ ]+: ", missed)) == len(whole_report.missed) > 50
-    assert len([line for line in whole_report.lists() if " apart |" in line]) == len(whole_report.losses) > 250
     whole_report.plan.question.extend(whole_report.plan.question)
     with pytest.raises(BenchError, match=r"report\.toml asks for too much"):
         whole_report.page()

@@ -21,10 +21,8 @@ FIGURES: dict[str, tuple[str, str]] = {
     "offered": ("offered/s", "rate"),
     # What a second brings, and how late, at each of two servers: A, where it is published, and B.
     "lesser": ("the lesser/s", "rate"),
-    "a_rate": ("A/s", "rate"),
-    "b_rate": ("B/s", "rate"),
-    "a_p99": ("A p99 us", "us"),
-    "b_p99": ("B p99 us", "us"),
+    **{f"{side}_rate": (f"{side.upper()}/s", "rate") for side in ("a", "b")},
+    **{f"{side}_p99": (f"{side.upper()} p99 us", "us") for side in ("a", "b")},
     # What a broker between them uses of a core.
     "broker_busy": ("broker busy", "share"),
     # Processes for each of the cores that they run on, where all of them should have one of their own.
@@ -32,9 +30,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     # How often threads of the server waited for a lock, for each million of messages that came in or left.
     "contended": ("waits/million", "us"),
     # How late another thread of the same process wakes.
-    "late_p50": ("late p50 us", "us"),
-    "late_p99": ("late p99 us", "us"),
-    "late_max": ("late max us", "us"),
+    **{f"late_{name}": (f"late {name} us", "us") for name in ("p50", "p99", "max")},
     # What another thread of the same process computes, as a share of what it does alone.
     "share": ("computed", "share"),
     # The rate beside such a thread, as a share of that without.

@@ -126,7 +126,9 @@ def _count_all(valgrind: str, paths: Mapping[str, HotPath], python: str) -> dict
     server.start()
     try:
         url = server.endpoint("", tls=False).url
-        command = [*_without_randomness(), valgrind, "--tool=cachegrind", "--cache-sim=no"]
+        # Without randomness, so that addresses, and with them hashes of objects, are the same in each run.
+        setarch = shutil.which("setarch")
+        command = [*([setarch, "-R"] if setarch else []), valgrind, "--tool=cachegrind", "--cache-sim=no"]
         command += ["--cachegrind-out-file=/dev/null", python, str(FOLDER / "path.py")]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = {
@@ -155,12 +157,6 @@ def _count(command: Sequence[str], env: dict[str, str]) -> int:
         lines = [line for line in text.splitlines() if not line.startswith("==")]
         raise BenchError(f"{' '.join(command[-3:])} failed: {lines[-1] if lines else process.returncode}")
     return int(found[1].replace(",", ""))
-
-
-def _without_randomness() -> list[str]:
-    """Returns what makes addresses, and with them hashes of objects, the same in each run."""
-    setarch = shutil.which("setarch")
-    return [] if setarch is None else [setarch, "-R"]
 
 
 def _interpreter(python: str) -> tuple[str, str]:

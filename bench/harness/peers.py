@@ -212,18 +212,9 @@ class Peers:
 
     def run(self, peer: Peer, sample: Sample, workload: Workload, window: Window, endpoint: Endpoint) -> Sample:
         """Runs the window that `sample` stands for and returns it filled in; what goes wrong with the peer is in it."""
-        options: dict[str, object] = {
-            "url": endpoint.url,
-            "workload": workload.runs,
-            "size": sample.size,
-            "seconds": window.seconds,
-            "warmup": window.warmup,
-            "batch": window.batch,
-            **workload.options,
-            "ca": endpoint.ca,
-            "core": window.core,
-            "server-pid": endpoint.pid,
-        }
+        where = {"url": endpoint.url, "ca": endpoint.ca, "server-pid": endpoint.pid}
+        what = {"workload": workload.runs, "size": sample.size}
+        options: dict[str, object] = {**where, **what, **dataclasses.asdict(window), **workload.options}
         sample = replace(sample, measures=workload.measures, version=peer.version)
         opening = CONNECTION_SECONDS * int(workload.options.get("connections", 0))
         whole = BYTE_SECONDS * int(workload.options.get("bytes", 0))

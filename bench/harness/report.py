@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -75,11 +76,7 @@ class Picture(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     workload: str
     size: int = 0
     tls: bool = False
-    peers: dict[str, str]
-
-    def __post_init__(self) -> None:
-        if len(self.peers) > 8:
-            raise ValueError(f"the picture {self.name} has more than eight peers")
+    peers: Annotated[dict[str, str], msgspec.Meta(max_length=8)]
 
 
 class Seed(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,18 +131,14 @@ def run(options: argparse.Namespace) -> int:
     if not options.partial and (options.clone or not options.record):
         _refuse_parts(records)
     report = Report(plan(), records)
-    files = {options.out / "tables.txt": "\n".join([*report.lists(), *_tables(records)])}
-    old: set[Path] = set()
+    files = {options.out / "tables.txt": "\n".join(_tables(records))}
     if options.clone is not None:
         readme = options.clone / "README.md"
         files[options.clone / "docs" / "benchmarks.md"] = report.page()
         files[readme] = _between(readme.read_text(encoding="utf-8"), report.readme())
         for name, text in report.pictures():
             files[options.clone / "docs" / "pictures" / f"{name}.svg"] = text
-        old = {*(options.clone / "docs" / "pictures").glob("*.svg")} - files.keys()
     try:
-        for path in old:
-            path.unlink()
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -243,12 +236,6 @@ class Report:
         if len(lines) > LINES:
             raise BenchError(f"docs/benchmarks.md has {len(lines)} lines: report.toml asks for too much")
         return "\n".join(lines) + "\n"
-
-    def lists(self) -> list[str]:
-        """Returns all that is behind, and all bars that are missed, the worst first."""
-        rows = [[f"`{one.scenario.name}/{bar.cell}`", bar.bar.peer, bar.wanted, bar.told] for one, bar in self.missed]
-        bars = _markdown(["cell", "peer", "to reach", "measured"], rows, left=3)
-        return [AHEAD, "", *self._failed(), *_behind(self.losses), "", *bars, ""]
 
     def _failed(self) -> list[str]:
         lines = []

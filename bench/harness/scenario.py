@@ -19,18 +19,8 @@ from harness.figures import FIGURES, KINDS
 from harness.places import BENCH, SCENARIOS
 
 __all__ = [
-    "Bar",
-    "Cell",
-    "Choice",
-    "Job",
-    "Option",
-    "PeerName",
-    "Scenario",
-    "Workload",
-    "known",
-    "load",
-    "names",
-    "size_text",
+    *("Bar", "Cell", "Choice", "Job", "Option", "PeerName", "Scenario", "Workload"),
+    *("known", "load", "names", "size_text"),
 ]
 
 Option = bool | int | float | str

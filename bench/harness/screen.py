@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
-
 from harness.tables import console
 
 __all__ = ["Clock", "Screen"]
@@ -50,13 +48,10 @@ class Screen:
         """Prints a line about what is wrong."""
         self.errors.print(f"bench: {text}", markup=False, soft_wrap=True)
 
-    def _live(self) -> Console:
-        return self.out if self.out.is_terminal else self.errors
-
     @contextlib.contextmanager
     def busy(self, text: str) -> Iterator[Callable[[str], None]]:
         """Shows what takes time, and what else it is told meanwhile; nothing where there is no terminal."""
-        live = self._live()
+        live = self.out if self.out.is_terminal else self.errors
         if not live.is_terminal:
             yield lambda text: None
             return

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BenchError
@@ -32,24 +32,22 @@ class Endpoint:
     pid: int
 
 
+@dataclass
 class Server:
     """A server program between `start` and `stop`.
 
     Its standard output says `listening ws://HOST:PORT` and, if `tls`, `listening wss://HOST:PORT ca=FILE`.
     """
 
-    def __init__(
-        self, command: str, *, tls: bool, cores: Collection[int] | None, cwd: Path, env: dict[str, str]
-    ) -> None:
-        self.command = command
-        self.tls = tls
-        self.cores = cores
-        self.cwd = cwd
-        self.env = env
-        self._ca: str | None = None
-        self._urls: dict[bool, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stack = contextlib.ExitStack()
+    command: str
+    tls: bool
+    cores: Collection[int] | None
+    cwd: Path
+    env: dict[str, str]
+    _ca: str | None = None
+    _urls: dict[bool, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def endpoint(self, path: str, *, tls: bool) -> Endpoint:
         """Returns where a path of the running server is."""

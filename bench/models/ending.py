@@ -12,7 +12,7 @@ from models.connection import Client
 from models.content import ContentError, two_messages
 from models.latency import Latencies
 from models.program import Window
-from models.running import Loop, Step, run, turn, within
+from models.running import Loop, Step, done, run, turn, within
 from models.twins import AWAITS
 
 __all__ = ["CLOSED", "WORKLOADS"]
@@ -82,9 +82,7 @@ async def _closed(client: Client, options: argparse.Namespace) -> dict[str, obje
                 await recv()
         with contextlib.suppress(closed):
             while True:
-                pending = fail()
-                if pending is not None:
-                    await pending
+                await done(fail())
                 await turn()
 
     silence = ContentError(f"nothing told within {SETTLE_SECONDS:.0f} s that the server has closed")

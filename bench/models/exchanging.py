@@ -12,7 +12,7 @@ from models.connection import Client, Connect, Connection
 from models.content import ContentError, two_messages, unwrapping
 from models.latency import Latencies
 from models.program import echo_url
-from models.running import Loop, Step
+from models.running import Loop, Step, done
 from models.stamps import Stamps
 from models.texts import texts
 
@@ -58,9 +58,7 @@ async def exchange(
     send, recv = connection.send, connection.recv
     early = list(islice(cycle(pairs), window - 1))
     for message, _ in early:
-        pending = send(message)
-        if pending is not None:
-            await pending
+        await done(send(message))
     turns_of = [(pairs[(number + window - 1) % len(pairs)][0], expected) for number, (_, expected) in enumerate(pairs)]
 
     def prepare(count: int) -> Step:
@@ -106,9 +104,7 @@ async def check_echo(connect: Connect, options: argparse.Namespace, messages: It
     """Checks that messages come back unchanged on a connection of its own, and returns that."""
     echo: Connection = await connect(echo_url(options.url), options.ca, options.size)
     for message, expected in pairs_of(echo, messages):
-        pending = echo.send(message)
-        if pending is not None:
-            await pending
+        await done(echo.send(message))
         if await echo.recv() != expected:
             raise ContentError("the echo of a message that was sent differs from it")
     return echo
@@ -142,9 +138,7 @@ async def _one_way(client: Client, options: argparse.Namespace) -> Loop:
     send, recv, clock = connection.send, connection.recv, time.monotonic_ns
     others = options.window - 1 if options.workload == "one-way-window" else 0
     for _ in repeat(None, others):
-        pending = send(stamps.message())
-        if pending is not None:
-            await pending
+        await done(send(stamps.message()))
 
     def prepare(count: int) -> Step:
         async def step() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -23,14 +24,11 @@ def bytes_handed_over() -> int:
     """
     total = 0
     for entry in Path("/proc/self/fd").iterdir():
-        try:
-            if not stat.S_ISSOCK(os.stat(entry).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(entry.name))) as copy:
-                total += _taken(copy)
-        except FileNotFoundError:
-            # The descriptor with which the folder was read.
-            continue
+        # One is that with which the folder was read.
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(entry).st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as copy:
+                    total += _taken(copy)
     return total
 
 

@@ -17,7 +17,7 @@ from models.latency import WINDOW_SHARE
 from models.program import STEP_SECONDS, Window
 from models.twins import AWAITS
 
-__all__ = ["Loop", "Step", "ask", "run", "turn", "within"]
+__all__ = ["Loop", "Step", "ask", "done", "run", "turn", "within"]
 
 Step = Callable[[], Awaitable[int]]
 
@@ -86,10 +86,14 @@ async def ask(connection: Connection) -> Any:
     """Asks the server what it has counted on a connection."""
     if connection.report is not None:
         return await connection.report()
-    pending = connection.can("send_text")("report")
+    await done(connection.can("send_text")("report"))
+    return payload_of(connection.encode)(await connection.recv())
+
+
+async def done(pending: Awaitable[object] | None) -> None:
+    """Awaits what a `send` has returned, if there is something to await: where a call more does no harm."""
     if pending is not None:
         await pending
-    return payload_of(connection.encode)(await connection.recv())
 
 
 async def turn() -> None:

@@ -13,7 +13,7 @@ from models.connection import Client, Connection
 from models.content import ContentError, File, Sink, two_messages
 from models.exchanging import check_echo, in_turn, ways
 from models.handed import bytes_handed_over
-from models.running import Loop, Step, ask, turn
+from models.running import Loop, Step, ask, done, turn
 from models.twins import AWAITS
 
 __all__ = ["WORKLOADS", "stream_out"]
@@ -101,9 +101,7 @@ async def _way_to_wait(connection: Connection, messages: Sequence[Any], sink: Si
     for wait in dict.fromkeys(waits):
         before = bytes_handed_over()
         for message in map(connection.frame, messages):
-            pending = connection.send(message)
-            if pending is not None:
-                await pending
+            await done(connection.send(message))
             if wait is not None:
                 await wait()
         sink.sent += len(messages)

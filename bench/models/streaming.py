@@ -12,7 +12,7 @@ from typing import Any
 
 from models.connection import Client, Connection
 from models.content import ContentError, File, Sink, Stream, payload_of, two_messages, unwrapping
-from models.running import Loop, Step, ask, turn
+from models.running import Loop, Step, ask, done, turn
 from models.twins import AWAITS
 
 __all__ = ["WORKLOADS"]
@@ -99,9 +99,7 @@ async def _mixed(client: Client, options: argparse.Namespace) -> Loop:
         # The server waits when it has sent its nine: only then it is asked.
         await _by_recv(recv, stream, MIXED)()
         sink.check(await ask(connection))
-        pending = send(messages[0])
-        if pending is not None:
-            await pending
+        await done(send(messages[0]))
         sink.sent += 1
         return MIXED
 
@@ -150,9 +148,7 @@ class _Duplex:
             received += 1
         sender.result()
         self._sender = None
-        pending = self._connection.can("send_text")("report")
-        if pending is not None:
-            await pending
+        await done(self._connection.can("send_text")("report"))
         while not self._is_answer(await recv()):
             received += 1
         return received + self._sent()

@@ -14,8 +14,6 @@
 #include <boost/beast/websocket.hpp>
 #include <boost/beast/websocket/ssl.hpp>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -60,9 +58,10 @@ private:
     websocket::stream<Stream> ws;
     beast::flat_buffer buffer;
     http::request<http::empty_body> request;
-    uint64_t messages = 0, bytes = 0; /* of a sink; the first is also the number of the next message of a stream */
-    std::string out;                  /* what is being sent, unless it is an echo */
-    std::deque<Message> queue;        /* what everybody gets */
+    void (Session::*handler)() = &Session::echo; /* of a message */
+    uint64_t messages = 0, bytes = 0;            /* of a sink */
+    std::string out;                             /* what is being sent, unless it is an echo */
+    std::deque<Message> queue;                   /* what everybody gets */
     /* All that are connected to /fan-out. */
     static inline std::unordered_set<Session*> everybody;
 
@@ -92,66 +91,42 @@ private:
     }
 
     void begin() {
-        buffer.clear();
         std::string target{request.target()};
         request = {};
-        if (target == "/sink") return count_next();
+        if (target == "/sink") handler = &Session::count;
         if (target == "/fan-out") {
             everybody.insert(this);
-            return share_next();
+            handler = &Session::share;
         }
-        constexpr const char* blast = "/blast?size=";
-        if (target.rfind(blast, 0) == 0) {
-            out.resize(std::max(8ul, std::strtoul(target.c_str() + std::strlen(blast), nullptr, 10)));
-            for (std::size_t i = 0; i < out.size(); i++) out[i] = static_cast<char>(i);
-            ws.binary(true);
-            return blast_next();
-        }
-        echo_next();
+        next();
     }
 
-    void echo_next() {
+    void next() {
         buffer.clear();
-        ws.async_read(buffer, then(&Session::echo));
+        ws.async_read(buffer, then(handler));
     }
 
     void echo() {
         ws.text(ws.got_text());
-        ws.async_write(buffer.data(), then(&Session::echo_next));
-    }
-
-    void blast_next() {
-        std::memcpy(out.data(), &messages, 8);
-        messages++;
-        ws.async_write(net::buffer(out), then(&Session::blast_next));
-    }
-
-    void count_next() {
-        buffer.clear();
-        ws.async_read(buffer, then(&Session::count));
+        ws.async_write(buffer.data(), then(&Session::next));
     }
 
     void count() {
         if (!ws.got_text()) {
             messages++;
             bytes += buffer.size();
-            return count_next();
+            return next();
         }
         out = "{\"messages\": " + std::to_string(messages) + ", \"bytes\": " + std::to_string(bytes) + "}";
         ws.text(true);
-        ws.async_write(net::buffer(out), then(&Session::count_next));
-    }
-
-    void share_next() {
-        buffer.clear();
-        ws.async_read(buffer, then(&Session::share));
+        ws.async_write(net::buffer(out), then(&Session::next));
     }
 
     void share() {
         auto message = std::make_shared<const std::string>(beast::buffers_to_string(buffer.data()));
         bool text = ws.got_text();
         for (Session* other : everybody) other->send(message, text);
-        share_next();
+        next();
     }
 
     void send(Message message, bool text) {

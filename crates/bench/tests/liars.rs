@@ -144,6 +144,35 @@ fn what_several_servers_deliver_is_counted_for_each() {
     }
 }
 
+/// What a connection has sent to a sink.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    messages: u64,
+    bytes: u64,
+    /// Of the numbers in the documents.
+    sum: u64,
+    questions: u64,
+}
+
+/// A sink that takes so long for each message, and answers a question with what `report` makes of what came before.
+fn serve_sink(pause: Duration, report: impl Fn(Taken) -> Option<Value> + Send + Sync + 'static) -> String {
+    let everybody: Mutex<HashMap<usize, Taken>> = Mutex::default();
+    serve(move |room, from, kind, payload| {
+        let mut everybody = everybody.lock().expect("nobody panicked");
+        let taken = everybody.entry(from).or_default();
+        if kind == MessageKind::Text {
+            taken.questions += 1;
+            report(*taken).iter().for_each(|report| room.send(from, kind, report.to_string().as_bytes()));
+            return;
+        }
+        let number = serde_json::from_slice::<Value>(payload)
+            .map_or(0, |document| document["number"].as_u64().expect("a number"));
+        let sum = taken.sum + number % (1 << 32);
+        *taken = Taken { messages: taken.messages + 1, bytes: taken.bytes + payload.len() as u64, sum, ..*taken };
+        thread::sleep(pause);
+    })
+}
+
 #[test]
 fn a_sink_that_counts_less_or_has_not_decoded_is_an_error() {
     for (wrong, expected) in [
@@ -154,21 +183,13 @@ fn a_sink_that_counts_less_or_has_not_decoded_is_an_error() {
         (json!({"messages": -1}), Some("the server answered `report` with ")),
         (json!("nothing"), Some("the server answered `report` with ")),
     ] {
-        let taken: Mutex<(u64, u64)> = Mutex::default();
-        let url = serve(move |room, from, kind, payload| {
-            let mut taken = taken.lock().expect("nobody panicked");
-            if kind == MessageKind::Text {
-                let mut report = json!({"messages": taken.0, "sum": taken.1 % (1 << 32), "of its own": 1.5});
-                match &wrong {
-                    Value::Object(wrong) => wrong.iter().for_each(|(name, value)| report[name] = value.clone()),
-                    wrong => report = wrong.clone(),
-                }
-                room.send(from, MessageKind::Text, report.to_string().as_bytes());
-            } else {
-                let document: Value = serde_json::from_slice(payload).expect("JSON");
-                taken.0 += 1;
-                taken.1 += document["number"].as_u64().expect("a number") % (1 << 32);
+        let url = serve_sink(Duration::ZERO, move |taken| {
+            let mut report = json!({"messages": taken.messages, "sum": taken.sum % (1 << 32), "of its own": 1.5});
+            match &wrong {
+                Value::Object(wrong) => wrong.iter().for_each(|(name, value)| report[name] = value.clone()),
+                wrong => report = wrong.clone(),
             }
+            Some(report)
         });
         let found = load("--workload sink --content json-bytes --size 175", &url);
         match expected {
@@ -176,49 +197,19 @@ fn a_sink_that_counts_less_or_has_not_decoded_is_an_error() {
             Some(words) => assert!(found.expect_err("it is wrong").starts_with(words), "{words}"),
         }
     }
-    let url = serve(|room, from, _, payload| {
-        if payload == b"report" {
-            room.send(from, MessageKind::Text, br#"{"messages": 0, "bytes": 1}"#);
-        }
-    });
+    let url = serve_sink(Duration::ZERO, |_| Some(json!({"messages": 0, "bytes": 1})));
     let error = load("--workload sink --warmup 0 --connections 3", &url).expect_err("it is wrong");
     assert!(error.starts_with("the server received "), "{error}");
 }
 
 #[test]
-fn a_report_that_is_missing_is_told_from_messages_that_are() {
-    let taken: Mutex<(u64, u64)> = Mutex::default();
-    let url = serve(move |room, from, kind, payload| {
-        let mut taken = taken.lock().expect("nobody panicked");
-        if kind == MessageKind::Binary {
-            taken.0 += 1;
-            return;
-        }
-        taken.1 += 1;
-        if taken.1 > 1 {
-            let report = json!({"messages": taken.0, "bytes": taken.0 * payload.len() as u64});
-            room.send(from, MessageKind::Text, report.to_string().as_bytes());
-        }
-    });
+fn a_report_that_is_missing_is_told_and_a_slow_sink_is_waited_for() {
+    let report = |taken: Taken| json!({"messages": taken.messages, "bytes": taken.bytes});
+    let url = serve_sink(Duration::ZERO, move |taken| (taken.questions > 1).then(|| report(taken)));
     let error = load("--workload sink --warmup 0", &url).expect_err("the first has no answer");
     assert!(error.starts_with("the server has not answered `report` after "), "{error}");
-}
-
-#[test]
-fn a_slow_sink_is_not_left_with_what_takes_long() {
-    let taken: Mutex<HashMap<usize, (u64, u64)>> = Mutex::default();
-    let url = serve(move |room, from, kind, payload| {
-        let mut everybody = taken.lock().expect("nobody panicked");
-        let taken = everybody.entry(from).or_default();
-        if kind == MessageKind::Binary {
-            *taken = (taken.0 + 1, taken.1 + payload.len() as u64);
-            thread::sleep(Duration::from_micros(500));
-            return;
-        }
-        let report = json!({"messages": taken.0, "bytes": taken.1});
-        room.send(from, MessageKind::Text, report.to_string().as_bytes());
-    });
     // What the buffers of so many connections hold would take it 10 s.
+    let url = serve_sink(Duration::from_micros(500), move |taken| Some(report(taken)));
     let found = load("--workload sink --connections 200 --size 8000", &url).expect("an answer");
     assert!(number(&found, "count") > 0.0 && number(&found, "seconds") < 5.0, "{found}");
 }

@@ -181,7 +181,7 @@ impl Options {
     fn check(&self) -> Result<(), String> {
         use Workload::{Echo, FanOut, Hold, Open, Pings, Publish, Sink};
         let none_of = |allowed: &[Workload]| !allowed.contains(&self.workload);
-        let (paced, several) = (self.rate.is_some(), self.servers.len() > 1);
+        let (paced, several, threads) = (self.rate.is_some(), self.servers.len() > 1, self.threads > 1);
         let secure = self.servers[0].secure;
         let foreign = |server: &Server| !server.address.ip().is_loopback();
         let refused = [
@@ -192,14 +192,12 @@ impl Options {
             (!secure && self.ca.is_some(), "--ca is for wss://"),
             (paced && none_of(&[Echo, Publish, Pings, Hold]), "--rate is for echo, publish, pings and hold"),
             (
-                several && (self.threads > 1 || none_of(&[FanOut, Publish])),
-                "several URLs are for fan-out and publish, in one thread",
+                several && (threads || none_of(&[FanOut, Publish])),
+                "several URLs are for a thread of fan-out or publish",
             ),
             (self.apart && !several, "--apart is for several URLs"),
-            (
-                self.threads > 1 && (paced || none_of(&[Echo, Sink, FanOut, Open])),
-                "--threads is for echo without --rate, sink, fan-out and open",
-            ),
+            (threads && paced, "--threads is for echo without --rate"),
+            (threads && none_of(&[Echo, Sink, FanOut, Open]), "--threads is for echo, sink, fan-out and open"),
             (
                 self.window.is_some() && paced && self.workload == Echo,
                 "--rate and --window exclude each other: at a given rate, as many messages are under way as there are",
