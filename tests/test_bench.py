@@ -69,6 +69,27 @@ def test_unknown_things_are_usage_errors(arguments: list[str], complaint: str) -
     assert complaint in result.stderr.splitlines()[-1]
 
 
+NETWORK = """
+import socket
+from harness.network import CONTROL, enter
+before, entered = CONTROL.read_text().strip(), enter()
+server = socket.create_server(("127.0.0.1", 0))
+with socket.create_connection(server.getsockname()) as client:
+    used = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode()
+print(before, entered, used)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has networks of a process")
+def test_the_network_of_a_run_has_the_control_that_it_says() -> None:
+    """And where it had to be made for that, the system's is as it was."""
+    runs = [subprocess.check_output([sys.executable, "-c", NETWORK], cwd=BENCH, text=True).split() for _ in range(2)]
+    before, entered, used = runs[0]
+    assert used == entered
+    assert entered in ("cubic", before)
+    assert runs[1] == runs[0]
+
+
 QUICK = ["clients", "--quick", "--peer", "raw-python", "--plain", "--workload"]
 
 

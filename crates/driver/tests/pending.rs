@@ -73,9 +73,12 @@ fn far_too_many_have_less_time() {
     let start = Instant::now();
     let mut pending = Pending::new(2);
     for key in 0..2 * BURST as u32 {
-        assert!(!pending.is_full());
+        assert_eq!((pending.is_full(), pending.room()), (false, 2 * BURST - key as usize));
         pending.add(key, at(1), start);
     }
+    pending.add(u32::MAX, at(1), start); // full or not
+    assert_eq!((pending.is_full(), pending.room()), (true, 0));
+    pending.remove(u32::MAX);
     assert!(pending.is_full());
     assert_eq!(pending.delay(start, NEVER), GRACE);
     assert_eq!(pending.delay(start + GRACE, NEVER), Duration::ZERO);

@@ -110,7 +110,7 @@ class Admission:
     @property
     def room(self) -> int:
         """How many more there may be until there are far too many."""
-        return self._limit * BURST - len(self._entries)
+        return self._pending.room
 
     def add(self, candidate: Candidate, address: Any, now: float) -> Entry:
         """Admit somebody, full or not, and return the place.

@@ -119,7 +119,13 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> Pending<K, O> {
     /// Whether there are far too many, so that one more must not come before one has gone.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.len() >= self.limit.saturating_mul(BURST)
+        self.room() == 0
+    }
+
+    /// How many more there may be until there are far too many.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.limit.saturating_mul(BURST).saturating_sub(self.len())
     }
 
     /// Admits somebody, full or not.

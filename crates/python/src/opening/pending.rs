@@ -87,6 +87,11 @@ impl PyPending {
         self.lock().is_full()
     }
 
+    #[getter]
+    fn room(&self) -> usize {
+        self.lock().room()
+    }
+
     fn add(&self, key: u64, origin: Origin, now: f64) {
         let now = self.at(now);
         self.lock().add(key, origin, now);
