@@ -24,7 +24,7 @@ fn little_that_cannot_be_sent_lies_in_the_kernel() {
     socket2::SockRef::from(&theirs).set_recv_buffer_size(16 * 1024).unwrap();
     let socket = Socket::new(OwnedFd::from(ours));
     socket.limit_unsent();
-    assert_eq!(socket.options().tcp_notsent_lowat().unwrap(), 256 * 1024);
+    assert_eq!(socket.options().tcp_notsent_lowat().unwrap(), 512 * 1024);
     let mut taken = 0;
     loop {
         match socket.send(&[0; 64 * 1024], Mode::NonBlocking) {
