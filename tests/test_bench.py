@@ -80,7 +80,7 @@ print(before, entered, used)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has networks of a process")
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 def test_the_network_of_a_run_has_the_control_that_it_says() -> None:
     """And where it had to be made for that, the system's is as it was."""
     runs = [subprocess.check_output([sys.executable, "-c", NETWORK], cwd=BENCH, text=True).split() for _ in range(2)]
