@@ -94,6 +94,15 @@ def _interrupts() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _same_network() -> Iterator[None]:
+    """A test that moves its thread to another network leaves every later one there, where no server answers."""
+    namespace = Path("/proc/thread-self/ns/net")
+    before = os.readlink(namespace) if namespace.is_symlink() else ""
+    yield
+    assert not before or os.readlink(namespace) == before, "this test has left the network that it was started in"
+
+
+@pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback connections must not go through the proxy of whoever runs the tests."""
     for name in PROXY_VARIABLES:

@@ -162,6 +162,8 @@ class Stage:
         monkeypatch.setattr("harness.running.BENCH", folder)
         monkeypatch.setattr("harness.scenario.SCENARIOS", folder / "scenarios")
         monkeypatch.setattr("harness.running.environment", lambda bench: environment(BENCH))
+        # A run is a process of its own, which may move to another network; here it is that of all the tests.
+        monkeypatch.setattr("harness.network.enter", lambda: "cubic")
         (folder / "scenarios").mkdir()
         self.serve("import time; time.sleep(40)")
 
