@@ -54,11 +54,10 @@ impl Mode {
     }
 }
 
-/// Bytes that the kernel may take beyond what it can send now (`TCP_NOTSENT_LOWAT`). By itself it takes up to
-/// 4 MiB, which every later pong and close frame has to follow, and which slow clients of a server have of its
-/// memory. What it has sent, and keeps until it is acknowledged, does not count, so distance costs no throughput.
-/// Less than this would, where an event loop comes back only every few milliseconds; measured: with half of it, 100
-/// messages of 64 KiB under way, and a core for each end, are a quarter to a half slower.
+/// Bytes that the kernel may take of a server beyond what it can send now (`TCP_NOTSENT_LOWAT`). By itself it takes up
+/// to 4 MiB, which slow clients have of the server's memory, each of them. What it has sent, and keeps until it is
+/// acknowledged, does not count, so distance costs no throughput. Clients have no such limit: docs/performance.md,
+/// "Large streams".
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_MAX: u32 = 512 * 1024;
 
@@ -82,7 +81,7 @@ impl Socket {
 
     /// Begins to connect to an address, without waiting. Unless [`Self::remote_address`] has one then, the
     /// socket becomes writable when the attempt has ended, and [`Self::take_error`] tells how. It does not
-    /// block, sends small messages at once (`TCP_NODELAY`), and limits what is unsent.
+    /// block, and sends small messages at once (`TCP_NODELAY`).
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let inner = socket2::Socket::new(
             socket2::Domain::for_address(address),
@@ -92,7 +91,6 @@ impl Socket {
         inner.set_nonblocking(true)?;
         inner.set_tcp_nodelay(true)?;
         let socket = Self { inner, receive_wait: AtomicU64::new(0) };
-        socket.limit_unsent();
         match socket.inner.connect(&address.into()) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(error),
             _ => Ok(socket),
@@ -143,7 +141,7 @@ impl Socket {
         self.inner.peer_addr().ok()?.as_socket()
     }
 
-    /// Has the kernel take no more than 512 KiB beyond what it can send now. For an end that reads while it
+    /// Has the kernel take no more than 512 KiB beyond what it can send now. For a server that reads while it
     /// waits for room to send: it waits sooner.
     pub fn limit_unsent(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -49,3 +49,13 @@ fn a_receive_timeout_that_was_set_is_known() {
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     assert!(begin.elapsed() < Duration::from_secs(60));
 }
+
+/// A client's socket keeps the system's limit, whatever it is: see docs/performance.md, "Large streams".
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_lets_the_kernel_take_what_it_likes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let usual = socket2::SockRef::from(&listener).tcp_notsent_lowat().unwrap();
+    let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
+    assert_eq!(socket.options().tcp_notsent_lowat().unwrap(), usual);
+}

@@ -81,7 +81,6 @@ impl ConnectedSocket {
         }
         // SAFETY: the caller has detached the descriptor, so nobody else closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
-        socket.limit_unsent();
         Ok(Self { socket: Mutex::new(Some(socket)) })
     }
 
