@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::entropy;
 
@@ -47,6 +47,10 @@ const SMALL_WRITE: usize = 2 * 1024;
 /// Buffers kept per thread and kind. A thread serves one connection at a time, or a loop that reads one at a
 /// time.
 const KEPT: usize = 4;
+
+/// What glibc's allocator is shown, see [`teach_allocator`], and whether it was.
+const LEARNT_SIZE: usize = 1024 * 1024;
+static LEARNT: AtomicBool = AtomicBool::new(false);
 
 /// Ordinary reads of a thread after which its large buffer is freed.
 const LARGE_KEPT_FOR: u32 = 64;
@@ -130,7 +134,24 @@ pub fn take_read() -> ReadBuffer {
     if lent() + READ_SIZE > LENT_MAX {
         return ReadBuffer::lend(Vec::with_capacity(SMALL_READ_SIZE));
     }
-    ReadBuffer::lend(READ.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(READ_SIZE)))
+    ReadBuffer::lend(READ.with_borrow_mut(Vec::pop).unwrap_or_else(first_read))
+}
+
+#[cold]
+fn first_read() -> Vec<u8> {
+    if !LEARNT.swap(true, Ordering::Relaxed) {
+        teach_allocator();
+    }
+    Vec::with_capacity(READ_SIZE)
+}
+
+/// Has glibc keep up to 2 MiB of what was freed at the top of its heap. By itself it keeps 128 KiB, gives the rest back
+/// to the system, and takes it anew, empty, for the next message: 16 page faults for each of 64 KiB, a quarter to a half
+/// of its time. Who frees one block of a size that was mapped for it has it keep twice as much from then on (mallopt(3),
+/// `M_MMAP_THRESHOLD`: the dynamic adjustment), unless the program or its environment has set what it keeps. A program
+/// that frees no large block, as this crate's stocks do not, has it learn nothing. Another allocator does not mind.
+fn teach_allocator() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(LEARNT_SIZE)));
 }
 
 /// An empty buffer of [`LARGE_READ_SIZE`] capacity, unless some are out already.
