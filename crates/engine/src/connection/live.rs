@@ -30,7 +30,7 @@ use crate::worker::Common;
 const READS: u32 = 4;
 
 /// Bytes of messages that are handed to the connection at once, while the kernel takes them: as many as stay
-/// in the cache.
+/// in the cache, and as the connection of a client that reads nothing may have of its own.
 const AT_ONCE: usize = 64 * 1024;
 
 /// Small reads of one that has to wait now and then, before it is trusted with a large one.

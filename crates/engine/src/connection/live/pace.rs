@@ -20,6 +20,10 @@ const STALL: Duration = Duration::from_secs(5);
 /// Between two questions whether it takes something again.
 const ASK: Duration = Duration::from_millis(50);
 
+/// What [`AT_ONCE`] is for messages that are shared with other connections: they are nobody's own. Each write wakes its
+/// client once more; measured, messages of 64 KiB to 20 clients that read them: 20 us each one by one, 15.5 by four.
+const SHARED_AT_ONCE: usize = 256 * 1024;
+
 /// That the kernel has no room for more of a session's. Edges (epoll(7)) tell of room only once there is much, so what
 /// this says of the client is to be asked of [`Live::is_stalled`].
 #[derive(Clone, Copy)]
@@ -93,10 +97,17 @@ impl Live {
         if self.blocked.is_some() || self.is_ending() {
             return false;
         }
-        if self.drive.link().queued() >= AT_ONCE {
+        if self.is_laden() {
             let _ = self.write(Instant::now); // that it is over is found when it is written again
         }
         self.blocked.is_none() && !self.is_ending()
+    }
+
+    /// Whether the connection has as much to write as it is handed at once.
+    fn is_laden(&self) -> bool {
+        let link = self.drive.link();
+        let queued = link.queued();
+        queued >= AT_ONCE && (queued >= SHARED_AT_ONCE || link.own_queued() >= AT_ONCE)
     }
 
     fn note_dropped(&mut self, messages: usize) {
@@ -206,7 +217,7 @@ impl Live {
                 let cleared = self.outbox.clear(); // nothing can follow the close frame, or an error
                 self.note_undelivered(cleared);
             }
-            while self.drive.link().queued() < AT_ONCE
+            while !self.is_laden()
                 && let Some(waiting) = self.outbox.pop()
             {
                 let link = self.drive.link_mut();
