@@ -1,7 +1,5 @@
 """What peers have to compile: once for each state of their sources, kept in a folder that git ignores."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Who runs where: the cores of the client and of the servers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The errors that end a benchmark with one line."""
 
-from __future__ import annotations
-
 __all__ = ["BenchError", "ChangedError", "UsageError"]
 
 

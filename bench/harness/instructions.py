@@ -4,8 +4,6 @@ Wall time on shared machines differs by percents from run to run, instructions d
 some thousandths. They say nothing of caches and of the system, so they guard, and do not measure.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import os

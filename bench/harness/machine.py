@@ -1,7 +1,5 @@
 """What the figures were measured on: no host names, nothing that identifies a person."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

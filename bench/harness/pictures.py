@@ -1,7 +1,5 @@
 """The pictures of the README: bars with a figure at each, as SVG whose text is text, on light and on dark pages."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Where things are: the suite, the clone around it, what is built, what is kept."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

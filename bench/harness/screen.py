@@ -1,7 +1,5 @@
 """What a run shows while it lasts: results, complaints, progress."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 

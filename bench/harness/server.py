@@ -1,7 +1,5 @@
 """The server under the load: any program that prints where it listens. Starts it, watches it, starts it again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

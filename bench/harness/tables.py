@@ -1,7 +1,5 @@
 """What a person reads in the terminal: one table per cell, then the bars."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Sequence

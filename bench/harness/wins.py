@@ -1,7 +1,5 @@
 """Who is compared with whom, and who is ahead: each comparison by the ratios within the rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -68,25 +68,32 @@ def sink(engine: Engine) -> None:
 
 
 def fan_out(engine: Engine) -> None:
-    publish = engine.publish
-    # What comes before everybody is told to subscribe: events of different threads have no order among them.
-    early: list[str | bytes] = []
+    # Before everybody is told to subscribe, they wait: events of different threads have no order among them.
+    messages: list[tuple[str, str | bytes]] = []
     complete = False
     for batch in engine.batches(max_events=BATCH):
         for event in batch:
             if type(event) is Message:
-                if not complete:
-                    early.append(event.data)
-                    continue
-                publish(TOPIC, event.data)
-                if not engine.has_room(TOPIC):
-                    engine.wait_for_room(TOPIC)
+                messages.append((TOPIC, event.data))
             elif type(event) is Connected:
                 event.session.subscribe(TOPIC)
-        if early and not complete and engine.subscribers(TOPIC) >= engine.stats()["sessions"]:
-            complete = True
-            for message in early:
-                publish(TOPIC, message)
+        complete = complete or (bool(messages) and engine.subscribers(TOPIC) >= engine.stats()["sessions"])
+        if complete:
+            publish_all(engine, messages)
+            messages.clear()
+
+
+def publish_all(engine: Engine, messages: list[tuple[str, str | bytes]]) -> None:
+    """Publishes what a batch has brought, at once as far as there is room."""
+    done = 0
+    while done < len(messages):
+        try:
+            engine.publish_many(messages[done:])
+            done = len(messages)
+        except BlockingIOError as error:
+            done += error.characters_written
+        if not engine.has_room(TOPIC):
+            engine.wait_for_room(TOPIC)
 
 
 BATCHES: dict[str, Callable[[Engine], None]] = {"echo": echo, "sink": sink, "fan-out": fan_out}
