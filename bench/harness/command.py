@@ -4,8 +4,6 @@ Exit status: 0 if everything that is installed was measured, 1 if something fail
 2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The figures beside rate and CPU time that a peer may report for a window, and how people write them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

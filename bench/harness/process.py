@@ -1,7 +1,5 @@
 """Child processes: started in a session of their own, pinned, stopped by their process id whatever happens."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

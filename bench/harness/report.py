@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec import structs
 
 from harness.errors import BenchError, UsageError
 from harness.figures import KINDS, value_text
 from harness.places import BENCH, RECORDS, REPORT
 from harness.record import Record, read
-from harness.results import BarResult, Summary, judge, summarize
+from harness.results import BarResult, Summary, judge, measured, summarize
 from harness.scenario import Cell, Job, Scenario, is_one_of, load, names, size_text
 from harness.tables import apart_text, cell_table, text_of
 from harness.wins import FASTER, LEVEL, SLOWER, Comparison, comparisons, counted, is_ours
@@ -197,6 +198,16 @@ class Chosen:
         for cell, samples in self.cells.items():
             yield from judge(self.scenario.called(cell.workload), cell, samples)
 
+    def limit(self, missed: BarResult) -> BarResult | None:
+        """Returns what a limit that was measured beside it makes of a bar, the first of them that there is."""
+        bar, cell = missed.bar, missed.cell
+        # Python's own sockets are none for what is native.
+        for name in (name for name in self.scenario.limits if name not in (*bar.versus, "raw-python")):
+            own = measured(structs.replace(bar, peer=name), self.scenario.called(cell.workload), cell, self.cells[cell])
+            if own.figure is not None:
+                return own
+        return None
+
 
 class Report:
     """What the records say."""
@@ -350,12 +361,20 @@ class Report:
 
     def _bars(self) -> list[str]:
         counts = Counter(bar.verdict for _, bar in self.bars)
+        limits = {bar: chosen.limit(bar) for chosen, bar in self.missed}
+        beyond = sum(limit is not None and limit.verdict == "MISS" for limit in limits.values())
         text = f"{counts['PASS']} of {len(self.bars)} are reached, {counts['NOT MEASURED']} were not measured,"
-        text += f" {len(self.missed)} are missed:"
+        text += (
+            f" {len(self.missed)} are missed. Of these, {beyond} ask for more than the limit that was measured beside"
+        )
+        text += " them reaches, as bare C does; what it reaches stands behind the semicolon."
         rows = []
         for name in sorted({one.scenario.name for one, _ in self.missed}):
-            own = [bar for one, bar in self.missed if one.scenario.name == name]
-            told = [f"`{bar.cell}` {bar.bar.peer}: {bar.told} ({bar.wanted})" for bar in own]
+            told = []
+            for bar in (bar for one, bar in self.missed if one.scenario.name == name):
+                limit = limits[bar]
+                beside = f"; {limit.bar.peer}: {limit.told}" if limit else ""
+                told.append(f"`{bar.cell}` {bar.bar.peer}: {bar.told} ({bar.wanted}{beside})")
             rows.append([name, "<br>".join(told)])
         return [text, "", *_markdown(["scenario", "measured (to reach), the worst first"], rows, left=2)]
 

@@ -10,7 +10,10 @@ from harness.figures import FIGURES, KINDS, figure_text, value_text
 from harness.peers import Sample
 from harness.scenario import Bar, Cell, Workload
 
-__all__ = ["NOISE", "SPREAD", "BarResult", "Figure", "Summary", "judge", "ratio", "spread", "summarize", "unrest"]
+__all__ = [
+    *("NOISE", "SPREAD", "BarResult", "Figure", "Summary"),
+    *("judge", "measured", "ratio", "spread", "summarize", "unrest"),
+]
 
 NOISE = 0.02
 """Below this share a difference is not worth a word, however narrow the ranges are."""
@@ -175,15 +178,17 @@ def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
 
 def judge(workload: Workload, cell: Cell, samples: Sequence[Sample]) -> list[BarResult]:
     """Returns the bars of a workload that stand in this cell, measured or not."""
-    results = []
-    for bar in filter(lambda bar: bar.selects(cell), workload.bars):
-        figure = None
-        if bar.versus:
-            figure = ratio(samples, bar.peer, *bar.versus)
-        elif summary := next((one for one in summarize(samples) if one.peer == bar.peer), None):
-            figure = summary.value if bar.figure is None else summary.figures.get(bar.figure)
-        results.append(BarResult(bar, cell, workload.measures, figure))
-    return results
+    return [measured(bar, workload, cell, samples) for bar in workload.bars if bar.selects(cell)]
+
+
+def measured(bar: Bar, workload: Workload, cell: Cell, samples: Sequence[Sample]) -> BarResult:
+    """Returns what became of one bar."""
+    figure = None
+    if bar.versus:
+        figure = ratio(samples, bar.peer, *bar.versus)
+    elif summary := next((one for one in summarize(samples) if one.peer == bar.peer), None):
+        figure = summary.value if bar.figure is None else summary.figures.get(bar.figure)
+    return BarResult(bar, cell, workload.measures, figure)
 
 
 def _sound(samples: Sequence[Sample], peer: str) -> dict[int, Sample] | None:

@@ -14,8 +14,6 @@ A reply equals `expected[remaining & 1]`, and is answered with `answers[remainin
 exchange the two. After a zero, each reply that is still to come calls `late`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import time

@@ -1,7 +1,5 @@
 """The content of the messages and what must arrive: the same for every Python peer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from operator import attrgetter, itemgetter

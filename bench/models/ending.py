@@ -1,7 +1,5 @@
 """How connections begin and end: opened and closed in turn, closed by the server. One of `twins.TWO_WAYS`."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Whether a message has left the library: what the system has taken of all TCP connections of this process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """How long single operations take: every sample is kept, in nanoseconds; what is told of them is in microseconds."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from typing import Any

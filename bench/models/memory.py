@@ -1,7 +1,5 @@
 """What open connections that do nothing cost in resident memory."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

@@ -1,7 +1,5 @@
 """The program of a client in Python: which way to use the library, which event loop, which workload."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """A workload as steps on an open connection: warm-up, window, and what surrounds them. One of `twins.TWO_WAYS`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import threading

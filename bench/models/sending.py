@@ -1,7 +1,5 @@
 """Messages to /sink and /hash, which tell what has arrived. One of `twins.TWO_WAYS`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

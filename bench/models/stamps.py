@@ -3,8 +3,6 @@
 The server's clock is CLOCK_MONOTONIC, as `time.monotonic_ns` is here: both must run on the same machine.
 """
 
-from __future__ import annotations
-
 import struct
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Messages that the server sends by itself: streams, files, both ways at once. One of `twins.TWO_WAYS`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

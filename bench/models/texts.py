@@ -1,7 +1,5 @@
 """Text messages for what compression does with them: of much repetition, and of none."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -5,8 +5,6 @@ here; AWAITS is false; and nobody looks whether what a `send` returned, `pending
 and what it costs, is thus the same around every library, and a blocking loop has nothing in it of the other kind.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import types

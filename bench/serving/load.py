@@ -1,7 +1,5 @@
 """The load on a server peer: the load generator's command line, and what becomes of its answer."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

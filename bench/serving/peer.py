@@ -5,8 +5,6 @@ its rate and latencies, as the load generator has counted and checked them, and 
 the core that the harness gives; the server on another, where there is one.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Server and load generator as child processes: pinned, stopped whatever happens, with the reason when they fail."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

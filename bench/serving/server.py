@@ -1,7 +1,5 @@
 """What the programs of the server peers share: their command line, how they say where they listen, when they end."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
