@@ -363,11 +363,11 @@ class Report:
         counts = Counter(bar.verdict for _, bar in self.bars)
         limits = {bar: chosen.limit(bar) for chosen, bar in self.missed}
         beyond = sum(limit is not None and limit.verdict == "MISS" for limit in limits.values())
-        text = f"{counts['PASS']} of {len(self.bars)} are reached, {counts['NOT MEASURED']} were not measured,"
-        text += (
+        text = (
+            f"{counts['PASS']} of {len(self.bars)} are reached, {counts['NOT MEASURED']} were not measured,"
             f" {len(self.missed)} are missed. Of these, {beyond} ask for more than the limit that was measured beside"
+            " them reaches, as bare C does; what it reaches stands behind the semicolon."
         )
-        text += " them reaches, as bare C does; what it reaches stands behind the semicolon."
         rows = []
         for name in sorted({one.scenario.name for one, _ in self.missed}):
             told = []

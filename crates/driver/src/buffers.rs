@@ -146,7 +146,7 @@ fn first_read() -> Vec<u8> {
 }
 
 /// Has glibc keep up to 2 MiB of what was freed at the top of its heap. By itself it keeps 128 KiB, gives the rest back
-/// to the system, and takes it anew, empty, for the next message: 16 page faults for each of 64 KiB, a quarter to a half
+/// to the system, and takes it anew, empty, for the next message: up to 16 page faults for each of 64 KiB, up to half
 /// of its time. Who frees one block of a size that was mapped for it has it keep twice as much from then on (mallopt(3),
 /// `M_MMAP_THRESHOLD`: the dynamic adjustment), unless the program or its environment has set what it keeps. A program
 /// that frees no large block, as this crate's stocks do not, has it learn nothing. Another allocator does not mind.
