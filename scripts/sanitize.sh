@@ -60,6 +60,8 @@ address_rust() {
         case $crate in
             # The memory of the process, where the sanitizer keeps what was freed.
             engine) tests "$crate" total ;;
+            # The C library's allocator, in whose place the sanitizer has its own.
+            driver) tests "$crate" allocator ;;
             *) tests "$crate" ;;
         esac
         [[ ${#chosen[@]} -eq 0 ]] && continue
@@ -121,7 +123,8 @@ thread() {
     for crate in driver engine; do
         case $crate in
             # fork: a child of a program of many threads, which the sanitizer does not follow.
-            driver) tests driver fork tls opening ;;
+            # The C library's allocator, in whose place it has its own.
+            driver) tests driver allocator fork tls opening ;;
             # Rates and times that its slowness would falsify; keys, which are C.
             engine) tests engine pace figures total auth_jwt auth_keys auth_acl auth_source certificate tls ;;
         esac
