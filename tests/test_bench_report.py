@@ -302,3 +302,10 @@ def test_every_record_that_is_kept() -> None:
         assert kept.facts["tree"].isalnum()
         trees.add(kept.facts["tree"])
     assert len(trees) <= 1
+
+
+def test_page_and_readme_are_what_the_kept_records_make() -> None:
+    records = [report.Chosen(path) for path in report.newest(ROOT / "bench" / "records")]
+    made = report.Report(report.plan(), records)
+    for name, words in (("docs/benchmarks.md", made.page()), ("README.md", made.readme())):
+        assert words in (ROOT / name).read_text(encoding="utf-8"), f"{name} is of other records: make bench-report"
