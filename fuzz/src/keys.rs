@@ -26,7 +26,7 @@ pub(crate) fn pairs() -> &'static [Pair] {
     PAIRS.get_or_init(|| {
         let secret = Pair {
             algorithm: Algorithm::HS256,
-            signing: EncodingKey::from_secret(SECRET),
+            signing: EncodingKey::from_secret(SECRET).unwrap(),
             key: Key::Secret(SECRET.to_vec()),
             public: SECRET.to_vec(),
             private: SECRET.to_vec(),

@@ -198,7 +198,7 @@ fn previous_key() {
 
 #[test]
 fn key_ids_of_fixed_keys() {
-    let (new, old) = (EncodingKey::from_secret(SECRET), EncodingKey::from_secret(OTHER_SECRET));
+    let (new, old) = (EncodingKey::from_secret(SECRET).unwrap(), EncodingKey::from_secret(OTHER_SECRET).unwrap());
     let mut options = options();
     let kid = |options: &JwtOptions, key: &EncodingKey, kid: &str| {
         Jwt::new(options.clone()).unwrap().verify_token(&with_kid(HS256, key, kid, &claims()), NOW).map(drop)
@@ -302,13 +302,13 @@ fn a_set_of_several_keys() {
     assert_eq!(of(ES256, p256(), "e3"), Err(Denied::Algorithm));
     assert_eq!(of(ES256, p256(), "r"), Err(Denied::Algorithm));
     assert_eq!(of(ES256, p256(), "E1"), Err(Denied::KeyId));
-    let secret = EncodingKey::from_secret(SECRET);
+    let secret = EncodingKey::from_secret(SECRET).unwrap();
     assert_eq!(verdict(&jwt, &with_kid(HS256, &secret, "unknown", &claims()), NOW), Err(Denied::Algorithm));
     // Without a kid each key that fits is tried.
     assert_eq!(verdict(&jwt, &signed(ES256, &second.signing, &claims()), NOW), Ok(()));
     assert_eq!(verdict(&jwt, &signed(ES256, &new_p256().signing, &claims()), NOW), Err(Denied::Signature));
     assert_eq!(
-        verdict(&jwt, &signed(HS256, &EncodingKey::from_secret(SECRET), &claims()), NOW),
+        verdict(&jwt, &signed(HS256, &EncodingKey::from_secret(SECRET).unwrap(), &claims()), NOW),
         Err(Denied::Algorithm)
     );
 }
@@ -339,7 +339,7 @@ fn secrets_in_a_set() {
     let set = Set::new("oct", &[oct(64, "long"), oct(32, "short"), oct(31, "none")]);
     let jwt = set.jwt([HS256, HS512]);
     let of = |algorithm: Algorithm, len: usize, kid: &str| {
-        verdict(&jwt, &with_kid(algorithm, &EncodingKey::from_secret(&SECRET[..len]), kid, &claims()), NOW)
+        verdict(&jwt, &with_kid(algorithm, &EncodingKey::from_secret(&SECRET[..len]).unwrap(), kid, &claims()), NOW)
     };
     assert_eq!(of(HS512, 64, "long"), Ok(()));
     assert_eq!(of(HS256, 64, "long"), Ok(()));

@@ -34,7 +34,8 @@ impl VerifyingKey {
             let (needed, len) = (long.secret_len(), secret.len());
             return Err(Error::option(option, format!("{long} needs {needed} bytes of secret at least, not {len}")));
         }
-        Ok(Self { algorithms: fitting, key: DecodingKey::from_secret(secret) })
+        let key = DecodingKey::from_secret(secret).map_err(|_| Error::option(option, "the secret is empty"))?;
+        Ok(Self { algorithms: fitting, key })
     }
 
     /// The public key in a PEM file, for these algorithms, which must all fit it.

@@ -87,7 +87,7 @@ pub fn ed() -> &'static Pair {
 /// Each algorithm, the key that signs with it, and the one that verifies.
 pub fn all() -> Vec<(Algorithm, EncodingKey, Key)> {
     use Algorithm::*;
-    let secret = || (EncodingKey::from_secret(SECRET), Key::Secret(SECRET.to_vec()));
+    let secret = || (EncodingKey::from_secret(SECRET).unwrap(), Key::Secret(SECRET.to_vec()));
     let of = |pair: &Pair| (pair.signing.clone(), pair.key());
     [
         (HS256, secret()),
@@ -133,11 +133,11 @@ pub fn with_kid(algorithm: Algorithm, key: &EncodingKey, kid: &str, claims: &Val
 
 /// Signed with [`SECRET`] and HS256.
 pub fn hs256(claims: &Value) -> String {
-    signed(Algorithm::HS256, &EncodingKey::from_secret(SECRET), claims)
+    signed(Algorithm::HS256, &EncodingKey::from_secret(SECRET).unwrap(), claims)
 }
 
 pub fn hs256_with(secret: &[u8], claims: &Value) -> String {
-    signed(Algorithm::HS256, &EncodingKey::from_secret(secret), claims)
+    signed(Algorithm::HS256, &EncodingKey::from_secret(secret).unwrap(), claims)
 }
 
 pub fn claims() -> Value {
