@@ -4,7 +4,9 @@ Options:
     --subject websockets    run the tests against the library that wirespeed is compatible with, to prove the tests
     --campaign              every fault at every stage of every API, every attack on every server
     --again TIMES           what fails beside others is no failure if it passes so many times alone
-    --matrix all            every event loop and port on which a test tells something new, not one of each port
+    --matrix all            the full matrix of event loops and I/O backends, not one setting for each backend
+    --rotation N/M          the default matrix, and every M-th test of the rest of the full matrix
+    --files N/M             every M-th file, and all files that depend on the version of Python
 
 Markers:
     wirespeed_only(reason)      beyond the API of websockets: skipped there
@@ -28,6 +30,9 @@ import pytest
 # Helpers are imported as ``interop.*``, whichever import mode pytest runs in, and parts of the benchmarks as they are.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
+
+from interop.selection import select
+
 if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
     # What they test needs both.
     collect_ignore_glob = ["test_bench*.py"]
@@ -48,33 +53,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--matrix",
         choices=["default", "all"],
         default="default",
-        help="in how many settings the tests of asyncio run: one of each port, or all that tell something new",
+        help="the settings of the asyncio tests: one for each I/O backend, or all (tests/interop/matrix.py)",
+    )
+    parser.addoption(
+        "--rotation",
+        metavar="N/M",
+        help="run the default matrix and the N-th of M shares of the rest of the full matrix; N counts from 0",
+    )
+    parser.addoption(
+        "--files",
+        metavar="N/M",
+        help="run the N-th of M shares of the files, and all files that depend on the version of Python",
     )
     parser.addoption(
         "--campaign",
         action="store_true",
         help="run every cell of the matrix of faults, and every attack on every server: hours",
     )
-    parser.addoption(
-        "--watching",
-        action="store_true",
-        help="the loops of the tests of asyncio watch each connection themselves, as loops that are not known do",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["WIRESPEED_TEST_SUBJECT"] = str(config.getoption("--subject"))
-    if config.getoption("--watching"):
-        os.environ["WIRESPEED_TEST_WATCHING"] = "1"
     config.addinivalue_line("markers", "wirespeed_only(reason): beyond the API of websockets")
     config.addinivalue_line("markers", "websockets_differs(reason): websockets is known not to behave so")
+    config.addinivalue_line("markers", "full_matrix: a setting that is not in the default matrix")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"subject: {config.getoption('--subject')}, matrix: {config.getoption('--matrix')}"
+    chosen = [f"{name}: {config.getoption(f'--{name}')}" for name in ("subject", "matrix", "rotation", "files")]
+    return ", ".join(chosen)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    select(config, items)
     if config.getoption("--subject") == "wirespeed":
         return
     for item in items:

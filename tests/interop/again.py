@@ -70,9 +70,10 @@ class Again:
             session.exitstatus = pytest.ExitCode.OK
 
     def _pass_alone(self, tests: list[str]) -> bool:
-        matrix = self._config.getoption("matrix", None)
+        # A test of the full matrix may have been chosen by --rotation: alone it needs --matrix=all.
+        everything = ["--matrix=all"] if self._config.getoption("matrix", None) else []
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += [f"--rootdir={self._config.rootpath}", *([f"--matrix={matrix}"] if matrix else []), *tests]
+        command += [f"--rootdir={self._config.rootpath}", *everything, *tests]
         try:
             done = subprocess.run(
                 command, cwd=self._config.rootpath, timeout=ALONE_TIMEOUT, capture_output=True, check=False

@@ -21,6 +21,7 @@ from .subject import IS_WIRESPEED
 __all__ = [
     "LOOPS",
     "SETTINGS",
+    "WATCHING",
     "Setting",
     "cancelled",
     "eager",
@@ -77,6 +78,9 @@ def _settings() -> list[Setting]:
 
 SETTINGS = _settings()
 
+# Loops that wirespeed does not know: it has them watch the socket of each connection.
+WATCHING = [Setting(f"{loop}-watching", "fd") for loop in LOOPS if IS_WIRESPEED and loop != "wirespeed"]
+
 
 def one_loop() -> list[Setting]:
     """The settings without those of uvloop: for long tables, in which another loop tells nothing new."""
@@ -87,11 +91,11 @@ def new_loop(kind: str) -> asyncio.AbstractEventLoop:
     """Return a new event loop.
 
     Args:
-        kind: One of ``LOOPS``.
+        kind: One of ``LOOPS``, or the loop of one of ``WATCHING``.
     """
-    loop = _new_loop(kind)
-    # The option --watching: loops that wirespeed does not know watch each connection themselves.
-    if os.environ.get("WIRESPEED_TEST_WATCHING") and kind != "wirespeed":
+    known, _, watching = kind.partition("-")
+    loop = _new_loop(known)
+    if watching:
         loop._wirespeed_nests = False  # type: ignore[attr-defined]
     return loop
 
@@ -157,7 +161,7 @@ def run(
 
     Args:
         main: The coroutine function to run.
-        loop: One of ``LOOPS``.
+        loop: One of ``LOOPS``, or the loop of one of ``WATCHING``.
         timeout: Seconds it may take.
         debug: Run the loop in debug mode.
         prepare: Called with the loop before anything runs on it.

@@ -1,7 +1,8 @@
-"""How much of the matrix of event loops and ports is run: the one place that chooses.
+"""Chooses the settings of the asyncio tests: event loops and I/O backends.
 
-A module of ``tests/asyncio`` runs in the settings of its ``SETTINGS``, without that in every one. ``--matrix=all`` is
-that but for what would be double, below; ``--matrix=default`` is one setting of each port for everything.
+The full matrix runs each test of ``tests/asyncio`` in every setting of its module's ``SETTINGS`` (all settings if the
+module has none), except the files of ``ONE_PER_PORT``. The default matrix runs each test in one setting for each I/O
+backend. Tests of the full matrix that are not in the default matrix carry the marker ``full_matrix``.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
-from .asyncio_tools import SETTINGS, Setting
+import pytest
 
-__all__ = ["ONE_PER_PORT", "choose", "one_per_port"]
+from .asyncio_tools import SETTINGS, WATCHING, Setting
 
-# Files that run on every loop together, and each of their tests on one loop for each port, in the whole
-# matrix too. A loop has its own way of reading, writing, ending and timing a connection. For that,
-# test_client_ending, _flow, _faults, _lost, _cancellation, _tasks, _wakeups, _keepalive, _resources,
-# test_server, _broadcast, _flood and the streams run in every setting. What is here lies above: the
-# handshakes, TLS and what frames mean are the same code whichever loop has brought the bytes.
+__all__ = ["ONE_PER_PORT", "WATCHED", "choose", "one_per_port"]
+
+# Tests of handshakes, TLS and frames. They run in one setting for each I/O backend in the full matrix too, because
+# this code does not depend on the loop. A loop has its own way of reading, writing, ending and timing a connection:
+# test_client_ending, _flow, _faults, _lost, _cancellation, _tasks, _wakeups, _keepalive, _resources, test_server,
+# _broadcast, _flood and the streams run in every setting.
 ONE_PER_PORT = frozenset(
     {
         "test_client_batches",
@@ -47,10 +50,32 @@ ONE_PER_PORT = frozenset(
 )
 
 
-def one_per_port(test: str, settings: Sequence[Setting] = SETTINGS) -> list[Setting]:
-    """Of the settings one for each port. Their loops change from test to test, and are the same in every run.
+# Files that also run on a loop that wirespeed does not know. There the loop watches each connection's socket itself;
+# on known loops wirespeed registers one epoll descriptor for all connections.
+WATCHED = frozenset(
+    {
+        "test_client_cancellation",
+        "test_client_ending",
+        "test_client_flow",
+        "test_client_keepalive",
+        "test_client_lost",
+        "test_client_nesting",
+        "test_client_resources",
+        "test_client_wakeups",
+        "test_server",
+        "test_server_flood",
+        "test_stream",
+        "test_stream_ending",
+    }
+)
 
-    So the tests of a file meet every loop together, and each of them meets both ways to the socket.
+
+def one_per_port(test: str, settings: Sequence[Setting] = SETTINGS) -> list[Setting]:
+    """Return one setting for each I/O backend. The loop depends on the name of the test and is the same in every run.
+
+    Args:
+        test: Name of the test function.
+        settings: The settings to choose from.
     """
     turn = zlib.crc32(test.encode())
     by_port: dict[str, list[Setting]] = {}
@@ -59,9 +84,20 @@ def one_per_port(test: str, settings: Sequence[Setting] = SETTINGS) -> list[Sett
     return [found[turn % len(found)] for found in by_port.values()]
 
 
-def choose(module: ModuleType, test: str, matrix: str) -> Sequence[Setting]:
-    """The settings in which a test of a module runs."""
+def choose(module: ModuleType, test: str) -> list[Any]:
+    """Return the settings of a test as parameters; those beyond the default matrix are marked ``full_matrix``.
+
+    Args:
+        module: The module of the test.
+        test: Name of the test function.
+    """
+    name = module.__name__.rpartition(".")[2]
     settings: Sequence[Setting] = getattr(module, "SETTINGS", SETTINGS)
-    if matrix == "all" and module.__name__.rpartition(".")[2] not in ONE_PER_PORT:
-        return settings
-    return one_per_port(test, settings)
+    chosen = one_per_port(test, settings)
+    if name in ONE_PER_PORT:
+        settings = chosen
+    if name in WATCHED:
+        chosen = [*chosen, *one_per_port(test, WATCHING)]
+        settings = [*settings, *WATCHING]
+    others = [pytest.param(setting, marks=pytest.mark.full_matrix) for setting in settings if setting not in chosen]
+    return [*chosen, *others]
