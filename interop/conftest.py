@@ -1,5 +1,8 @@
 """Fixtures and parameters: each test runs for every peer that can do what it needs, over each of our ways.
 
+Options:
+    --ways one  each test reaches each peer over one of our ways, which differs from test to test; default: over all
+
 Markers:
     peers(*abilities, end=None, name=None, ways=None)  what a peer must be able to do, which it is, and over which ways
 
@@ -13,6 +16,7 @@ import gc
 import inspect
 import os
 import sys
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,12 +31,18 @@ from harness.installed import environment, missing
 from harness.link import Link
 from harness.peers import ABILITIES, PEERS, Peer
 from harness.process import PeerProcess
-from harness.ways import WAYS
+from harness.ways import WAYS, Way
 
 # Less than the timeout of pytest, which would end all tests of the process.
 TEST_TIMEOUT = 35.0
 
 RETRIED = "retried"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ways", choices=["one", "all"], default="all", help="over how many of our ways each test reaches each peer"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +59,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     limits = marker.kwargs if marker is not None else {}
     if unknown := set(needed) - ABILITIES.keys():
         raise pytest.UsageError(f"no abilities: {unknown}")
+    ways = [way for way in WAYS if way.name in limits.get("ways", (way.name,))]
+    peers = [
+        peer
+        for peer in PEERS
+        if limits.get("end") in (None, peer.end)
+        and limits.get("name") in (None, peer.name)
+        and not peer.lacks.keys() & set(needed)
+    ]
+    one = metafunc.config.getoption("--ways") == "one"
     metafunc.parametrize(
         "link",
         [
@@ -58,15 +77,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 # One process of each peer; and pytest's own limit, a minute, for each try.
                 marks=[pytest.mark.xdist_group(str(peer)), pytest.mark.timeout(60 * peer.tries)],
             )
-            for peer in PEERS
-            for way in WAYS
-            if limits.get("end") in (None, peer.end)
-            and limits.get("name") in (None, peer.name)
-            and way.name in limits.get("ways", (way.name,))
-            and not peer.lacks.keys() & set(needed)
+            for peer in peers
+            for way in (_one_of(ways, f"{metafunc.function.__name__} {peer}") if one else ways)
         ],
         indirect=True,
     )
+
+
+def _one_of(ways: list[Way], name: str) -> list[Way]:
+    """Return one of the ways, chosen by a name; the same in every run."""
+    return ways[(turn := zlib.crc32(name.encode()) % len(ways)) : turn + 1]
 
 
 @pytest.hookimpl(tryfirst=True)
