@@ -5,12 +5,15 @@ Options:
     --campaign              every fault at every stage of every API, every attack on every server
     --again TIMES           what fails beside others is no failure if it passes so many times alone
     --matrix all            every event loop and port on which a test tells something new, not one of each port
+    --rotation N/M          of every table of cases, each M-th beginning with the N-th; 0/1: whole tables
 
 Markers:
+    serial                      measures time or needs the machine for itself: runs alone, after the tests that run
+                                beside each other
     wirespeed_only(reason)      beyond the API of websockets: skipped there
     websockets_differs(reason)  websockets is known not to behave so: expected to fail there
 
-Both markers do nothing when wirespeed is under test. The peers are fixtures of ``interop``.
+The last two do nothing when wirespeed is under test. The peers are fixtures of ``interop``.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import pytest
 # Helpers are imported as ``interop.*``, whichever import mode pytest runs in, and parts of the benchmarks as they are.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
+from interop import samples
+
 if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
     # What they test needs both.
     collect_ignore_glob = ["test_bench*.py"]
@@ -38,6 +43,7 @@ PROXY_VARIABLES = ("all", "http", "https", "no", "socks", "ws", "wss")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    samples.add_option(parser)
     parser.addoption(
         "--subject",
         choices=["wirespeed", "websockets"],
@@ -66,12 +72,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["WIRESPEED_TEST_SUBJECT"] = str(config.getoption("--subject"))
     if config.getoption("--watching"):
         os.environ["WIRESPEED_TEST_WATCHING"] = "1"
+    config.addinivalue_line(
+        "markers",
+        "serial: measures time or needs the machine for itself: runs alone, after the tests that run beside each other",
+    )
     config.addinivalue_line("markers", "wirespeed_only(reason): beyond the API of websockets")
     config.addinivalue_line("markers", "websockets_differs(reason): websockets is known not to behave so")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"subject: {config.getoption('--subject')}, matrix: {config.getoption('--matrix')}"
+    subject, matrix, rotation = map(config.getoption, ("--subject", "--matrix", "--rotation"))
+    return f"subject: {subject}, matrix: {matrix}, rotation: {rotation or 'none, short tables'}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -84,6 +95,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("websockets_differs")
         if marker is not None:
             item.add_marker(pytest.mark.xfail(reason=marker.args[0], strict=True))
+
+
+@pytest.fixture(scope="session")
+def rotation(pytestconfig: pytest.Config) -> str | None:
+    """The option ``--rotation``, for ``interop.samples.sample``."""
+    value: str | None = pytestconfig.getoption("--rotation")
+    return value
 
 
 @pytest.fixture(autouse=True, scope="session")
