@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from interop.certificates import Certificates
+from interop.samples import sample
 
 # What knows the implementation under test is imported late: this file may be loaded before the choice is
 # made.
@@ -22,8 +23,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from attack import table
 
         kinds = cast(tuple[str, ...], cast(ModuleType, metafunc.module).KINDS)
-        matrix = "all" if metafunc.config.getoption("--campaign") else "default"
+        rotation = metafunc.config.getoption("--rotation")
+        matrix = "short" if rotation is None else "default"
+        if metafunc.config.getoption("--campaign"):
+            matrix, rotation = "all", None
         found = [(kind, row.slug) for kind in kinds for row in table.chosen(kind, matrix)]
+        found = sample(found, 1, rotation)
         metafunc.parametrize(("kind", "slug"), found, ids=["-".join(one) for one in found], scope="module")
 
 
