@@ -177,10 +177,10 @@ TIMED = {"round-trip", "one-way", "one-way-window", "open"}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     rotation = metafunc.config.getoption("--rotation")
     if metafunc.function is test_the_truth_is_measured:
-        metafunc.parametrize("model", sample(MODELS, 6, rotation))
+        metafunc.parametrize("model", sample(MODELS, 9, rotation))
     if metafunc.function is test_a_lie_is_noticed:
         # At least one of each kind: change, lose, repeat, ...
-        some = sample(lies(), 12, rotation, kind=lambda case: case.values[1].query.partition("&")[0])
+        some = sample(lies(), 60, rotation, kind=lambda case: case.values[1].query.partition("&")[0])
         metafunc.parametrize(("model", "lie"), some)
 
 

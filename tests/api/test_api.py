@@ -10,7 +10,7 @@ from interop.samples import sample
 
 pytestmark = pytest.mark.wirespeed_only("it is about what is ours")
 
-# A whole run takes some seconds where nothing else runs; without the option --rotation a third of these are tried.
+# A whole run takes some seconds where nothing else runs; without the option --rotation a sixth of these are tried.
 TRIES = {
     "arguments": 600,
     "engine": 150,
@@ -40,6 +40,6 @@ def test_any_calls(here: object, name: str, rotation: str | None) -> None:
     from api.properties import World, attempt
 
     assert isinstance(here, World)
-    tries = sample(range(TRIES.get(name, 50)), 3, rotation)
+    tries = sample(range(TRIES.get(name, 50)), 6, rotation)
     # Whole runs and short ones draw by no number, so that the short one is a part of the whole.
     attempt(here, name, len(tries), tries[0] or None)
