@@ -4,15 +4,16 @@ Options:
     --subject websockets    run the tests against the library that wirespeed is compatible with, to prove the tests
     --campaign              every fault at every stage of every API, every attack on every server
     --again TIMES           what fails beside others is no failure if it passes so many times alone
-    --matrix all            the full matrix of event loops and I/O backends, not one setting for each backend
-    --rotation N/M          the default matrix, and every M-th test of the rest of the full matrix
+    --rotation N/M          adds a share to the default run: of the full matrix and of long tables of cases; 0/1: all
     --files N/M             every M-th file, and all files that depend on the version of Python
 
 Markers:
+    serial                      measures time or needs the machine for itself: runs alone, after the tests that run
+                                beside each other
     wirespeed_only(reason)      beyond the API of websockets: skipped there
     websockets_differs(reason)  websockets is known not to behave so: expected to fail there
 
-Both markers do nothing when wirespeed is under test. The peers are fixtures of ``interop``.
+The last two do nothing when wirespeed is under test. The peers are fixtures of ``interop``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
+from interop.samples import share_text
 from interop.selection import select
 
 if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
@@ -50,18 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the implementation under test",
     )
     parser.addoption(
-        "--matrix",
-        choices=["default", "all"],
-        default="default",
-        help="the settings of the asyncio tests: one for each I/O backend, or all (tests/interop/matrix.py)",
-    )
-    parser.addoption(
         "--rotation",
+        type=share_text,
         metavar="N/M",
-        help="run the default matrix and the N-th of M shares of the rest of the full matrix; N counts from 0",
+        help="run also the N-th of M shares of the full matrix and of long tables of cases; N counts from 0, 0/1: all",
     )
     parser.addoption(
         "--files",
+        type=share_text,
         metavar="N/M",
         help="run the N-th of M shares of the files, and all files that depend on the version of Python",
     )
@@ -74,13 +72,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["WIRESPEED_TEST_SUBJECT"] = str(config.getoption("--subject"))
+    config.addinivalue_line(
+        "markers",
+        "serial: measures time or needs the machine for itself: runs alone, after the tests that run beside each other",
+    )
     config.addinivalue_line("markers", "wirespeed_only(reason): beyond the API of websockets")
     config.addinivalue_line("markers", "websockets_differs(reason): websockets is known not to behave so")
     config.addinivalue_line("markers", "full_matrix: a setting that is not in the default matrix")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    chosen = [f"{name}: {config.getoption(f'--{name}')}" for name in ("subject", "matrix", "rotation", "files")]
+    chosen = [f"{name}: {config.getoption(f'--{name}')}" for name in ("subject", "rotation", "files")]
     return ", ".join(chosen)
 
 
@@ -95,6 +97,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("websockets_differs")
         if marker is not None:
             item.add_marker(pytest.mark.xfail(reason=marker.args[0], strict=True))
+
+
+@pytest.fixture(scope="session")
+def rotation(pytestconfig: pytest.Config) -> str | None:
+    """The option ``--rotation``, for ``interop.samples.sample``."""
+    value: str | None = pytestconfig.getoption("--rotation")
+    return value
 
 
 @pytest.fixture(autouse=True, scope="session")

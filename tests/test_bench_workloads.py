@@ -19,6 +19,7 @@ from harness.record import read
 from harness.scenario import Job, PeerName, load, names
 
 from interop.native import find_binary
+from interop.samples import sample
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,7 +76,18 @@ def cases() -> list[Any]:
     return [pytest.param(*key, list(peers), id=": ".join(key)) for key, peers in found.items() if peers]
 
 
-@pytest.mark.parametrize(("name", "workload", "peers"), cases())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    rotation = metafunc.config.getoption("--rotation")
+    if metafunc.function is test_every_workload_runs:
+        # At least one workload of each scenario; `make bench-quick` runs all.
+        some = sample(cases(), 12, rotation, kind=lambda case: case.values[0])
+        metafunc.parametrize(("name", "workload", "peers"), some)
+    if metafunc.function is test_peers_notice_a_lie:
+        # One of the library and one of C, by turns.
+        table = [(peers, *lie) for lie in PEER_LIES for peers in ("wirespeed websockets", "raw-c")]
+        metafunc.parametrize(("peers", "workload", "size", "complaint"), sample(table, 5, rotation))
+
+
 def test_every_workload_runs(name: str, workload: str, peers: list[str], tmp_path: Path) -> None:
     samples = run_workload(tmp_path, name, workload, peers, "--quick")
     assert samples
@@ -130,18 +142,16 @@ asyncio.run(main())
 REPLY = "a reply differs from the message that was sent"
 
 
-@pytest.mark.parametrize("peers", ["wirespeed websockets", "raw-c"])
-@pytest.mark.parametrize(
-    ("workload", "size", "complaint"),
-    [
-        ("round-trip", 256, REPLY),
-        ("round-trip", 8192, REPLY),
-        ("stream-in", 64, "of the stream carries number"),
-        ("stream-in", 65536, "of the stream carries number"),
-        ("send", 64, "/sink received"),
-        ("pipelined", 512, REPLY),
-    ],
-)
+PEER_LIES = [
+    ("round-trip", 256, REPLY),
+    ("round-trip", 8192, REPLY),
+    ("stream-in", 64, "of the stream carries number"),
+    ("stream-in", 65536, "of the stream carries number"),
+    ("send", 64, "/sink received"),
+    ("pipelined", 512, REPLY),
+]
+
+
 def test_peers_notice_a_lie(peers: str, workload: str, size: int, complaint: str, tmp_path: Path) -> None:
     pytest.importorskip("websockets")
     if not HERE.issuperset(peers.split()):

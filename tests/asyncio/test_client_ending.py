@@ -14,6 +14,7 @@ import pytest
 from interop.asyncio_tools import cancelled, settled, soon, spin
 from interop.checks import as_close, no_leaks, open_descriptors, within
 from interop.frames import Close, close, text
+from interop.patience import patience
 from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
@@ -493,4 +494,4 @@ def test_a_signal_handler_that_raises_does_not_keep_our_direction_open(
     monkeypatch.setattr(transport, method, once)
     asyncio.run(main())
     assert raised == [method]
-    assert server.result < 5
+    assert server.result < patience(5)

@@ -30,6 +30,7 @@ from wirespeed.asyncio.loop import EventLoop, Selector, run
 pytestmark = [
     pytest.mark.wirespeed_only("the loop is ours"),
     pytest.mark.skipif(not hasattr(selectors, "EpollSelector"), reason="this system has no epoll"),
+    pytest.mark.serial,
 ]
 
 DURATION = 3.0

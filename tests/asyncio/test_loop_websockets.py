@@ -90,6 +90,7 @@ def test_the_selector_serves(native_echo: NativeEcho) -> None:
         loop.run_until_complete(main())
 
 
+@pytest.mark.serial
 def test_timers_fire(native_echo: NativeEcho) -> None:
     async def main() -> list[float]:
         late = []

@@ -16,7 +16,7 @@ from interop.sleeper import CONNECTIONS, SIZES, wakes_in_time
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-pytestmark = pytest.mark.wirespeed_only("it is about our own reads and writes")
+pytestmark = [pytest.mark.wirespeed_only("it is about our own reads and writes"), pytest.mark.serial]
 
 
 async def exchange(connect: Connect, uri: str, size: int, thread: threading.Thread) -> int:

@@ -21,7 +21,6 @@ from interop.certificates import Certificates
 from interop.checks import alive, no_leaks, within, without_collecting
 from interop.flood import Flood, flood, raise_descriptors
 from interop.frames import TEXT, Close
-from interop.patience import patience
 from interop.serving import LOGGER, Raw, echo, idle, logged, masked, request, serve
 from interop.subject import IS_WIRESPEED
 
@@ -34,6 +33,9 @@ Run = Callable[..., Any]
 
 # Longer than any client waits on an idle machine, by far; shorter than half-open ones live.
 SOON = 3.0
+
+# No handshake reaches this limit during a test: seconds.
+NEVER = 3600.0
 
 
 @pytest.fixture
@@ -91,11 +93,14 @@ async def flooded(server: Any, *arguments: Any, **options: Any) -> AsyncIterator
 
 
 async def honest_clients(server: Any) -> None:
-    """From an address of their own, and from that of the flood."""
+    """Clients from an address of their own, and from that of the flood, are served.
+
+    The server must have ``open_timeout=NEVER``: then only evictions make room for them. How long it takes is no
+    criterion, because a server on a busy machine needs seconds to accept the thousands of clients before them.
+    """
     for host in ("127.0.0.2", "127.0.0.1"):
         times = [await be_served(server, host) for _ in range(5)]
         print(f"from {host}: median {statistics.median(times) * 1e3:.1f} ms, at most {max(times) * 1e3:.1f} ms")
-        assert max(times) < patience(SOON)
 
 
 # Floods
@@ -108,7 +113,7 @@ def test_half_open_clients(setting: Setting, run: Run, caplog: pytest.LogCapture
         pytest.skip("the hard limit of descriptors is below 4,096")
 
     async def main() -> None:
-        async with serve(setting) as server, flooded(server, 2200, addresses):
+        async with serve(setting, open_timeout=NEVER) as server, flooded(server, 2200, addresses):
             await honest_clients(server)
             await soon(lambda: len(server._gate) <= 1024)
             await honest_clients(server)
@@ -130,12 +135,12 @@ def test_fifteen_thousand_half_open_clients(setting: Setting, run: Run, addresse
         pytest.skip("the hard limit of descriptors is below 16,384: a process cannot have as many clients")
 
     async def main() -> None:
-        async with serve(setting) as server, flooded(server, 15_000, addresses):
+        async with serve(setting, open_timeout=NEVER) as server, flooded(server, 15_000, addresses):
             await honest_clients(server)
             server.close()
 
     with no_leaks():
-        run(main)
+        run(main, timeout=60)
 
 
 def test_half_open_tls(setting: Setting, run: Run, certificates: Certificates) -> None:
@@ -144,15 +149,14 @@ def test_half_open_tls(setting: Setting, run: Run, certificates: Certificates) -
     cert, key = certificates.server_files()
 
     async def main() -> None:
-        async with serve(setting, ssl=TLS(cert=cert, key=key)) as server, flooded(server, 1500, half="tls"):
+        options: dict[str, Any] = {"ssl": TLS(cert=cert, key=key), "open_timeout": NEVER}
+        async with serve(setting, **options) as server, flooded(server, 1500, half="tls"):
             await soon(lambda: len(server._gate) <= 1024)
-            since = time.monotonic()
             reader, writer = await asyncio.open_connection(
                 "localhost", server.sockets[0].getsockname()[1], ssl=certificates.client_context()
             )
             writer.write(request())
             assert (await reader.readline()).startswith(b"HTTP/1.1 101 ")
-            assert time.monotonic() - since < patience(SOON)
             writer.transport.abort()
             server.close()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from interop.certificates import Certificates
+from interop.samples import Share
 
 # What knows the implementation under test is imported late: this file may be loaded before the choice is
 # made.
@@ -22,8 +23,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from attack import table
 
         kinds = cast(tuple[str, ...], cast(ModuleType, metafunc.module).KINDS)
+        rotation = metafunc.config.getoption("--rotation")
         matrix = "all" if metafunc.config.getoption("--campaign") else "default"
         found = [(kind, row.slug) for kind in kinds for row in table.chosen(kind, matrix)]
+        if matrix == "default":
+            short = {(kind, row.slug) for kind in kinds for row in table.chosen(kind, "short")}
+            share = Share(rotation).indexes(len(found)) if rotation is not None else ()
+            found = [case for index, case in enumerate(found) if case in short or index in share]
         metafunc.parametrize(("kind", "slug"), found, ids=["-".join(one) for one in found], scope="module")
 
 

@@ -14,6 +14,7 @@ from differential.head_generate import draw_head
 from differential.head_rules import RULES, difference
 from differential.heads import KEY, HeadCase, Offer, Verdict
 from differential.oracle import IS_KNOWN
+from interop.samples import sample
 from interop.scripted import accept_key
 
 pytestmark = [
@@ -76,15 +77,17 @@ def core() -> Iterator[Core]:
         yield core
 
 
-def test_random_heads(core: Core) -> None:
-    tally = head_campaign(core, map(str, range(HEADS)))
+def test_random_heads(core: Core, rotation: str | None) -> None:
+    seeds = sample(map(str, range(HEADS)), 2, rotation)
+    tally = head_campaign(core, iter(seeds))
     if tally.failures:
         pytest.fail("\n".join(tally.failures), pytrace=False)
-    assert tally.heads == HEADS
+    assert tally.heads == len(seeds)
     verdicts = ["request accepted", "request refused", "response accepted", "response refused", "response rejected"]
-    assert all(tally.verdicts[verdict] > HEADS // 40 for verdict in verdicts), tally
-    rules = {rule.name for rule in RULES} - set(RARE)
-    assert rules <= set(tally.alone), rules - set(tally.alone)
+    assert all(tally.verdicts[verdict] > len(seeds) // 40 for verdict in verdicts), tally
+    if len(seeds) == HEADS:  # in fewer heads, some rules of the generator do not come about
+        rules = {rule.name for rule in RULES} - set(RARE)
+        assert rules <= set(tally.alone), rules - set(tally.alone)
 
 
 @pytest.mark.parametrize("name", RARE)

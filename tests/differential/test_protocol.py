@@ -17,6 +17,7 @@ from differential.generate import draw
 from differential.oracle import IS_KNOWN
 from differential.shrink import shrink
 from interop.frames import BINARY, CLOSE, CONT, PING, TEXT, close, deflate, frame
+from interop.samples import sample
 
 pytestmark = [
     pytest.mark.wirespeed_only("both are compared here"),
@@ -38,12 +39,16 @@ def core() -> Iterator[Core]:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_random_bytes_and_calls(core: Core, block: int) -> None:
+def test_random_bytes_and_calls(core: Core, block: int, rotation: str | None) -> None:
     size = CASES // BLOCKS
-    tally = campaign(core, map(str, range(block * size, (block + 1) * size)))
+    seeds = sample(map(str, range(block * size, (block + 1) * size)), 2, rotation)
+    tally = campaign(core, iter(seeds))
     if tally.failures:
         pytest.fail("\n".join(tally.failures), pytrace=False)
-    assert tally.cases == size
+    assert tally.cases == len(seeds)
+    assert tally.alike > len(seeds) // 3, tally
+    if len(seeds) < size // 2:
+        return  # some of what follows may be in another rotation
     # Something was compared: a generator that makes nothing would pass as well.
     for event in (
         "text",
@@ -58,7 +63,6 @@ def test_random_bytes_and_calls(core: Core, block: int) -> None:
         "sent 1",
     ):
         assert tally.events[event] > 0, tally
-    assert tally.alike > size // 3, tally
 
 
 # In the first theirs was lost, and could not be asked: it had no state of compression of its own between two messages.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import threading
@@ -178,7 +179,8 @@ def test_how_many_handlers_are_under_way() -> None:
 def test_nobody_takes_events(compression: bool) -> None:
     """Sockets are no longer read, so clients wait; nothing is lost, and little kept; then all goes on."""
     limit = 2**20
-    message = "It was a bright cold day in April. " * 200
+    # More of them than a window of compression holds: else the buffers of the sockets hold hundreds of thousands.
+    messages = [random.Random(number).randbytes(3500).hex() for number in range(20)]
     engine = Engine("127.0.0.1", workers=2, max_event_bytes=limit, compression=compression)
     with engine:
         clients = [dial(engine, compression="deflate" if compression else None, close_timeout=1) for _ in range(4)]
@@ -187,13 +189,13 @@ def test_nobody_takes_events(compression: bool) -> None:
 
         def flood(number: int) -> None:
             while not over.is_set():
-                clients[number].send(f"{sent[number]} {message}")
+                clients[number].send(f"{sent[number]} {messages[sent[number] % len(messages)]}")
                 sent[number] += 1
 
         threads = [threading.Thread(target=flood, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
-        # Until nobody gets on.
+        # Until no client gets on.
         before, deadline = -1, time.monotonic() + patience(30)
         while before != sum(sent):
             assert time.monotonic() < deadline

@@ -298,6 +298,7 @@ def test_iterating_again_after_a_break() -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+@pytest.mark.serial
 def test_a_counting_thread_beside_a_busy_engine() -> None:
     """Fairness: the batch loop is flooded, and a thread that computes keeps 40 % of its speed."""
 

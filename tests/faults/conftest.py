@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
 
 import pytest
 
-if TYPE_CHECKING:
-    from .stepping import When
+WHEN = ("early", "late")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
         from interop.asyncio_tools import SETTINGS
         from interop.matrix import one_per_port
+        from interop.samples import sample
 
         everything = bool(metafunc.config.getoption("--campaign"))
         settings = SETTINGS if everything else one_per_port(metafunc.function.__name__)
-        metafunc.parametrize("setting", settings, ids=str)
-
-
-@pytest.fixture(params=["early", "late"])
-def when(request: pytest.FixtureRequest) -> When:
-    return request.param  # type: ignore[no-any-return]
+        if "when" not in metafunc.fixturenames:
+            metafunc.parametrize("setting", settings, ids=str)
+            return
+        # Of two settings, early with the first and late with the second.
+        cases = list(itertools.product(settings, WHEN))
+        if not everything:
+            cases = sample(cases, 3, metafunc.config.getoption("--rotation"))
+        metafunc.parametrize(("setting", "when"), cases, ids=lambda value: str(value))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ address space of a process: there the message that does not fit ends its own con
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import wirespeed
 from interop.patience import patience
+from interop.samples import sample
 from interop.servers import WebSocketsServer
 
 pytestmark = [
@@ -25,7 +27,23 @@ pytestmark = [
 # By the way in which it waits, and whether it is the end that accepts.
 ENDS = [f"{way}{end}" for way in ("sync", "fd", "transport") for end in ("", "-server")]
 
+# A message of one frame, or of fragments.
+HOW = ("frame", "fragments")
+
 PATH = [str(Path(__file__).parents[1]), str(Path(wirespeed.__file__).parents[1])]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    # Of the calls each third end; of the messages that grow two of twelve, one of each kind.
+    tables: dict[str, tuple[tuple[str, ...], list[tuple[str, ...]], int]] = {
+        "test_allocations_of_python_fail_one_by_one": (("api",), [(end,) for end in ENDS], 3),
+        "test_a_message_for_which_there_is_no_memory": (("api", "how"), list(itertools.product(ENDS, HOW)), 7),
+        "test_a_message_for_which_an_engine_has_no_memory": (("how",), [(how,) for how in HOW], 2),
+    }
+    names, cases, share = tables[metafunc.function.__name__]
+    if not metafunc.config.getoption("--campaign"):
+        cases = sample(cases, share, metafunc.config.getoption("--rotation"))
+    metafunc.parametrize(names, cases, ids=["-".join(case) for case in cases])
 
 
 def run(program: str, *arguments: str) -> list[str]:
@@ -216,7 +234,6 @@ print("failures", failures)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the interpreter itself is not ready for it in all places")
-@pytest.mark.parametrize("api", ENDS)
 def test_allocations_of_python_fail_one_by_one(server: WebSocketsServer, api: str) -> None:
     pytest.importorskip("_testcapi")
     (line,) = run(ONE_BY_ONE, server.uri, api)
@@ -361,14 +378,11 @@ else:
 """
 
 
-@pytest.mark.parametrize("how", ["frame", "fragments"])
-@pytest.mark.parametrize("api", ENDS)
 def test_a_message_for_which_there_is_no_memory(api: str, how: str) -> None:
     """Without limits, a peer may send what does not fit: the connection fails with code 1011, and says why."""
     assert "subject 1011 MemoryError" in run(GROWING, api, how)
 
 
-@pytest.mark.parametrize("how", ["frame", "fragments"])
 def test_a_message_for_which_an_engine_has_no_memory(how: str) -> None:
     """Its session ends, the engine does not."""
     assert "subject 1006" in run(GROWING, "engine", how)

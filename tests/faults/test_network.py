@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from interop.certificates import Certificates
+from interop.samples import sample
 
 from .emulator import Link, reason_to_skip
 from .network import Network, run_over
@@ -20,14 +21,15 @@ LINK = Link(delay=0.001, jitter=0.004, loss=0.03, duplicates=0.03, seed=1)
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     everything = bool(metafunc.config.getoption("--campaign"))
+    rotation = metafunc.config.getoption("--rotation")
     if "cell" in metafunc.fixturenames:
         cells = [cell for cell in all_cells() if cell.fault == "loss"]
-        metafunc.parametrize("cell", cells if everything else chosen(cells), ids=str)
+        metafunc.parametrize("cell", cells if everything else sample(chosen(cells), 6, rotation), ids=str)
     if "api" in metafunc.fixturenames:
         apis = [api for api in APIS if api.name != "engine-echo"]
         names = ("sync-client", "asyncio-client", "asyncio-server", "sync-server", "engine-batches", "engine-serve")
         few = [next(api for api in apis if api.name == name) for name in names]
-        metafunc.parametrize("api", apis if everything else few, ids=str)
+        metafunc.parametrize("api", apis if everything else sample(few, 3, rotation), ids=str)
 
 
 @pytest.fixture(scope="module")

@@ -70,8 +70,8 @@ class Again:
             session.exitstatus = pytest.ExitCode.OK
 
     def _pass_alone(self, tests: list[str]) -> bool:
-        # A test of the full matrix may have been chosen by --rotation: alone it needs --matrix=all.
-        everything = ["--matrix=all"] if self._config.getoption("matrix", None) else []
+        # A test may be beyond the default run.
+        everything = ["--rotation=0/1"] if self._config.getoption("rotation", None) else []
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += [f"--rootdir={self._config.rootpath}", *everything, *tests]
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
+from interop.samples import sample
 from liveness.campaign import execute
 from liveness.plan import Plan
 from liveness.settings import SETTINGS, Setting
@@ -102,8 +104,12 @@ WHERE = [setting for setting in SETTINGS if not (setting.blocking or setting.dro
 WHERE = [setting for setting in WHERE if setting.tls != "context"]
 
 
-@pytest.mark.parametrize("setting", WHERE, ids=str)
-@pytest.mark.parametrize("name", FOUND)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    cases = list(itertools.product(FOUND, WHERE))
+    # A share that does not divide the number of settings, so that each setting is there.
+    metafunc.parametrize(("name", "setting"), sample(cases, 5, metafunc.config.getoption("--rotation")), ids=str)
+
+
 def test_it_does_not_come_back(name: str, setting: Setting) -> None:
     options, steps = FOUND[name]
     head = {"setting": setting.name, "seed": 0, "options": {**_OPTIONS, **options}}

@@ -13,6 +13,7 @@ import pytest
 from interop.checks import as_close, pong_arrives, within
 from interop.frames import CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
 from interop.pace import ENOUGH, check_pace, pace
+from interop.patience import patience
 from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
@@ -104,7 +105,7 @@ def test_ping(server: WebSocketsServer) -> None:
     with connect(server.uri) as ws:
         assert ws.latency == 0
         assert pong_arrives(ws.ping())
-        assert 0 < ws.latency < 5
+        assert 0 < ws.latency < patience(5)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_keepalive_is_in_time_in_a_receive_without_timeout(scripted: Scripted) -
     server = scripted(script)
     with connect(server.uri, ping_interval=0.3, ping_timeout=5) as ws:
         assert ws.recv() == "got it"
-    assert 0.28 < server.result < 3
+    assert 0.28 < server.result < patience(3)
 
 
 @pytest.mark.parametrize(
@@ -376,13 +377,18 @@ def test_late_pong_in_time(scripted: Scripted) -> None:
 
 def test_no_ping_timeout(scripted: Scripted) -> None:
     """Pings go out, and a peer that never answers is not given up."""
-    server = scripted(silent)
+
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        assert [wire.read_frame().opcode for _ in range(3)] == [PING] * 3
+        wire.send(text("enough"))
+        return wire.read_until_close()
+
+    server = scripted(script)
     with connect(server.uri, ping_interval=0.05, ping_timeout=None, close_timeout=0.1) as ws:
-        with pytest.raises(TimeoutError):
-            ws.recv(timeout=0.2)
+        assert ws.recv(timeout=20) == "enough"
         ws.send("still open")
     frames, on_the_wire = server.result
-    assert [frame.opcode for frame in frames[:3]] == [PING] * 3
     assert next(frame for frame in frames if frame.opcode == TEXT).payload == b"still open"
     assert on_the_wire == Close(1000)
 

@@ -12,7 +12,7 @@ from interop.native import NativeEcho
 from interop.sleeper import CONNECTIONS, SIZES, wakes_in_time
 from interop.subject import connect
 
-pytestmark = pytest.mark.wirespeed_only("it is about our own reads and writes")
+pytestmark = [pytest.mark.wirespeed_only("it is about our own reads and writes"), pytest.mark.serial]
 
 
 def exchange(uri: str, size: int, thread: threading.Thread) -> int:

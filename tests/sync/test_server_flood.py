@@ -34,6 +34,9 @@ if IS_WIRESPEED:
 # Longer than any client waits on an idle machine, by far; shorter than half-open ones live.
 SOON = 3.0
 
+# No handshake reaches this limit during a test: seconds.
+NEVER = 3600.0
+
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +51,7 @@ class From(Raw):
 
     def __init__(self, server: Any, host: str) -> None:
         self.buffer = bytearray()
-        self.sock = socket.create_connection(server.socket.getsockname(), 10, source_address=(host, 0))
+        self.sock = socket.create_connection(server.socket.getsockname(), patience(10), source_address=(host, 0))
 
 
 def converse(raw: Raw) -> None:
@@ -81,15 +84,18 @@ def is_closed(raw: Raw) -> bool:
     except ConnectionResetError:
         return True
     finally:
-        raw.sock.settimeout(10)
+        raw.sock.settimeout(patience(10))
 
 
 def honest_clients(server: Any) -> None:
-    """From an address of their own, and from that of the flood."""
+    """Clients from an address of their own, and from that of the flood, are served.
+
+    The server must have ``open_timeout=NEVER``: then only evictions make room for them. How long it takes is no
+    criterion, because a server on a busy machine needs seconds to accept the thousands of clients before them.
+    """
     for host in ("127.0.0.2", "127.0.0.1"):
         times = [be_served(server, host) for _ in range(5)]
         print(f"from {host}: median {statistics.median(times) * 1e3:.1f} ms, at most {max(times) * 1e3:.1f} ms")
-        assert max(times) < patience(SOON)
 
 
 def count_threads() -> int:
@@ -106,8 +112,7 @@ def test_half_open_clients(caplog: pytest.LogCaptureFixture, count: int, address
     """No thread for each, and one line about them in the log."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < count + 1384 or not raise_descriptors(4096):
         pytest.skip(f"the hard limit of descriptors is below {count + 1384}: a process cannot have as many clients")
-    # A client that is waited for would be so until its time is over.
-    with serving(open_timeout=4) as server, flood(server.socket.getsockname()[1], count, addresses) as clients:
+    with serving(open_timeout=NEVER) as server, flood(server.socket.getsockname()[1], count, addresses) as clients:
         clients.there()
         honest_clients(server)
         wait_until(lambda: len(server._gate) <= 1024)
@@ -124,11 +129,11 @@ def test_half_open_tls(certificates: Certificates) -> None:
     if not raise_descriptors(4096):
         pytest.skip("the hard limit of descriptors is below 4,096")
     cert, key = certificates.server_files()
-    options: dict[str, Any] = {"ssl": TLS(cert=cert, key=key), "max_pending": 100, "open_timeout": 4}
+    options: dict[str, Any] = {"ssl": TLS(cert=cert, key=key), "max_pending": 100, "open_timeout": NEVER}
     with serving(**options) as server, flood(server.socket.getsockname()[1], 400, half="tls") as clients:
         clients.there()
         for _ in range(5):
-            with within(SOON), socket.create_connection(server.socket.getsockname(), 10) as sock:
+            with socket.create_connection(server.socket.getsockname(), patience(10)) as sock:
                 context = certificates.client_context()
                 with context.wrap_socket(sock, server_hostname="localhost") as secure:
                     secure.sendall(request())
