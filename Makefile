@@ -1,12 +1,12 @@
-# All commands of the project; `make help` lists them. .ci/run calls lint, test-all, panics, instructions and interop.
+# All commands of the project; `make help` lists them. CONTRIBUTING.md explains them, scripts/ci.py calls them.
 
 PYTHON ?= python3
 # A newer interpreter for the second run of the tests: the newest one on PATH or under pyenv. Empty: there is none.
 PYTHON_NEWEST ?= $(shell $(PYTHON) scripts/find_python.py 2>/dev/null)
 CARGO ?= cargo
 PYTEST_ARGS ?=
-# The tests mostly wait: more of them at once than there are cores. Those of one file run one after the other.
-PYTEST_WORKERS ?= 3
+# The tests mostly wait, so more run at once than there are cores. The tests of one file run one after the other.
+PYTEST_WORKERS ?= 5
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 20
 
@@ -14,10 +14,14 @@ VENV := .venv
 NEWEST := .venv-newest
 BENCH := .venv-bench
 INTEROP := .venv-interop
-PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/wirespeed-bench
-NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name '*.rs' -o -name Cargo.toml)
+WHEEL := .venv-wheel
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Of a release: for benchmarks and the demo.
+PROGRAM := $(TARGET)/release/wirespeed-bench
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name Cargo.toml)
+cargo-test = PYO3_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) test --profile quick --workspace
 PIP := -m pip --disable-pip-version-check -q
-# What fails beside others runs three times alone before it is a failure: tests/interop/again.py.
+# A test that failed beside others runs three times alone before it is a failure: tests/interop/again.py.
 pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
@@ -25,9 +29,9 @@ pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-f
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# ---- environments ----
+# ---- environments and builds ----
 
 define make-venv
 	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: install it from https://rustup.rs" >&2; exit 1; }
@@ -43,24 +47,60 @@ $(VENV)/ready: pyproject.toml
 $(NEWEST)/ready: pyproject.toml
 	$(call make-venv,$(PYTHON_NEWEST),$(NEWEST),test)
 
-# The native module, compiled into the source tree: Python files need no second build.
-$(VENV)/built: $(VENV)/ready $(NATIVE_SOURCES)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --quiet
-	touch $@
+# The programs that the Python peers need. They are run, not imported.
+$(INTEROP)/ready: pyproject.toml
+	$(call make-venv,$(PYTHON),$(INTEROP),interop)
 
-# A module of its own name beside the first, as that is compiled for another version of Python.
-$(NEWEST)/built: $(NEWEST)/ready $(NATIVE_SOURCES) $(VENV)/ready
-	VIRTUAL_ENV=$(CURDIR)/$(NEWEST) $(VENV)/bin/maturin develop --release --quiet
+.PHONY: environment
+environment: $(VENV)/ready $(INTEROP)/ready $(if $(PYTHON_NEWEST),$(NEWEST)/ready) ## Make the virtual environments of the tests
+
+# All tests use the profile `quick` of Cargo.toml, and one command builds every crate: dependencies are compiled once.
+# `--workspace` always, as crates that are built alone have other features of the dependencies.
+define build-native
+	PYO3_PYTHON=$(CURDIR)/$(1)/bin/python $(CARGO) build --profile quick --workspace
+	$(1)/bin/python scripts/link_native.py $(TARGET)/quick/lib_native.so
 	touch $@
+endef
+
+# The native module in the source tree: changes of Python files need no second build.
+$(VENV)/built: $(VENV)/ready $(NATIVE_SOURCES)
+	$(call build-native,$(VENV))
+
+# A module of its own name beside the first, because it is compiled for another version of Python.
+$(NEWEST)/built: $(NEWEST)/ready $(NATIVE_SOURCES)
+	$(call build-native,$(NEWEST))
 
 $(PROGRAM): $(NATIVE_SOURCES)
 	$(CARGO) build --release --quiet -p wirespeed-bench -p wirespeed-sans-io
 	touch $@
 
 .PHONY: build
-build: $(VENV)/built $(PROGRAM) ## Compile the native module and the echo server
+build: $(VENV)/built ## Compile the native module and the echo server, quickly and with assertions
 
-# ---- the main job ----
+.PHONY: build-tests
+build-tests: $(VENV)/built ## Compile the Rust tests too
+	$(cargo-test) --no-run
+
+.PHONY: build-newest
+build-newest: $(if $(PYTHON_NEWEST),$(NEWEST)/built) ## Compile the native module for the newest interpreter that is here
+
+.PHONY: build-panics
+build-panics: $(VENV)/ready ## Compile the native module with panics in every layer
+	scripts/panics.sh --build
+
+.PHONY: wheel
+wheel: $(VENV)/ready ## Build a wheel for this platform and Python into dist, and its symbols into a file of their own
+	MATURIN_STRIP=false $(VENV)/bin/maturin build --release --quiet --interpreter $(VENV)/bin/python --out build/wheel
+	$(VENV)/bin/python scripts/split_symbols.py build/wheel dist
+
+$(WHEEL)/ready: $(wildcard dist/*.whl)
+	$(PYTHON) -m venv --clear $(WHEEL)
+	$(WHEEL)/bin/python $(PIP) install dist/*.whl
+	touch $@
+
+.PHONY: check-wheel
+check-wheel: $(WHEEL)/ready ## Install the wheel of `make wheel` into a fresh environment and try it there
+	$(VENV)/bin/python scripts/check_wheel.py $(WHEEL)/bin/python
 
 .PHONY: demo
 demo: build ## Connect to real servers over ws and wss, exchange messages, show what happened
@@ -73,36 +113,46 @@ demo-cluster: build ## Run two engines on a broker, a client on each and a publi
 # ---- checks ----
 
 .PHONY: test
-test: test-rust test-python ## Run the tests, on one interpreter, each in the settings that differ most: about ten minutes
+test: ## Run all tests on one interpreter, in the default matrix: at most ten minutes, builds included
+	@echo "[1/4] virtual environment: $(VENV)"
+	@$(MAKE) --no-print-directory $(VENV)/ready
+	@echo "[2/4] compiling the native module and the Rust tests"
+	@$(MAKE) --no-print-directory build-tests
+	@echo "[3/4] Rust tests"
+	@$(MAKE) --no-print-directory test-rust
+	@echo "[4/4] Python tests"
+	@$(MAKE) --no-print-directory test-python test-python-serial
 
 .PHONY: test-all
-test-all: test-rust ## Run every test on every event loop and port, and again on the newest interpreter that is here
-	$(MAKE) test-python MATRIX=all
-	$(MAKE) test-python-watching
+test-all: test-rust ## Run all tests in the full matrix, and again on the newest interpreter that is here: before a release
+	$(MAKE) test-python ROTATION=0/1
+	$(MAKE) test-python-serial ROTATION=0/1
 	$(MAKE) test-python-newest
 
 .PHONY: test-rust
-test-rust: ## Run the tests of the Rust crates
-	$(CARGO) test --workspace --quiet
-	$(CARGO) test --quiet --manifest-path fuzz/Cargo.toml
+test-rust: $(VENV)/ready ## Run the tests of the Rust crates and replay the fuzz corpora
+	$(cargo-test) --quiet
 	scripts/check-no-host.sh
 
-# Of the settings of an asyncio test, tests/interop/matrix.py: "default" or "all".
-MATRIX ?= default
+# A share such as 3/12, which is added to the default matrix and to the short forms of long tables; 0/1: everything.
+ROTATION ?=
+rotation = $(if $(ROTATION),--rotation $(ROTATION))
 
 .PHONY: test-python
-test-python: build ## Run the Python tests on the default interpreter; MATRIX=all in every setting
-	$(VENV)/bin/python $(call pytest,--matrix $(MATRIX))
+test-python: build ## Run the Python tests that run beside each other; ROTATION=0/1 everything
+	$(VENV)/bin/python $(call pytest,-m "not serial" $(rotation))
 
-.PHONY: test-python-watching
-test-python-watching: build ## Run the tests of asyncio on loops that watch each connection themselves
-	$(VENV)/bin/python $(call pytest,--matrix all --watching -k "asyncio-fd or uvloop-fd" tests/asyncio)
+.PHONY: test-python-serial
+test-python-serial: build ## Run the Python tests that measure time, one after the other
+	$(VENV)/bin/python -m pytest -q -m serial $(rotation) --again 3 $(PYTEST_ARGS)
+
+# A share of the files, such as 3/5: of these, and of all files that depend on the version of Python.
+FILES ?=
 
 .PHONY: test-python-newest
-test-python-newest: build ## Run the Python tests on the newest interpreter that is here
+test-python-newest: build-newest ## Run the Python tests on the newest interpreter that is here; FILES=3/5 every fifth file
 ifneq ($(PYTHON_NEWEST),)
-	$(MAKE) $(NEWEST)/built PYTHON_NEWEST=$(PYTHON_NEWEST)
-	$(NEWEST)/bin/python $(call pytest,--matrix $(MATRIX))
+	$(NEWEST)/bin/python $(call pytest,-m "not serial" $(if $(FILES),--files $(FILES)))
 else
 	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
 endif
@@ -110,7 +160,7 @@ endif
 # Of Debian's development suite: 3.14 and 3.15, at the end of 2026.
 .PHONY: test-debian
 test-debian: ## Run the Python tests on an interpreter of Debian's newest, in a chroot made for it: PYTHON=3.15; needs root
-	WORKERS=$(PYTEST_WORKERS) scripts/debian-pythons.sh $(if $(filter python%,$(PYTHON)),3.15,$(PYTHON)) --matrix $(MATRIX) --slowest-files 30 $(PYTEST_ARGS)
+	WORKERS=$(PYTEST_WORKERS) scripts/debian-pythons.sh $(if $(filter python%,$(PYTHON)),3.15,$(PYTHON)) $(rotation) --slowest-files 30 $(PYTEST_ARGS)
 
 # How long, in which settings (a beginning or a pattern), or which schedule: a seed, with a whole setting.
 SECONDS ?= 60
@@ -154,7 +204,7 @@ soak: build ## Run all servers and clients at once for MIN minutes (30) against 
 
 .PHONY: panics
 panics: $(VENV)/built ## Build the native module with panics in every layer, apart, and test that each costs one connection
-	scripts/panics.sh
+	scripts/panics.sh $(PYTEST_ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/built ## Run the suites under AddressSanitizer, LeakSanitizer, ThreadSanitizer and Miri: an hour; needs nightly Rust
@@ -166,26 +216,39 @@ sanitize: $(VENV)/built ## Run the suites under AddressSanitizer, LeakSanitizer,
 trust: build ## Run a short form of everything that proves the library, in 20 minutes, and print one table
 	$(VENV)/bin/python scripts/trust.py $(TRUST_ARGS)
 
-# What the peers in Python need. They are run, not imported.
-$(INTEROP)/ready: pyproject.toml
-	$(call make-venv,$(PYTHON),$(INTEROP),interop)
+# The ways in which each test reaches each peer: "all", or "one" of them.
+WAYS ?= all
+
+.PHONY: interop-peers
+interop-peers: $(INTEROP)/ready ## Install and build the peers of `make interop`
+	interop/setup.sh
 
 .PHONY: interop
-interop: $(VENV)/built $(INTEROP)/ready ## Test against other people's clients and servers: Python, Node, Go, Java, Chromium; installs them
-	interop/setup.sh
-	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup --slowest-files 30 $(PYTEST_ARGS) interop
+interop: $(VENV)/built interop-peers ## Test against other implementations: Python, Node, Go, Java, Chromium; installs them
+	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup --slowest-files 30 --ways $(WAYS) $(PYTEST_ARGS) interop
 
 .PHONY: lint
-lint: $(VENV)/built ## Check formatting, lints, types, stubs, licences
+lint: lint-format lint-types lint-rust lint-dependencies ## Check formatting, lints, types, stubs, dependencies
+
+.PHONY: lint-format
+lint-format: $(VENV)/ready ## Check formatting, and lint Python
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+
+.PHONY: lint-types
+lint-types: $(VENV)/built ## Check types, and the stubs against the native module
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/python -m mypy.stubtest wirespeed._native --mypy-config-file pyproject.toml
-	@if command -v cargo-deny >/dev/null; then cargo-deny --offline check bans licenses sources; \
-	else echo "cargo-deny is not installed: licences and sources of dependencies are not checked (cargo install cargo-deny)"; fi
+
+.PHONY: lint-rust
+lint-rust: $(VENV)/ready ## Lint Rust
+	PYO3_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) clippy --profile quick --workspace --all-targets --quiet -- -D warnings
+
+.PHONY: lint-dependencies
+lint-dependencies: ## Check licences, sources and security advisories of the Rust dependencies; installs cargo-deny
+	scripts/check_dependencies.sh
 
 .PHONY: format
 format: $(VENV)/ready ## Format everything
@@ -240,6 +303,10 @@ bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the engine beside other serve
 bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records, one of each scenario
 	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
 
+.PHONY: instructions-wheel
+instructions-wheel: $(WHEEL)/ready $(VENV)/built ## Count them with the wheel of `make wheel`
+	$(VENV)/bin/wirespeed bench instructions --python $(WHEEL)/bin/python $(BENCH_ARGS)
+
 .PHONY: instructions
 instructions: $(VENV)/built $(PROGRAM) ## Count the instructions of the hot paths against those that are kept (needs valgrind)
 	$(VENV)/bin/wirespeed bench instructions $(BENCH_ARGS)
@@ -250,7 +317,7 @@ bench-%: $(BENCH)/built $(PROGRAM)
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf target fuzz/target fuzz/artifacts build $(VENV) $(NEWEST) $(BENCH) conformance/report conformance/.autobahn
+	rm -rf target fuzz/artifacts build dist $(VENV) $(NEWEST) $(BENCH) $(WHEEL) conformance/report conformance/.autobahn
 	rm -rf $(INTEROP) interop/peers/node/node_modules
 	find python tests bench conformance interop -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/wirespeed/_native*.so

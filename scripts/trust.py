@@ -93,7 +93,7 @@ PARTS = [
     Part(
         "faults",
         "what hangs, leaks or loses messages when networks, peers and systems fail, and by cancellation",
-        pytest("tests/faults"),
+        pytest("--rotation", "0/1", "tests/faults"),
         600,
         PASSED,
         "make faults",
@@ -101,7 +101,7 @@ PARTS = [
     Part(
         "attack",
         "attackers whom honest clients notice, or who take more than the bound",
-        pytest("tests/attack"),
+        pytest("--rotation", "0/1", "tests/attack"),
         400,
         PASSED,
         "make attack",

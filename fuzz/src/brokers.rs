@@ -268,7 +268,7 @@ fn foreign(
     asked: &BTreeSet<usize>,
     confirmed: &BTreeSet<usize>,
 ) {
-    let topic = Topic::new(*input.pick::<&str>(&["a", "a.b", "b", "c.d"])).unwrap();
+    let topic = Topic::new(input.pick::<&str>(&["a", "a.b", "b", "c.d"])).unwrap();
     let bytes = input.payload();
     if bytes.starts_with(b"\xffWS") {
         return;

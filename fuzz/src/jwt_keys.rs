@@ -56,7 +56,7 @@ fn changed_pem(input: &mut Input<'_>, pair: &Pair) {
             4 => text.extend(given.public.clone()),
             _ => {
                 text = String::from_utf8_lossy(&text)
-                    .replace('\n', *input.pick::<&str>(&["\r\n", "", " ", "\n\n"]))
+                    .replace('\n', input.pick::<&str>(&["\r\n", "", " ", "\n\n"]))
                     .into_bytes()
             }
         }
