@@ -222,7 +222,7 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 	VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
 	touch $@
 
-bench-run = $(BENCH)/bin/wirespeed bench run
+bench-run = $(BENCH)/bin/python -m bench run
 
 .PHONY: bench
 bench: $(BENCH)/built $(PROGRAM) ## Measure what there is no record of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
@@ -238,13 +238,13 @@ bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the engine beside other serve
 
 .PHONY: bench-report
 bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records, one of each scenario
-	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
+	$(BENCH)/bin/python -m bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions
 instructions: $(VENV)/built $(PROGRAM) ## Count the instructions of the hot paths against those that are kept (needs valgrind)
-	$(VENV)/bin/wirespeed bench instructions $(BENCH_ARGS)
+	$(VENV)/bin/python -m bench instructions $(BENCH_ARGS)
 
-# One scenario: bench-clients, bench-servers, ... as `wirespeed bench list` has them.
+# One scenario: bench-clients, bench-servers, ... `python -m bench list` shows their names.
 bench-%: $(BENCH)/built $(PROGRAM)
 	$(bench-run) $* $(BENCH_ARGS)
 

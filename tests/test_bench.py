@@ -24,7 +24,7 @@ from harness import command, cores
 from harness import scenario as scenarios
 from harness.errors import BenchError, UsageError
 from harness.peers import Peers, Sample
-from harness.places import BENCH
+from harness.places import BENCH, ROOT
 from harness.process import environment
 from harness.record import Journal, read
 from harness.results import judge, ratio, spread, summarize, unrest
@@ -39,8 +39,8 @@ LISTENS = "print('listening ws://127.0.0.1:9', flush=True)"
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "run.py"), "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    command = [sys.executable, "-m", "bench", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=ROOT)
 
 
 # --- the command line ---
@@ -128,8 +128,8 @@ def test_signal_stops_the_children(number: signal.Signals, status: int, tmp_path
         "while True: listener.accept()\n"
     )
     server = f"{sys.executable} {script}"
-    command = [sys.executable, str(BENCH / "run.py"), "run", *QUICK, "round-trip", "--server", server]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
+    command = [sys.executable, "-m", "bench", "run", *QUICK, "round-trip", "--server", server]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT) as harness:
         try:
             wait_for((tmp_path / "pid").exists)
             harness.send_signal(number)
@@ -201,7 +201,7 @@ class Stage:
     def bench(self, *arguments: str) -> tuple[int, str]:
         """Runs a command line on it, without waiting long, and returns status and output."""
         short = ["--seconds", "0.01", "--warmup", "0.01", "--pin", "any", "--records", str(self.folder / "records")]
-        status = command.main(["run", *short, "--server", self.server, *arguments], "bench")
+        status = command.main(["run", *short, "--server", self.server, *arguments])
         captured = self.capsys.readouterr()
         return status, captured.out + captured.err
 

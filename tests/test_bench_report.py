@@ -83,7 +83,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> int:
-    return command.main(["report", *map(str, arguments)], "bench")
+    return command.main(["report", *map(str, arguments)])
 
 
 def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_what_is_not_whole_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         if facts:
             keep(tmp_path, "servers", made, **facts)
         assert run("--records", tmp_path / "records", "--out", tmp_path) == 2
-        assert "run wirespeed bench run --resume servers," in capsys.readouterr().err
+        assert "run python -m bench run --resume servers," in capsys.readouterr().err
     keep(tmp_path, "servers", made)
     assert run("--records", tmp_path / "records", "--out", tmp_path) == 0
 

@@ -1,8 +1,4 @@
-"""The command line of the benchmarks: `wirespeed bench`, or `python bench/run.py` without it.
-
-Exit status: 0 if everything that is installed was measured, 1 if something failed,
-2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
-"""
+"""The command line of the benchmarks, `python -m bench`. Method and contract are in METHODOLOGY.md."""
 
 import argparse
 import signal
@@ -16,20 +12,41 @@ from harness.tables import console
 
 __all__ = ["main"]
 
+ABOUT = """\
+Compares wirespeed with other WebSocket libraries on this machine.
+The libraries take turns, and their messages are checked."""
+MORE = """\
+examples:
+  python -m bench list clients                 the workloads and libraries of a scenario
+  python -m bench run --quick                  run every library once, to show that it works
+  python -m bench run --resume                 measure everything, or continue
+  python -m bench run clients --workload round-trip --size 256 --no-record
+  python -m bench report --clone .             write docs/benchmarks.md and the figures in README.md
 
-def main(arguments: Sequence[str], program: str) -> int:
+exit status:
+  0  everything that is installed was measured
+  1  something failed
+  2  an argument is wrong
+  130  the run was interrupted
+
+The method is in bench/METHODOLOGY.md, known bias in bench/BIAS.md."""
+
+
+def main(arguments: Sequence[str]) -> int:
     """Runs a command line and returns the exit status."""
     signal.signal(signal.SIGTERM, _terminated)
-    about = "wirespeed and its rivals, measured in turns, what they receive checked. Method and bias: bench/*.md."
-    parser = argparse.ArgumentParser(prog=program, description=about, allow_abbrev=False)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=ABOUT, epilog=MORE, formatter_class=plain, allow_abbrev=False
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    listing = commands.add_parser("list", help="what there is to measure", allow_abbrev=False)
-    listing.add_argument("scenario", nargs="*", metavar="SCENARIO", help="one or more; default: all of them")
+    listing = commands.add_parser("list", help="show the scenarios, their workloads and libraries", allow_abbrev=False)
+    listing.add_argument("scenario", nargs="*", metavar="SCENARIO", help="default: all scenarios")
     listing.set_defaults(run=_list)
     for name, module, text in (
         ("run", running, "measure"),
-        ("report", report, "records as tables and pictures of docs and README"),
-        ("instructions", instructions, "instructions a message, against those that are kept"),
+        ("report", report, "make docs/benchmarks.md, the figures in README.md and all tables from the records"),
+        ("instructions", instructions, "count the instructions for each message on the hot paths (needs valgrind)"),
     ):
         one = commands.add_parser(name, help=text, description=module.__doc__, allow_abbrev=False)
         module.add_arguments(one)
@@ -47,7 +64,8 @@ def main(arguments: Sequence[str], program: str) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     out = console()
-    for scenario in [load(name) for name in options.scenario or names()]:
+    scenarios = [load(name) for name in options.scenario or names()]
+    for scenario in scenarios:
         out.print(f"[bold]{scenario.name}[/]: {scenario.title}", soft_wrap=True)
         out.print(f"  peers: {', '.join(scenario.peers)}", markup=False, soft_wrap=True)
         for workload in scenario.workload:

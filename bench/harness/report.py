@@ -179,7 +179,7 @@ def _refuse_parts(records: Sequence[Chosen]) -> None:
     if lacking := [name for name in names() if name not in whole]:
         raise UsageError(
             f"of tree {tree}, which the newest record is of, there is no whole record of {', '.join(lacking)}:"
-            f" run wirespeed bench run --resume {' '.join(lacking)}, or report --partial"
+            f" run python -m bench run --resume {' '.join(lacking)}, or report --partial"
         )
 
 
@@ -271,7 +271,7 @@ class Report:
         try:
             from harness.pictures import Line, svg
         except ModuleNotFoundError as error:
-            raise BenchError(f'pictures need {error.name}: pip install "wirespeed[bench]"') from None
+            raise BenchError(f"pictures need {error.name}: python -m pip install -r bench/requirements.txt") from None
         for one in self.plan.picture:
             chosen = self._chosen(one.scenario)
             cell = Cell(one.workload, one.size, one.tls)
