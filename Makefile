@@ -225,19 +225,23 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 bench-run = $(BENCH)/bin/python -m bench run
 
 .PHONY: bench
-bench: $(BENCH)/built $(PROGRAM) ## Measure what there is no record of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
+bench: $(BENCH)/built $(PROGRAM) ## Measure the headline set, the cells of docs/benchmarks.md, in 40 minutes; continues after an interruption
+	$(bench-run) --headline --resume $(BENCH_ARGS)
+
+.PHONY: bench-all
+bench-all: $(BENCH)/built $(PROGRAM) ## Measure all scenarios, in six hours; continues after an interruption; bench-SCENARIO measures one
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick
-bench-quick: $(BENCH)/built $(PROGRAM) ## Run everything once for a moment, in three minutes: shows that it works
+bench-quick: $(BENCH)/built $(PROGRAM) ## Run every library of the benchmarks once, for a moment, in three minutes: shows that they work
 	$(bench-run) --quick $(BENCH_ARGS)
 
 .PHONY: bench-engine
-bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the engine beside other servers of many connections, on one core each and on all cores, and two with a broker
+bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the scenarios of the engine: engine, cores, brokers
 	$(bench-run) engine cores brokers $(BENCH_ARGS)
 
 .PHONY: bench-report
-bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records, one of each scenario
+bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the figures and pictures in README.md, from the newest record of each scenario
 	$(BENCH)/bin/python -m bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions

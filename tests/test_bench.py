@@ -569,6 +569,59 @@ def test_time_that_is_left() -> None:
     clock.skip(3600)
     clock.over(600, 1200)
     assert str(clock) == "about 1 h 40 min"
+    assert clock.has_time_for(3600)
+
+
+def test_cells_are_repeated_only_within_the_limit() -> None:
+    clock = Clock(100, 120)
+    assert clock.has_time_for(15)
+    assert not clock.has_time_for(25)
+    # A cell that took twice as long as expected leaves no time.
+    clock.over(10, 20)
+    assert not clock.has_time_for(1)
+
+
+PLAN = """
+repeats = []
+row = []
+picture = []
+seed = []
+
+[[question]]
+title = "How fast?"
+text = "Round trips per second."
+scenario = "one"
+workloads = ["round-trip"]
+sizes = [1]
+peers = ["a", "b"]
+"""
+
+
+def test_headline_run_measures_what_is_shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.plan.BENCH", stage.folder)
+    plan = stage.folder / "report.toml"
+    plan.write_text(PLAN)
+    for name in "abc":
+        stage.add(name, f"print('{GOOD}')")
+    for scenario in ("one", "two"):
+        stage.write(list("abc"), scenario, "sizes = [1, 2]")
+
+    def run() -> str:
+        status, text = stage.bench("--headline", "--resume")
+        assert status == 0, text
+        return text
+
+    assert "one: measured before" not in run()
+    (path,) = (stage.folder / "records").rglob("*.csv")
+    kept = read(path)
+    assert kept.facts["set"].startswith("headline ")
+    assert Counter((one.cell.size, one.peer) for one in kept.samples) == {(1, "a"): 5, (1, "b"): 5}
+    assert "one: measured before" in run()
+    # The record does not have the cells and peers that are shown now.
+    plan.write_text(PLAN.replace('"b"', '"c"'))
+    assert "one: measured before" not in run()
+    # A run of all cells does not take a record of the headline set for its own.
+    assert "measured before" not in stage.bench("--resume")[1]
 
 
 # --- scenarios, figures, records ---

@@ -30,15 +30,18 @@ def test_help_of_run_names_its_options() -> None:
     result = bench("run", "--help")
     assert result.returncode == 0
     assert result.stdout.startswith("usage: python -m bench run")
-    for option in ("--workload", "--peer", "--size", "--tls", "--plain", "--quick", "--pin", "--resume"):
+    for option in ("--workload", "--peer", "--size", "--tls", "--plain", "--headline", "--quick", "--pin", "--resume"):
         assert f"  {option} " in result.stdout
 
 
-def test_list_shows_workloads() -> None:
+def test_list_shows_workloads_and_headline_cells() -> None:
     result = bench("list", "clients")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[0] == "clients: Clients"
     assert "round-trip: Round trips: send, wait for the echo; 256, 512" in result.stdout
+    result = bench("list", "--headline", "brokers")
+    assert result.stdout.splitlines()[0].startswith("brokers: flood-100, 128 B, plain: wirespeed-engine:nats, ")
+    assert "2 cells, 5 rounds, about 0 h 1 min" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,8 @@ def test_list_shows_workloads() -> None:
         (["run", "clients", "--set", "x"], "argument --set: 'x' is not OPTION=VALUE"),
         (["run", "clients", "--set", "x=1"], "bench: unknown option x"),
         (["run", "--quick", "--resume"], "bench: --resume goes on with a record"),
+        (["run", "--quick", "--headline"], "argument --headline: not allowed with argument --quick"),
+        (["run", "cores", "--headline"], "bench: docs/benchmarks.md shows nothing of cores"),
         (["list", "nope"], "bench: unknown scenario nope: choose from"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from harness import instructions, report, running
 from harness.errors import BenchError, UsageError
+from harness.lengths import HEADLINE_ROUNDS, Lengths
+from harness.plan import plan
 from harness.scenario import load, names
+from harness.screen import Clock
 from harness.tables import console
 
 __all__ = ["main"]
@@ -17,9 +20,9 @@ Compares wirespeed with other WebSocket libraries on this machine.
 The libraries take turns, and their messages are checked."""
 MORE = """\
 examples:
-  python -m bench list clients                 the workloads and libraries of a scenario
+  python -m bench list --headline              the cells of docs/benchmarks.md, and how long they take
   python -m bench run --quick                  run every library once, to show that it works
-  python -m bench run --resume                 measure everything, or continue
+  python -m bench run --headline --resume      measure the cells of docs/benchmarks.md
   python -m bench run clients --workload round-trip --size 256 --no-record
   python -m bench report --clone .             write docs/benchmarks.md and the figures in README.md
 
@@ -42,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="show the scenarios, their workloads and libraries", allow_abbrev=False)
     listing.add_argument("scenario", nargs="*", metavar="SCENARIO", help="default: all scenarios")
+    listing.add_argument("--headline", action="store_true", help="show the cells of docs/benchmarks.md, and their time")
     listing.set_defaults(run=_list)
     for name, module, text in (
         ("run", running, "measure"),
@@ -65,6 +69,14 @@ def main(arguments: Sequence[str]) -> int:
 def _list(options: argparse.Namespace) -> int:
     out = console()
     scenarios = [load(name) for name in options.scenario or names()]
+    if options.headline:
+        found = [(one, plan().headline(one, one.jobs())) for one in scenarios]
+        for scenario, jobs in found:
+            for job in jobs:
+                out.print(f"{scenario.name}: {job.cell}: {', '.join(job.peers)}", markup=False, soft_wrap=True)
+        expected = sum(Lengths(headline=True).expected(one, job) for one, jobs in found for job in jobs)
+        out.print(f"{sum(len(jobs) for _, jobs in found)} cells, {HEADLINE_ROUNDS} rounds, {Clock(expected)}")
+        return 0
     for scenario in scenarios:
         out.print(f"[bold]{scenario.name}[/]: {scenario.title}", soft_wrap=True)
         out.print(f"  peers: {', '.join(scenario.peers)}", markup=False, soft_wrap=True)
