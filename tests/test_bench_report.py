@@ -18,7 +18,7 @@ from harness.peers import Peers, Sample
 from harness.places import ROOT
 from harness.plan import plan
 from harness.record import COLUMNS, Journal, read
-from harness.results import Figure
+from harness.results import NOISE, Figure, judge
 from harness.scenario import Cell
 from harness.wins import Comparison, comparisons, is_ours
 from msgspec.structs import replace
@@ -326,3 +326,30 @@ def rows_of(text: str) -> list[list[str]]:
 def test_lines_of_the_page_can_be_read() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert max(map(len, page.splitlines())) <= 300
+
+
+def test_every_bar_holds_in_the_kept_records() -> None:
+    """A bar is a promise: it holds in the records, and asks for no more than bare C reaches in the same run.
+
+    A difference within the noise of these benchmarks breaks no promise.
+    """
+    judged = 0
+    for path in (ROOT / "bench" / "records").rglob("*.csv"):
+        kept = read(path)
+        whole = scenario.load(kept.facts["scenario"])
+        for cell, own in kept.cells().items():
+            workload = next((one for one in whole.workload if one.name == cell.workload), None)
+            for result in judge(workload, cell, own) if workload else ():
+                if "set" in kept.facts and result.figure is None:
+                    continue  # a headline record does not have all peers
+                assert workload is not None
+                low, high = result.bar.at_least, result.bar.at_most
+                bar = replace(result.bar, at_least=low and low / (1 + NOISE), at_most=high and high * (1 + NOISE))
+                assert result.figure is not None, (path.name, result)
+                assert bar.passes(result.figure.median), (path.name, result)
+                judged += 1
+                bare = [peer for peer in whole.limits if peer.startswith("raw-c") and peer not in bar.versus]
+                limits = replace(workload, bars=tuple(replace(bar, peer=peer) for peer in bare))
+                verdicts = {one.verdict for one in judge(limits, cell, own)} - {"NOT MEASURED"}
+                assert not verdicts or "PASS" in verdicts, (path.name, result)
+    assert judged > 50
