@@ -50,6 +50,9 @@ class Lengths:
 
     def expected(self, scenario: Scenario, job: Job) -> float:
         """Returns about how many seconds a cell takes."""
-        window = self.seconds_of(scenario, job) + self.warmup_of(scenario) + START_SECONDS
-        window += CONNECTION_SECONDS * int(job.workload.options.get("connections", 0))
+        options = job.workload.options
+        window = self.seconds_of(scenario, job) * job.workload.windows + self.warmup_of(scenario) + START_SECONDS
+        window += CONNECTION_SECONDS * int(options.get("connections", 0))
+        # Memory is read twice, each time after the server has been idle so long.
+        window += 2 * float(options.get("settle", 0.0))
         return window * self.rounds_of(scenario, job) * len(job.peers)
