@@ -63,7 +63,7 @@ SERVING = {"wirespeed-server:await": 800, "websockets-server": 100, "uvicorn-ser
 def records(tmp_path: Path) -> Path:
     made = [
         *samples(ROUND_TRIP, {OURS: RESTLESS, WEBSOCKETS: [100] * 5, PICOWS: RESTLESS[::-1], "raw-c:epoll": [800]}),
-        *samples(ROUND_TRIP, {"curl_cffi:await@uvloop": [0], "wirespeed-sync": [0]}, failure="lost a message"),
+        *samples(ROUND_TRIP, {"aiohttp:await@uvloop": [0], "wirespeed-sync": [0]}, failure="lost a message"),
         *samples(STREAM, {OURS: [300, 310] * 3, CYTHON: [1000] * 6, WEBSOCKETS: [100] * 6}),
         # The slower style of a rival is no second win, and one whose rounds disagree hides no loss.
         *samples(STREAM, {"websockets:iterate@uvloop": [50] * 6, "picows-cython:await@uvloop": [200, 9000, 9000] * 2}),
@@ -106,8 +106,8 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
         "| uvicorn-server:default@uvloop | 200 (1.50) |",
         "| websockets:await@uvloop | 100 (4.10) |",
         "| picows-cython:callbacks@uvloop | 1,000 (**0.30**) |",
-        "| curl_cffi:await@uvloop | failed |",
-        "`curl_cffi:await@uvloop` failed: lost a message.",
+        "| aiohttp:await@uvloop | failed |",
+        "`aiohttp:await@uvloop` failed: lost a message.",
         "| `clients/stream-in` of 64 B | picows-cython:callbacks@uvloop | **0.30** | 6 rounds, 0% apart | 1a2b3c4d5 |",
         "| `rest/codec-send-book` | codecs:orjson@uvloop | **0.50** | 5 rounds, 0% apart | 1a2b3c4d5 |",
         "Not measured.",
@@ -131,7 +131,7 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     assert {"wirespeed", "websockets", "410", "sockets in C"} <= set(texts)
     tables = (tmp_path / "out" / "tables.txt").read_text()
     assert "Round trips: send, wait for the echo, 256 B, plain (5 rounds, 5% apart)" in tables
-    assert "curl_cffi:await@uvloop: FAILED: lost a message" in tables
+    assert "aiohttp:await@uvloop: FAILED: lost a message" in tables
     assert "Sending on a connection that the server has closed, plain (5 rounds" in tables
 
 
