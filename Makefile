@@ -285,23 +285,27 @@ $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
 	VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
 	touch $@
 
-bench-run = $(BENCH)/bin/wirespeed bench run
+bench-run = $(BENCH)/bin/python -m bench run
 
 .PHONY: bench
-bench: $(BENCH)/built $(PROGRAM) ## Measure what there is no record of, hours, goes on where it was stopped; bench-SCENARIO: one (clients, servers, opening, rest, engine, ...)
+bench: $(BENCH)/built $(PROGRAM) ## Measure the headline set, the cells of docs/benchmarks.md, in 40 minutes; continues after an interruption
+	$(bench-run) --headline --resume $(BENCH_ARGS)
+
+.PHONY: bench-all
+bench-all: $(BENCH)/built $(PROGRAM) ## Measure all scenarios, in six hours; continues after an interruption; bench-SCENARIO measures one
 	$(bench-run) --resume $(BENCH_ARGS)
 
 .PHONY: bench-quick
-bench-quick: $(BENCH)/built $(PROGRAM) ## Run everything once for a moment, in three minutes: shows that it works
+bench-quick: $(BENCH)/built $(PROGRAM) ## Run every library of the benchmarks once, for a moment, in three minutes: shows that they work
 	$(bench-run) --quick $(BENCH_ARGS)
 
 .PHONY: bench-engine
-bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the engine beside other servers of many connections, on one core each and on all cores, and two with a broker
+bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the scenarios of the engine: engine, cores, brokers
 	$(bench-run) engine cores brokers $(BENCH_ARGS)
 
 .PHONY: bench-report
-bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the words and pictures of README.md, of the newest records, one of each scenario
-	$(BENCH)/bin/wirespeed bench report --clone . $(BENCH_ARGS)
+bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the figures and pictures in README.md, from the newest record of each scenario
+	$(BENCH)/bin/python -m bench report --clone . $(BENCH_ARGS)
 
 .PHONY: instructions-wheel
 instructions-wheel: $(WHEEL)/ready $(VENV)/built ## Count them with the wheel of `make wheel`
@@ -309,9 +313,9 @@ instructions-wheel: $(WHEEL)/ready $(VENV)/built ## Count them with the wheel of
 
 .PHONY: instructions
 instructions: $(VENV)/built $(PROGRAM) ## Count the instructions of the hot paths against those that are kept (needs valgrind)
-	$(VENV)/bin/wirespeed bench instructions $(BENCH_ARGS)
+	$(VENV)/bin/python -m bench instructions $(BENCH_ARGS)
 
-# One scenario: bench-clients, bench-servers, ... as `wirespeed bench list` has them.
+# One scenario: bench-clients, bench-servers, ... `python -m bench list` shows their names.
 bench-%: $(BENCH)/built $(PROGRAM)
 	$(bench-run) $* $(BENCH_ARGS)
 

@@ -1,4 +1,4 @@
-"""``wirespeed bench instructions``: what hot paths cost, beside what is kept."""
+"""``python -m bench instructions``: counts of hot paths, compared with those that are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import instructions
 from harness.errors import UsageError
-from harness.places import BENCH
+from harness.places import BENCH, ROOT
 
 from interop.native import find_binary
 
@@ -76,7 +76,7 @@ def test_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_without_valgrind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    command = [sys.executable, str(BENCH / "run.py"), "instructions"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    command = [sys.executable, "-m", "bench", "instructions"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=ROOT)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "bench: valgrind is not installed: apt-get install valgrind\n"

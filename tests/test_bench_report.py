@@ -16,15 +16,16 @@ from harness import command, report, scenario
 from harness.errors import BenchError, UsageError
 from harness.peers import Peers, Sample
 from harness.places import ROOT
+from harness.plan import plan
 from harness.record import COLUMNS, Journal, read
-from harness.results import Figure
+from harness.results import NOISE, Figure, judge
 from harness.scenario import Cell
 from harness.wins import Comparison, comparisons, is_ours
 from msgspec.structs import replace
 
 FACTS = {
     "time": "2026-01-02T03:04:05+00:00",
-    "revision": "1a2b3c",
+    "revision": "1a2b3c4d5e6f",
     "tree": "7d8e9f",
     "cpu": "A Processor",
     "cores": "2",
@@ -62,7 +63,7 @@ SERVING = {"wirespeed-server:await": 800, "websockets-server": 100, "uvicorn-ser
 def records(tmp_path: Path) -> Path:
     made = [
         *samples(ROUND_TRIP, {OURS: RESTLESS, WEBSOCKETS: [100] * 5, PICOWS: RESTLESS[::-1], "raw-c:epoll": [800]}),
-        *samples(ROUND_TRIP, {"curl_cffi:await@uvloop": [0], "wirespeed-sync": [0]}, failure="lost a message"),
+        *samples(ROUND_TRIP, {"aiohttp:await@uvloop": [0], "wirespeed-sync": [0]}, failure="lost a message"),
         *samples(STREAM, {OURS: [300, 310] * 3, CYTHON: [1000] * 6, WEBSOCKETS: [100] * 6}),
         # The slower style of a rival is no second win, and one whose rounds disagree hides no loss.
         *samples(STREAM, {"websockets:iterate@uvloop": [50] * 6, "picows-cython:await@uvloop": [200, 9000, 9000] * 2}),
@@ -83,45 +84,46 @@ def records(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> int:
-    return command.main(["report", *map(str, arguments)], "bench")
+    return command.main(["report", *map(str, arguments)])
 
 
 def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     clone = tmp_path / "clone"
     clone.mkdir()
-    (clone / "README.md").write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    (clone / "README.md").write_text(f"before\n{report.BEGIN}\nearlier words\n{report.END}\nafter\n")
     assert run("--records", records, "--clone", clone, "--out", tmp_path / "out") == 2
     assert run("--records", records, "--clone", clone, "--out", tmp_path / "out", "--partial") == 0
 
     page = (clone / "docs" / "benchmarks.md").read_text()
-    assert len(page.splitlines()) <= 250
-    sentence = (
-        "its clients are 3.6 times as fast as those of websockets (from 3.0 to 4.1), its servers are 8.0 times as fast"
-        " as those of websockets (from 8.0 to 8.0). In most cells it is behind: orjson as codec, picows-cython."
-        " Level with: aiohttp, picows. Ahead of 3 others. Of 10 comparisons, latencies and memory among"
-        " them, it is better in 5, level in 3, worse in 2."
-    )
-    assert sentence in page
-    assert "| picows-cython | 0.3 `clients/stream-in` of 64 B | 0 | 0 | 1 |" in page
-    losses = [line.split(" |")[0] for line in page.splitlines() if line.startswith(("| picows", "| orjson"))]
-    assert losses[:3] == ["| picows-cython", "| orjson as codec", "| picows"]
-    assert "Failed: `clients/round-trip, 256 B, plain`, wirespeed-sync: lost a message" in page
-    assert "| rounds | 5 rounds, 5% apart |" in page
-    assert "| uvicorn-server:default@uvloop | 200 (1.50) |" in page
-    assert "A Processor, 2 cores, Linux 6, CPython 3.13.1; 2026-01-02, at commit 1a2b3c." in page
-    assert "| websockets:await@uvloop | 100 (4.10) |" in page
-    assert "(**" not in page.partition("## And with a server")[0]
-    assert "| picows-cython:callbacks@uvloop | 1,000 (**0.30**) |" in page
-    assert "| curl_cffi:await@uvloop | failed |" in page
-    assert "Not measured." in page
+    for sentence in (
+        "the clients of wirespeed are 3.6 times as fast as those of `websockets` (3.0 to 4.1 times).",
+        "the servers of wirespeed are 8.0 times as fast as those of `websockets` (8.0 to 8.0 times).",
+        "In 9 comparisons with other libraries, wirespeed is better in 4, level in 3 and worse in 2.",
+        "Measured on A Processor, 2 cores, Linux 6, CPython 3.13.1.",
+        "Revision 1a2b3c4d5, 2026-01-02.",
+        "| rounds | 5 rounds, 5% apart |",
+        "| uvicorn-server:default@uvloop | 200 (1.50) |",
+        "| websockets:await@uvloop | 100 (4.10) |",
+        "| picows-cython:callbacks@uvloop | 1,000 (**0.30**) |",
+        "| aiohttp:await@uvloop | failed |",
+        "`aiohttp:await@uvloop` failed: lost a message.",
+        "| `clients/stream-in` of 64 B | picows-cython:callbacks@uvloop | **0.30** | 6 rounds, 0% apart | 1a2b3c4d5 |",
+        "| `rest/codec-send-book` | codecs:orjson@uvloop | **0.50** | 5 rounds, 0% apart | 1a2b3c4d5 |",
+        "Not measured.",
+    ):
+        assert sentence in page, sentence
+    # The server of another project is shown, and not counted.
+    assert "| websockets:await@uvloop | 1,000 (**0.00**) |" in page
+    assert "`beast/round-trip` of" not in page
     readme = (clone / "README.md").read_text()
     assert readme.startswith("before\n")
     assert readme.endswith("after\n")
-    assert "old" not in readme
-    loss = "| `clients/stream-in` of 64 B | picows-cython:callbacks@uvloop | 0.305 (0.300 - 0.310) | 6 rounds,"
-    assert loss in readme
-    assert "| `rest/codec-send-book` | codecs:orjson@uvloop | 0.500" in readme
+    assert "earlier words" not in readme
+    assert (
+        "| client: messages received per second, 64 B | 305 | picows-cython: 1,000 | **0.30** | 1a2b3c4d5 |" in readme
+    )
+    assert "| client: round trips per second, 256 B | 410 | picows: 410 | 1.00 | 1a2b3c4d5 |" in readme
     assert "docs/pictures/round-trip.svg" in readme
     assert "(docs/benchmarks.md)" in readme
     picture = (clone / "docs" / "pictures" / "round-trip.svg").read_text()
@@ -129,7 +131,8 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     assert {"wirespeed", "websockets", "410", "sockets in C"} <= set(texts)
     tables = (tmp_path / "out" / "tables.txt").read_text()
     assert "Round trips: send, wait for the echo, 256 B, plain (5 rounds, 5% apart)" in tables
-    assert "curl_cffi:await@uvloop: FAILED: lost a message" in tables
+    assert "aiohttp:await@uvloop: FAILED: lost a message" in tables
+    assert "Sending on a connection that the server has closed, plain (5 rounds" in tables
 
 
 def test_a_readme_without_a_place_is_left_alone(records: Path, tmp_path: Path) -> None:
@@ -149,9 +152,9 @@ def test_the_newest_whole_record_of_each_scenario_counts(records: Path, tmp_path
     found = report.newest(records)
     assert [path.parent.name for path in found if "opening" in path.name] == ["another"]
     found = [path for path in found if "opening" in path.name or "clients" in path.name]
-    text = report.Report(report.plan(), [report.Chosen(path) for path in found]).page()
+    text = report.Report(plan(), found).page()
     more = "2 cores, Linux 6, CPython 3.13.1"
-    assert f"Measured on A Processor, {more} (clients); Another, {more} (opening); 2026-02-01 to 2026-04-01, at" in text
+    assert f"Measured on A Processor, {more} (clients).\nMeasured on Another, {more} (opening).\n" in text
     with pytest.raises(UsageError, match="has no whole records"):
         report.newest(tmp_path / "nowhere")
 
@@ -192,54 +195,35 @@ def test_every_rival_is_compared_with_one_of_ours_in_every_cell() -> None:
             )
 
 
-def test_the_page_is_short_and_has_every_loss_whatever_is_lost(tmp_path: Path) -> None:
-    chosen = []
-    for name in scenario.names():
-        whole = scenario.load(name)
-        made = [
-            one
-            for job in whole.jobs()
-            for number, peer in enumerate(sorted(job.peers, key=is_ours))
-            for one in samples(job.cell, {peer: [10 * (len(job.peers) - number) for _ in range(5)]}, measures="rate")
-        ]
-        chosen.append(report.Chosen(keep(tmp_path, name, made)))
-    whole_report = report.Report(report.plan(), chosen)
-    page = whole_report.page()
-    assert len(page.splitlines()) <= 250
-    table = page.partition("## Rival by rival")[2].partition("\n## ")[0]
-    assert len(re.findall(r"(?:\| |<br>)[0-9.]+ `", table)) == len(whole_report.losses) > 250
-    missed = page.partition("## Bars")[2].partition("\n## ")[0]
-    assert len(re.findall(r"(?:\| |<br>)`[^`]+` [^ ]+: ", missed)) == len(whole_report.missed) > 50
-    whole_report.plan.question.extend(whole_report.plan.question)
-    with pytest.raises(BenchError, match=r"report\.toml asks for too much"):
-        whole_report.page()
+def shown_samples(name: str) -> list[Sample]:
+    """Returns five rounds of every cell that is shown of a scenario, in which wirespeed is the slowest."""
+    whole = scenario.load(name)
+    return [
+        one
+        for job in plan().headline(whole, whole.jobs())
+        for number, peer in enumerate(sorted(job.peers, key=is_ours))
+        for one in samples(job.cell, {peer: [10 * (len(job.peers) - number) for _ in range(5)]}, measures="rate")
+    ]
 
 
-def test_what_is_not_whole_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = samples(ROUND_TRIP, {OURS: [1]})
+def test_page_lists_every_loss(tmp_path: Path) -> None:
+    own = {name: shown_samples(name) for name in scenario.names() if name != "cores"}
+    made = report.Report(plan(), [keep(tmp_path, name, one) for name, one in own.items()])
+    losses = made.page().partition("## Where wirespeed is worse\n")[2].partition("\n## ")[0]
+    assert losses.count("| **0.") == len(made.losses) > 100
+
+
+def test_missing_cells_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in scenario.names():
-        if name != "servers":
-            keep(tmp_path, name, made)
-    for facts in ({}, {"choice": "--rounds 1"}, {"tree": "another", "time": "2025-01-01"}):
-        if facts:
-            keep(tmp_path, "servers", made, **facts)
+        if name not in ("brokers", "cores"):
+            keep(tmp_path, name, shown_samples(name))
+    # A record of a part does not count, and neither does one without all cells.
+    for facts in ({"choice": "--rounds 1"}, {"time": "2025-01-01"}):
+        keep(tmp_path, "brokers", shown_samples("brokers")[:5], **facts)
         assert run("--records", tmp_path / "records", "--out", tmp_path) == 2
-        assert "run wirespeed bench run --resume servers," in capsys.readouterr().err
-    keep(tmp_path, "servers", made)
+        assert "python -m bench run --headline brokers," in capsys.readouterr().err
+    keep(tmp_path, "brokers", shown_samples("brokers"), revision="9f8e7d6c5b4a")
     assert run("--records", tmp_path / "records", "--out", tmp_path) == 0
-
-
-def test_the_plan_is_sound() -> None:
-    plan = report.plan()
-    assert len(plan.picture) == 2
-    for one in plan.question:
-        whole = scenario.load(one.scenario)
-        for name in one.workloads:
-            assert any(workload.is_called(name) for workload in whole.workload), (one.title, name)
-        assert all(any(scenario.is_one_of(peer, [asked]) for peer in whole.peers) for asked in one.peers), one.title
-    for picture in plan.picture:
-        cells = {job.cell: job.peers for job in scenario.load(picture.scenario).jobs()}
-        assert set(picture.peers) <= set(cells[Cell(picture.workload, picture.size, picture.tls)])
 
 
 # By document, words of the names of its workloads.
@@ -255,7 +239,7 @@ SEEDS = {
 
 
 def test_every_workload_of_other_projects_is_here() -> None:
-    seeds = report.plan().seed
+    seeds = plan().seed
     for document, words in SEEDS.items():
         text = "; ".join(one.workload for one in seeds if one.document == document)
         assert [word for word in re.split(r";\s+", words) if word not in text] == [], document
@@ -270,7 +254,7 @@ def test_every_workload_of_other_projects_is_here() -> None:
 
 def test_pictures_need_matplotlib(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "harness.pictures", None)
-    made = report.Report(report.plan(), [report.Chosen(path) for path in report.newest(records)])
+    made = report.Report(plan(), report.newest(records))
     with pytest.raises(BenchError, match="pictures need"):
         list(made.pictures())
 
@@ -292,21 +276,80 @@ def test_no_record(tmp_path: Path, content: str, complaint: str) -> None:
         read(path)
 
 
-def test_every_record_that_is_kept() -> None:
-    page = ROOT / "docs" / "benchmarks.md"
-    assert not page.exists() or len(page.read_text().splitlines()) <= 250
-    trees = set()
+KEPT = report.newest(ROOT / "bench" / "records")
+
+
+def test_records_are_of_committed_code() -> None:
     for path in (ROOT / "bench" / "records").rglob("*.csv"):
         kept = read(path)
         assert kept.facts["scenario"] in path.name
         assert kept.facts["tree"].isalnum()
-        trees.add(kept.facts["tree"])
-    assert len(trees) <= 1
 
 
 def test_page_and_readme_are_what_the_kept_records_make() -> None:
-    records = [report.Chosen(path) for path in report.newest(ROOT / "bench" / "records")]
-    made = report.Report(report.plan(), records)
+    made = report.Report(plan(), KEPT)
     assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == made.page(), "make bench-report"
     words = f"{report.BEGIN}\n\n{made.readme()}\n\n{report.END}"
     assert words in (ROOT / "README.md").read_text(encoding="utf-8"), "make bench-report"
+
+
+def test_every_table_names_the_revision_of_its_record() -> None:
+    revisions = {one.scenario.name: one.revision for one in report.Report(plan(), KEPT).shown}
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for question in plan().question:
+        table = page.partition(f"\n## {question.title}\n")[2].partition("\n## ")[0]
+        assert f"\nRevision {revisions[question.scenario]}, 20" in table, question.title
+    losses = page.partition("\n## Where wirespeed is worse\n")[2].partition("\n## ")[0]
+    for rows in (rows_of(readme_part()), rows_of(losses)):
+        assert rows[0][-1] == "revision"
+        assert {row[-1] for row in rows[2:]} <= set(revisions.values())
+    named = {row[0]: row[-1] for row in rows_of(readme_part())}
+    assert all(named[row.title] == revisions[row.scenario] for row in plan().row)
+
+
+def test_readme_shows_gains_and_losses() -> None:
+    factors = [row[-2] for row in rows_of(readme_part())[2:]]
+    assert 1 <= len(factors) <= 10
+    assert any(factor.startswith("**") for factor in factors)
+    assert any(float(factor.strip("*")) > 1 for factor in factors)
+
+
+def readme_part() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8").partition(report.BEGIN)[2].partition(report.END)[0]
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Returns the rows of a table, its heading and the line below included."""
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+
+
+def test_lines_of_the_page_can_be_read() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert max(map(len, page.splitlines())) <= 300
+
+
+def test_every_bar_holds_in_the_kept_records() -> None:
+    """A bar is a promise: it holds in the records, and asks for no more than bare C reaches in the same run.
+
+    A difference within the noise of these benchmarks breaks no promise.
+    """
+    judged = 0
+    for path in (ROOT / "bench" / "records").rglob("*.csv"):
+        kept = read(path)
+        whole = scenario.load(kept.facts["scenario"])
+        for cell, own in kept.cells().items():
+            workload = next((one for one in whole.workload if one.name == cell.workload), None)
+            for result in judge(workload, cell, own) if workload else ():
+                if "set" in kept.facts and result.figure is None:
+                    continue  # a headline record does not have all peers
+                assert workload is not None
+                low, high = result.bar.at_least, result.bar.at_most
+                bar = replace(result.bar, at_least=low and low / (1 + NOISE), at_most=high and high * (1 + NOISE))
+                assert result.figure is not None, (path.name, result)
+                assert bar.passes(result.figure.median), (path.name, result)
+                judged += 1
+                bare = [peer for peer in whole.limits if peer.startswith("raw-c") and peer not in bar.versus]
+                limits = replace(workload, bars=tuple(replace(bar, peer=peer) for peer in bare))
+                verdicts = {one.verdict for one in judge(limits, cell, own)} - {"NOT MEASURED"}
+                assert not verdicts or "PASS" in verdicts, (path.name, result)
+    assert judged > 50

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from harness.figures import KINDS
 from harness.peers import Sample
-from harness.places import BENCH
+from harness.places import ROOT
 from harness.record import read
 from harness.scenario import Job, PeerName, load, names
 
@@ -23,8 +23,8 @@ from interop.samples import sample
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "run.py"), "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    command = [sys.executable, "-m", "bench", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=ROOT)
 
 
 def run_workload(folder: Path, scenario: str, workload: str, peers: Iterable[str], *arguments: str) -> list[Sample]:

@@ -438,7 +438,6 @@ TESTED_INSIDE = {
     "tests/test_admission.py": {"_handshake.admission"},
     "tests/test_asgi_late.py": {"asgi._lateness"},
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
-    "tests/test_cli_bench.py": {"cli._bench", "cli._status"},
     "tests/test_cli_renewal.py": {"cli._renewal"},
     "tests/asyncio/test_ports.py": {"_native"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},

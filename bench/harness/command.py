@@ -1,8 +1,4 @@
-"""The command line of the benchmarks: `wirespeed bench`, or `python bench/run.py` without it.
-
-Exit status: 0 if everything that is installed was measured, 1 if something failed,
-2 if something unknown was asked for, 130 after Ctrl-C. Method and contract are in METHODOLOGY.md.
-"""
+"""The command line of the benchmarks, `python -m bench`. Method and contract are in METHODOLOGY.md."""
 
 import argparse
 import signal
@@ -11,25 +7,50 @@ from collections.abc import Sequence
 
 from harness import instructions, report, running
 from harness.errors import BenchError, UsageError
+from harness.lengths import HEADLINE_ROUNDS, Lengths
+from harness.plan import plan
 from harness.scenario import load, names
+from harness.screen import Clock
 from harness.tables import console
 
 __all__ = ["main"]
 
+ABOUT = """\
+Compares wirespeed with other WebSocket libraries on this machine.
+The libraries take turns, and their messages are checked."""
+MORE = """\
+examples:
+  python -m bench list --headline              the cells of docs/benchmarks.md, and how long they take
+  python -m bench run --quick                  run every library once, to show that it works
+  python -m bench run --headline --resume      measure the cells of docs/benchmarks.md
+  python -m bench run clients --workload round-trip --size 256 --no-record
+  python -m bench report --clone .             write docs/benchmarks.md and the figures in README.md
 
-def main(arguments: Sequence[str], program: str) -> int:
+exit status:
+  0  everything that is installed was measured
+  1  something failed
+  2  an argument is wrong
+  130  the run was interrupted
+
+The method is in bench/METHODOLOGY.md, known bias in bench/BIAS.md."""
+
+
+def main(arguments: Sequence[str]) -> int:
     """Runs a command line and returns the exit status."""
     signal.signal(signal.SIGTERM, _terminated)
-    about = "wirespeed and its rivals, measured in turns, what they receive checked. Method and bias: bench/*.md."
-    parser = argparse.ArgumentParser(prog=program, description=about, allow_abbrev=False)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=ABOUT, epilog=MORE, formatter_class=plain, allow_abbrev=False
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    listing = commands.add_parser("list", help="what there is to measure", allow_abbrev=False)
-    listing.add_argument("scenario", nargs="*", metavar="SCENARIO", help="one or more; default: all of them")
+    listing = commands.add_parser("list", help="show the scenarios, their workloads and libraries", allow_abbrev=False)
+    listing.add_argument("scenario", nargs="*", metavar="SCENARIO", help="default: all scenarios")
+    listing.add_argument("--headline", action="store_true", help="show the cells of docs/benchmarks.md, and their time")
     listing.set_defaults(run=_list)
     for name, module, text in (
         ("run", running, "measure"),
-        ("report", report, "records as tables and pictures of docs and README"),
-        ("instructions", instructions, "instructions a message, against those that are kept"),
+        ("report", report, "make docs/benchmarks.md, the figures in README.md and all tables from the records"),
+        ("instructions", instructions, "count the instructions for each message on the hot paths (needs valgrind)"),
     ):
         one = commands.add_parser(name, help=text, description=module.__doc__, allow_abbrev=False)
         module.add_arguments(one)
@@ -47,7 +68,16 @@ def main(arguments: Sequence[str], program: str) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     out = console()
-    for scenario in [load(name) for name in options.scenario or names()]:
+    scenarios = [load(name) for name in options.scenario or names()]
+    if options.headline:
+        found = [(one, plan().headline(one, one.jobs())) for one in scenarios]
+        for scenario, jobs in found:
+            for job in jobs:
+                out.print(f"{scenario.name}: {job.cell}: {', '.join(job.peers)}", markup=False, soft_wrap=True)
+        expected = sum(Lengths(headline=True).expected(one, job) for one, jobs in found for job in jobs)
+        out.print(f"{sum(len(jobs) for _, jobs in found)} cells, {HEADLINE_ROUNDS} rounds, {Clock(expected)}")
+        return 0
+    for scenario in scenarios:
         out.print(f"[bold]{scenario.name}[/]: {scenario.title}", soft_wrap=True)
         out.print(f"  peers: {', '.join(scenario.peers)}", markup=False, soft_wrap=True)
         for workload in scenario.workload:

@@ -1,4 +1,4 @@
-"""The subcommand `instructions`: how many instructions a message costs on each hot path, and whether that has grown.
+"""Counts the instructions for each message on each hot path, and fails if a path needs more than before.
 
 Wall time on shared machines differs by percents from run to run, instructions do not: the same build counts the same to
 some thousandths. They say nothing of caches and of the system, so they guard, and do not measure.

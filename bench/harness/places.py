@@ -14,6 +14,16 @@ RECORDS = BENCH / "records"
 BUILD = ROOT / "build" / "bench"
 UNFINISHED = BUILD / "unfinished"
 REPORT = ROOT / "build" / "bench-report"
-# Relative to ROOT, where the children run.
-BINARY = Path(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "wirespeed-bench")
+
+
+def _newest_binary() -> Path:
+    """Returns the echo server and load generator of the newest build that is optimised; relative to ROOT."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
+    release, quick = (target / profile / "wirespeed-bench" for profile in ("release", "quick"))
+    built = [path for path in (release, quick) if (ROOT / path).exists()]
+    return max(built, key=lambda path: (ROOT / path).stat().st_mtime, default=release)
+
+
+BINARY = _newest_binary()
+# The children run in ROOT.
 SERVER = f"{shlex.quote(str(BINARY))} echo --port 0 --tls-port 0"

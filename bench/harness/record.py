@@ -23,7 +23,7 @@ __all__ = ["Journal", "Record", "is_kept", "read", "rows_text"]
 # What must be the same for a record to be continued.
 SAME = (
     *("scenario", "cpu", "cores", "system", "peers' python", "congestion control"),
-    *("server", "pinning", "measure", "tree", "choice"),
+    *("server", "pinning", "measure", "tree", "choice", "set"),
 )
 COLUMNS = Sample.__struct_fields__
 

@@ -1,27 +1,24 @@
-"""The newest records as `docs/benchmarks.md`, as the words and pictures of README.md, and whole as tables.
+"""Makes docs/benchmarks.md, the figures in README.md, and the tables of all cells, from the newest records.
 
-What stands where is in `bench/report.toml`: questions that users have, two pictures, the workloads that others measure.
+`bench/report.toml` describes the tables and pictures. Records may be of different revisions: each table names its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-from msgspec import structs
 
 from harness.errors import BenchError, UsageError
 from harness.figures import KINDS, value_text
-from harness.places import BENCH, RECORDS, REPORT
+from harness.peers import Sample
+from harness.places import RECORDS, REPORT
+from harness.plan import Plan, Question, plan
 from harness.record import Record, read
-from harness.results import BarResult, Summary, judge, measured, summarize
+from harness.results import NOISE, Summary, summarize
 from harness.scenario import Cell, Job, Scenario, is_one_of, load, names, size_text
 from harness.tables import apart_text, cell_table, text_of
 from harness.wins import FASTER, LEVEL, SLOWER, Comparison, comparisons, counted, is_ours
@@ -30,109 +27,35 @@ __all__ = ["add_arguments", "run"]
 
 # A generated part of a page stands between these.
 BEGIN, END = "<!-- from the records: make bench-report -->", "<!-- to here -->"
-LINES = 250
-# The library that everybody knows, by what of it is compared with what of ours.
-KNOWN = {"client": ("websockets", "websockets-sync"), "server": ("websockets-server",)}
-AHEAD = "A rival is ahead where all rounds, five at least, agree on that, by more than 2 %."
-AHEAD += " At 0.5, wirespeed is half as fast, or takes twice the time or memory."
-
-
-class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A table of the page: peers as rows, cells as columns.
-
-    Attributes:
-        title: the question.
-        scenario, workloads: where the answer is; a workload or a group.
-        sizes, tls, peers: what of that; empty or None: all.
-        text: what is compared, in words.
-    """
-
-    title: str
-    scenario: str
-    workloads: list[str]
-    sizes: list[int] = []
-    tls: bool | None = None
-    peers: list[str] = []
-    text: str = ""
-
-    def cells(self, chosen: Chosen) -> list[Cell]:
-        """Returns the cells that were measured, in the order of the question."""
-        return [
-            cell
-            for name in self.workloads
-            for cell in chosen.cells
-            if chosen.scenario.called(cell.workload).is_called(name)
-            and (not self.sizes or cell.size in self.sizes)
-            and self.tls in (None, cell.tls)
-        ]
-
-
-class Picture(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A picture of the README: bars of one cell, in the order of `peers`, with the words for each; at most eight."""
-
-    name: str
-    title: str
-    text: str
-    scenario: str
-    workload: str
-    size: int = 0
-    tls: bool = False
-    peers: Annotated[dict[str, str], msgspec.Meta(max_length=8)]
-
-
-class Seed(msgspec.Struct, forbid_unknown_fields=True):
-    """A workload of another project's documents, and where its figure stands: SCENARIO/WORKLOAD."""
-
-    document: str
-    workload: str
-    here: list[str]
-
-
-class Plan(msgspec.Struct, forbid_unknown_fields=True):
-    """`bench/report.toml`.
-
-    Attributes:
-        repeats: scenarios that measure once more what others do: they are shown, and not counted.
-    """
-
-    repeats: list[str]
-    question: list[Question]
-    picture: list[Picture]
-    seed: list[Seed]
-
-
-def plan() -> Plan:
-    """Reads `bench/report.toml`.
-
-    Raises:
-        UsageError: it does not say what it must.
-    """
-    path = BENCH / "report.toml"
-    try:
-        return msgspec.toml.decode(path.read_text(), type=Plan)
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"{path}: {error}") from error
+# The library that most readers know: its clients are compared with our clients, its servers with our servers.
+KNOWN = {"clients": ("websockets", "websockets-sync"), "servers": ("websockets-server",)}
+READING = f"""\
+A row is a library: its name, the way it is used after `:`, and its event loop after `@`.
+A figure is the median of the rounds. The factor in brackets compares wirespeed with that library, in the same rounds.
+Above 1, wirespeed is better: more per second, less time or less memory. At 0.5 it is half as good.
+A **bold** factor means that wirespeed is worse in every round, and by more than {NOISE:.0%}.
+Rows without a factor are wirespeed itself, or bare C, which shows what the system allows.
+The last row says how many rounds there were, and how far apart: above 20%, marked (!), a cell was disturbed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `report` takes."""
-    record = "a record; default: the newest whole one of each scenario"
+    record = "a record; default: the newest whole record of each scenario"
     parser.add_argument("record", nargs="*", type=Path, metavar="RECORD", help=record)
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
     clone = "write docs/benchmarks.md, README.md and pictures there"
     parser.add_argument("--clone", type=Path, metavar="FOLDER", help=clone)
-    partial = "also of some scenarios only, or of records that do not belong together"
+    partial = "make a page although records or cells are missing"
     parser.add_argument("--partial", action="store_true", help=partial)
-    parser.add_argument("--out", type=Path, default=REPORT, metavar="FOLDER", help="where tables.txt goes")
+    parser.add_argument("--out", type=Path, default=REPORT, metavar="FOLDER", help="where tables.txt is written")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the report, prints its files, returns the exit status."""
-    records = [Chosen(path) for path in options.record or newest(options.records)]
+    """Writes the report, prints the paths of its files, returns the exit status."""
+    report = Report(plan(), options.record or newest(options.records))
     if not options.partial and (options.clone or not options.record):
-        _refuse_parts(records)
-    report = Report(plan(), records)
-    files = {options.out / "tables.txt": "\n".join(_tables(records))}
+        report.refuse_gaps()
+    files = {options.out / "tables.txt": "\n".join(report.tables())}
     if options.clone is not None:
         readme = options.clone / "README.md"
         files[options.clone / "docs" / "benchmarks.md"] = report.page()
@@ -150,13 +73,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def newest(folder: Path) -> list[Path]:
-    """Returns the newest whole record of each scenario.
+    """Returns the newest whole record of each scenario: of all its cells, or of those in the headline set.
 
     Raises:
         UsageError: there is none.
     """
     kept: dict[str, tuple[str, Path]] = {}
-    # By their dates: what is unfinished has none.
+    # Only unfinished records have no date.
     for path in folder.glob("*/[0-9]*.csv"):
         facts = read(path).facts
         if "choice" not in facts:
@@ -167,239 +90,241 @@ def newest(folder: Path) -> list[Path]:
     return [path for _, path in sorted(kept.values(), key=lambda one: one[1].name)]
 
 
-def _refuse_parts(records: Sequence[Chosen]) -> None:
-    """Complains unless there is a whole record of every scenario, all of one state of what is measured.
+class Shown:
+    """The part of a record that the page and README show.
 
-    Raises:
-        UsageError: there is not.
+    Attributes:
+        record, scenario: the record and its scenario.
+        jobs: the cells that are shown, with their peers, measured or not.
+        cells: the samples of these peers in these cells, as far as they were measured.
+        comparisons: wirespeed compared with each rival in each cell.
     """
-    facts = [chosen.record.facts for chosen in records]
-    tree = max(facts, key=lambda one: one["time"]).get("tree")
-    whole = {one["scenario"] for one in facts if one.get("tree") == tree and "choice" not in one}
-    if lacking := [name for name in names() if name not in whole]:
-        raise UsageError(
-            f"of tree {tree}, which the newest record is of, there is no whole record of {', '.join(lacking)}:"
-            f" run wirespeed bench run --resume {' '.join(lacking)}, or report --partial"
-        )
 
-
-class Chosen:
-    """A record, its scenario and its cells."""
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, plan: Plan) -> None:
         self.record: Record = read(path)
         self.scenario: Scenario = load(self.record.facts["scenario"])
-        known_workloads = {workload.name for workload in self.scenario.workload}
-        self.cells = {cell: own for cell, own in self.record.cells().items() if cell.workload in known_workloads}
-        self.comparisons = list(comparisons(self.scenario, self.cells))
+        self.jobs = plan.headline(self.scenario, self.scenario.jobs())
+        every = self.record.cells()
+        self.cells: dict[Cell, list[Sample]] = {
+            job.cell: own
+            for job in self.jobs
+            if (own := [one for one in every.get(job.cell, []) if one.peer in job.peers])
+        }
+        self.comparisons: list[Comparison] = list(comparisons(self.scenario, self.cells))
 
-    def bars(self) -> Iterator[BarResult]:
-        """Yields the bars of the scenario, as far as their cells were measured."""
-        for cell, samples in self.cells.items():
-            yield from judge(self.scenario.called(cell.workload), cell, samples)
+    @property
+    def revision(self) -> str:
+        """The commit that was measured, shortened."""
+        return self.record.facts["revision"][:9]
 
-    def limit(self, missed: BarResult) -> BarResult | None:
-        """Returns what bare C that was measured beside it makes of a bar, the best of it; None: there is none."""
-        bar, workload = missed.bar, self.scenario.called(missed.cell.workload)
-        names = [one for one in self.scenario.limits if one.startswith("raw-c") and one not in bar.versus]
-        samples = self.cells[missed.cell]
-        bare = [measured(structs.replace(bar, peer=one), workload, missed.cell, samples) for one in names]
-        return max((one for one in bare if one.figure is not None), key=lambda one: one.reached, default=None)
+    @property
+    def day(self) -> str:
+        """The date of the record."""
+        return self.record.facts["time"].partition("T")[0]
 
 
 class Report:
-    """What the records say."""
+    """The page, the part of README.md, and the pictures that records make."""
 
-    def __init__(self, plan: Plan, records: Sequence[Chosen]) -> None:
+    def __init__(self, plan: Plan, paths: Sequence[Path]) -> None:
         self.plan = plan
-        self.records = records
-        self._chosen = {chosen.scenario.name: chosen for chosen in records}.get
-        measured = [chosen for chosen in records if chosen.scenario.name not in plan.repeats]
-        self.all = counted(one for chosen in measured for one in chosen.comparisons)
-        self.rivals: dict[str, list[Comparison]] = {}
-        for one in sorted(self.all, key=lambda one: one.name):
-            self.rivals.setdefault(one.name, []).append(one)
+        self.shown = [Shown(path, plan) for path in paths]
+        self._by_scenario = {one.scenario.name: one for one in self.shown}
+        self.all = counted(
+            one for shown in self.shown if shown.scenario.name not in plan.repeats for one in shown.comparisons
+        )
         self.losses = sorted((one for one in self.all if one.verdict == SLOWER), key=lambda one: one.advantage)
-        self.bars = [(chosen, bar) for chosen in measured for bar in chosen.bars()]
-        self.missed = sorted((one for one in self.bars if one[1].verdict == "MISS"), key=lambda one: one[1].reached)
 
-    def page(self) -> str:
-        """Returns docs/benchmarks.md.
+    def refuse_gaps(self) -> None:
+        """Complains unless every cell that is shown was measured.
 
         Raises:
-            BenchError: it is too long.
+            UsageError: one was not.
         """
-        lines = ["# Benchmarks", "", self._sentence(), "", *self._circumstances("../"), "", "## Rival by rival", ""]
-        lines += [f"{AHEAD} Whoever is furthest ahead comes first.", "", *self._failed()]
-        what = ["where it is ahead: wirespeed is", FASTER, LEVEL, SLOWER, "rates: at worst", "middle", "best"]
-        lines += [*_markdown(["against", *what], self._score(), left=2), ""]
+        gaps = []
+        for name in names():
+            scenario, shown = load(name), self._by_scenario.get(name)
+            jobs = self.plan.headline(scenario, scenario.jobs())
+            if any(shown is None or job.cell not in shown.cells for job in jobs):
+                gaps.append(name)
+        if gaps:
+            raise UsageError(
+                f"the records lack cells of {', '.join(gaps)} that are shown:"
+                f" python -m bench run --headline {' '.join(gaps)}, or report --partial"
+            )
+
+    def page(self) -> str:
+        """Returns docs/benchmarks.md."""
+        method = ["[How it is measured](../bench/METHODOLOGY.md), and [known bias](../bench/BIAS.md).", ""]
+        lines = ["# Benchmarks", "", *self._summary(), *self._machines(), *method]
+        lines += ["## How to read the tables", "", *READING.splitlines(), ""]
         for question in self.plan.question:
             lines += self._question(question)
-        lines += ["## Bars", "", *self._bars(), "", "## Workloads of other projects", ""]
-        lines += ["Each is measured here, with its rivals beside it.", ""]
-        seeds = itertools.groupby(self.plan.seed, lambda one: one.document)
-        rows = []
-        for document, own in seeds:
-            rows.append([document, "; ".join(f"{one.workload} (`{'`, `'.join(one.here)}`)" for one in own)])
-        lines += _markdown(["document", "workloads, and where their figures stand"], rows, left=2)
-        if len(lines) > LINES:
-            raise BenchError(f"docs/benchmarks.md has {len(lines)} lines: report.toml asks for too much")
+        lines += ["## Where wirespeed is worse", "", *self._losses(), ""]
+        lines += ["## Benchmarks of other projects", ""]
+        lines += [
+            "These workloads measure the same here.",
+            "Workloads without a table above run with `make bench-all`.",
+            "",
+        ]
+        rows = ([one.document, one.workload, ", ".join(f"`{place}`" for place in one.here)] for one in self.plan.seed)
+        lines += _markdown(["project", "its benchmark", "workloads here"], rows, left=3)
         return "\n".join(lines) + "\n"
-
-    def _failed(self) -> list[str]:
-        lines = []
-        for chosen in self.records:
-            failed = [one for one in chosen.record.samples if one.failure is not None and is_ours(one.peer)]
-            told = [f"Failed: `{chosen.scenario.name}/{one.cell}`, {one.peer}: {one.failure}" for one in failed]
-            lines += [line for text in told for line in (text, "")]
-        return lines
 
     def readme(self) -> str:
         """Returns the generated part of README.md."""
         pictures = [f"![{one.title}](docs/pictures/{one.name}.svg)" for one in self.plan.picture]
-        worst = {one.name: one for one in reversed(self.losses)}
-        losses = "\n".join(_behind(sorted(worst.values(), key=lambda one: one.advantage)))
-        link = f"{AHEAD} Of each the worst for wirespeed; [every rival, question and loss](docs/benchmarks.md)."
-        return "\n\n".join([self._sentence(), link, losses, *pictures, " ".join(self._circumstances())])
+        reading = [
+            "Each row compares wirespeed with the best other library in that benchmark.",
+            "A factor above 1 means that wirespeed is better.",
+            f"A **bold** factor means that wirespeed is worse in every round, and by more than {NOISE:.0%}.",
+            "[All tables, and every comparison in which wirespeed is worse](docs/benchmarks.md).",
+        ]
+        parts = ["\n".join(self._summary()).rstrip(), "\n".join(reading), "\n".join(self._rows()), *pictures]
+        return "\n\n".join([*parts, "\n".join(self._machines()).rstrip()])
+
+    def tables(self) -> Iterator[str]:
+        """Yields the tables of all cells of the records, for a terminal."""
+        for shown in self.shown:
+            facts = "".join(f"  {key}: {text}\n" for key, text in shown.record.facts.items())
+            yield f"{shown.scenario.title}\n{facts}"
+            workloads = {workload.name: workload for workload in shown.scenario.workload}
+            for cell, samples in shown.record.cells().items():
+                if cell.workload in workloads:
+                    job = Job(cell, workloads[cell.workload], ())
+                    yield text_of(cell_table(shown.scenario, job, samples)) + "\n"
 
     def pictures(self) -> Iterator[tuple[str, str]]:
         """Yields the name of each picture, and its SVG.
 
         Raises:
-            BenchError: Matplotlib is not here.
+            BenchError: Matplotlib is not installed.
         """
         try:
             from harness.pictures import Line, svg
         except ModuleNotFoundError as error:
-            raise BenchError(f'pictures need {error.name}: pip install "wirespeed[bench]"') from None
+            raise BenchError(f"pictures need {error.name}: python -m pip install -r bench/requirements.txt") from None
         for one in self.plan.picture:
-            chosen = self._chosen(one.scenario)
-            cell = Cell(one.workload, one.size, one.tls)
-            found = {summary.peer: summary for summary in summarize(chosen.cells.get(cell, []))} if chosen else {}
+            shown = self._by_scenario.get(one.scenario)
+            found = {summary.peer: summary for summary in summarize(shown.cells.get(one.cell, []))} if shown else {}
             lines = []
             for peer, label in one.peers.items():
                 if peer in found and (value := found[peer].value) is not None:
                     text = value_text(value.median, found[peer].measures)
-                    limit = chosen is not None and is_one_of(peer, chosen.scenario.limits)
+                    limit = shown is not None and is_one_of(peer, shown.scenario.limits)
                     lines.append(Line(label, value.median, text, is_ours(peer), limit))
-            if lines:
-                yield one.name, svg(one.title, one.text, lines)
+            if shown and lines:
+                yield one.name, svg(one.title, f"{one.text}; revision {shown.revision}", lines)
 
-    def _sentence(self) -> str:
-        """Says how many times the best known library, level with whom, behind whom, by rates alone; then what else."""
-        told, usual = [], {SLOWER: list[str](), LEVEL: list[str](), FASTER: list[str]()}
-        rates = {name: [one for one in own if one.is_rate] for name, own in self.rivals.items()}
+    def _summary(self) -> list[str]:
+        """Returns sentences: how wirespeed compares with the library that most know, and how often it is better."""
+        lines = []
         for who, known in KNOWN.items():
-            if own := [one.advantage for name in known for one in rates.get(name, [])]:
-                low, middle, high = map(_times, _span(own))
-                told.append(f"its {who}s are {middle} times as fast as those of websockets (from {low} to {high})")
-        for name, every in rates.items():
-            verdicts = Counter(one.verdict for one in every)
-            # Whichever is the most frequent; of two that are, the worse.
-            usual[max(usual, key=lambda verdict: verdicts[verdict])] += [name] if every else []
-        behind, level = (", ".join(usual[verdict]) or "nobody" for verdict in (SLOWER, LEVEL))
+            if own := [one.advantage for one in self.all if one.name in known and one.is_rate]:
+                low, middle, high = (_times(value) for value in (min(own), statistics.median(own), max(own)))
+                lines.append(
+                    f"Median over these benchmarks: the {who} of wirespeed are {middle} times as fast as those of"
+                    f" `websockets` ({low} to {high} times)."
+                )
         counts = Counter(one.verdict for one in self.all)
-        return (
-            f"wirespeed by its rates: in the middle of all cells {', '.join(told) or 'nothing was measured'}. In most"
-            f" cells it is behind: {behind}. Level with: {level}. Ahead of {len(usual[FASTER])} others."
-            f" Of {len(self.all):,} comparisons, latencies and memory among them, it is better in {counts[FASTER]:,},"
-            f" level in {counts[LEVEL]:,}, worse in {counts[SLOWER]:,}."
-        )
-
-    def _circumstances(self, root: str = "") -> list[str]:
-        facts = [chosen.record.facts for chosen in self.records]
-        days = sorted({one["time"].partition("T")[0] for one in facts})
-        when = " to ".join(dict.fromkeys((days[0], days[-1])))
-        commits = ", ".join(sorted({one["revision"] for one in facts}))
-        machines: dict[str, list[str]] = {}
-        for one in facts:
-            parts = (one["cpu"], f"{one['cores']} cores", one["system"], one["peers' python"])
-            machines.setdefault(", ".join(parts), []).append(one["scenario"])
-        # Nothing is compared across scenarios, so that each may have a machine of its own.
-        parted = [f"{machine} ({', '.join(names)})" for machine, names in machines.items()]
-        where = "; ".join(parted if len(parted) > 1 else machines)
-        lacking = {f"{peer} ({why})": None for chosen in self.records for peer, why in chosen.record.without.items()}
         return [
-            f"Measured on {where}; {when}, at commit {commits}.",
-            f"A ratio is the median of the ratios within each round; [how it is measured]({root}bench/METHODOLOGY.md),"
-            f" [where that leans]({root}bench/BIAS.md). Rounds are so far apart as is said; (!) is above 20 %.",
-            *([f"Not measured: {', '.join(lacking)}."] if lacking else []),
+            *lines,
+            f"In {len(self.all)} comparisons with other libraries, wirespeed is better in {counts[FASTER]}, level in"
+            f" {counts[LEVEL]} and worse in {counts[SLOWER]}.",
+            f"Level means that the rounds disagree, or that the difference is at most {NOISE:.0%}.",
+            "",
         ]
 
-    def _score(self) -> list[list[str]]:
-        rows = []
-        for rival, own in sorted(self.rivals.items(), key=lambda item: _worst(item[1])):
-            ahead = [one for one in self.losses if one.name == rival]
-            losses = "<br>".join(f"{_times(one.advantage)} {_where(one)}" for one in ahead)
-            counts = Counter(one.verdict for one in own)
-            rates = [one.advantage for one in own if one.is_rate]
-            spans = map(_times, _span(rates)) if rates else "---"
-            rows.append([rival, losses, *(str(counts[verdict]) for verdict in (FASTER, LEVEL, SLOWER)), *spans])
-        return rows
+    def _machines(self) -> list[str]:
+        machines: dict[str, list[str]] = {}
+        for shown in self.shown:
+            facts = shown.record.facts
+            machine = ", ".join([facts["cpu"], f"{facts['cores']} cores", facts["system"], facts["peers' python"]])
+            machines.setdefault(machine, []).append(shown.scenario.name)
+        lines = []
+        for machine, scenarios in machines.items():
+            which = f" ({', '.join(scenarios)})" if len(machines) > 1 else ""
+            lines.append(f"Measured on {machine}{which}.")
+        lacking = dict.fromkeys(
+            f"`{peer}` ({why})"
+            for shown in self.shown
+            for peer, why in shown.record.without.items()
+            if any(peer in job.peers for job in shown.jobs)
+        )
+        return [*lines, *([f"Not measured: {', '.join(lacking)}."] if lacking else []), ""]
 
     def _question(self, question: Question) -> list[str]:
-        lines = [f"## {question.title}", "", *([question.text, ""] if question.text else [])]
-        chosen = self._chosen(question.scenario)
-        if chosen is None or not (asked := question.cells(chosen)):
-            return [*lines, "Not measured.", ""]
-        cells = {cell: {one.peer: one for one in summarize(chosen.cells[cell])} for cell in asked}
-        ahead = {(one.cell, one.rival): one for one in chosen.comparisons}
+        lines = [f"## {question.title}", "", *question.text.splitlines()]
+        shown = self._by_scenario.get(question.scenario)
+        jobs = [job for job in question.jobs(shown.jobs) if job.cell in shown.cells] if shown else []
+        if shown is None or not jobs:
+            return [*lines, "", "Not measured.", ""]
+        lines += [f"Revision {shown.revision}, {shown.day}.", ""]
+        cells = {job.cell: {one.peer: one for one in summarize(shown.cells[job.cell])} for job in jobs}
+        factors = {(one.cell, one.rival): one for one in shown.comparisons}
         rows = []
-        for peer in chosen.scenario.peers:
-            if not any(peer in summaries for summaries in cells.values()):
-                continue
-            if question.peers and not is_one_of(peer, question.peers):
-                continue
-            own = [(summaries.get(peer), ahead.get((cell, peer))) for cell, summaries in cells.items()]
-            rows.append([peer, *(_entry(summary, against) for summary, against in own)])
-        rows.append(["rounds", *(apart_text(chosen.cells[cell]) for cell in cells)])
+        for peer in dict.fromkeys(peer for peer in shown.scenario.peers for job in jobs if peer in job.peers):
+            if any(peer in summaries for summaries in cells.values()):
+                own = [(summaries.get(peer), factors.get((cell, peer))) for cell, summaries in cells.items()]
+                rows.append([peer, *(_entry(summary, against) for summary, against in own)])
+        rows.append(["rounds", *(apart_text(shown.cells[cell]) for cell in cells)])
         several = len({cell.workload for cell in cells}) > 1
         heads = [str(cell) if several or not cell.size else str(cell).partition(", ")[2] for cell in cells]
-        return [*lines, *_markdown(["", *(head.removesuffix(", plain") for head in heads)], rows), ""]
+        lines += _markdown(["", *(head.removesuffix(", plain") for head in heads)], rows)
+        failures = [
+            f"`{summary.peer}` failed: {summary.failure}."
+            for summaries in cells.values()
+            for summary in summaries.values()
+            if summary.failure is not None
+        ]
+        return [*lines, "", *([*dict.fromkeys(failures), ""] if failures else [])]
 
-    def _bars(self) -> list[str]:
-        counts = Counter(bar.verdict for _, bar in self.bars)
-        limits = {bar: chosen.limit(bar) for chosen, bar in self.missed}
-        beyond = sum(limit is not None and limit.verdict == "MISS" for limit in limits.values())
-        text = (
-            f"{counts['PASS']} of {len(self.bars)} are reached, {counts['NOT MEASURED']} were not measured,"
-            f" {len(self.missed)} are missed. Of these, {beyond} ask for more than bare C reaches in the same run;"
-            " what it reaches there stands behind the semicolon."
-        )
+    def _losses(self) -> list[str]:
+        if not self.losses:
+            return ["In none of these comparisons."]
+        rows = [
+            [
+                _where(one),
+                one.rival,
+                f"**{one.advantage:.2f}**",
+                apart_text(one.samples),
+                self._revision(one.scenario.name),
+            ]
+            for one in self.losses
+        ]
+        return _markdown(["benchmark", "better library", "factor", "rounds", "revision"], rows, left=2)
+
+    def _revision(self, scenario: str) -> str:
+        return self._by_scenario[scenario].revision
+
+    def _rows(self) -> list[str]:
         rows = []
-        for name in sorted({one.scenario.name for one, _ in self.missed}):
-            told = []
-            for bar in (bar for one, bar in self.missed if one.scenario.name == name):
-                limit = limits[bar]
-                beside = f"; {limit.bar.peer}: {limit.told}" if limit else ""
-                told.append(f"`{bar.cell}` {bar.bar.peer}: {bar.told} ({bar.wanted}{beside})")
-            rows.append([name, "<br>".join(told)])
-        return [text, "", *_markdown(["scenario", "measured (to reach), the worst first"], rows, left=2)]
-
-
-def _worst(own: Sequence[Comparison]) -> float:
-    return min((one.advantage for one in own if one.verdict == SLOWER), default=1.0)
-
-
-def _behind(losses: Iterable[Comparison]) -> list[str]:
-    return _markdown(["workload", "rival", "wirespeed is", "rounds"], map(_loss, losses), left=2)
+        for row in self.plan.row:
+            shown = self._by_scenario.get(row.scenario)
+            against = [
+                one for one in (shown.comparisons if shown else []) if (one.cell, one.ours) == (row.cell, row.peer)
+            ]
+            if shown is None or not against:
+                continue
+            best = min(against, key=lambda one: one.advantage)
+            figures = {one.peer: one for one in summarize(shown.cells[row.cell])}
+            own = [_entry(figures[row.peer], None), f"{best.name}: {_entry(figures[best.rival], None)}"]
+            rows.append([row.title, *own, _factor(best), shown.revision])
+        return _markdown(["benchmark", "wirespeed", "best other library", "factor", "revision"], rows)
 
 
 def _entry(summary: Summary | None, against: Comparison | None) -> str:
-    """Returns what stands in a table: the figure, and how many times better wirespeed is, bold where it is behind."""
+    """Returns the text of a table cell: the figure, and the factor by which wirespeed is better."""
     if summary is None:
         return ""
     if summary.value is None:
         return "failed"
     text = value_text(summary.value.median, summary.measures)
-    if against is None:
-        return text
-    times = f"{against.advantage:.2f}"
-    return f"{text} (**{times}**)" if against.verdict == SLOWER else f"{text} ({times})"
+    return text if against is None else f"{text} ({_factor(against)})"
 
 
-def _span(values: Sequence[float]) -> tuple[float, float, float]:
-    return min(values), statistics.median(values), max(values)
+def _factor(one: Comparison) -> str:
+    return f"**{one.advantage:.2f}**" if one.verdict == SLOWER else f"{one.advantage:.2f}"
 
 
 def _times(factor: float) -> str:
@@ -412,22 +337,6 @@ def _where(one: Comparison) -> str:
     measures = one.workload.measures
     what = "" if measures == "rate" else f", {(KINDS[measures].figure or measures).replace('late_', 'lateness ')}"
     return f"`{one.scenario.name}/{cell.workload}`{size}{' over TLS' if cell.tls else ''}{what}"
-
-
-def _loss(one: Comparison) -> list[str]:
-    spans = sorted(1 / value if one.lower and value else value for value in (one.ratio.low, one.ratio.high))
-    times = f"{one.advantage:.3f} ({spans[0]:.3f} - {spans[1]:.3f})"
-    return [_where(one), one.rival, times, apart_text(one.samples)]
-
-
-def _tables(records: Sequence[Chosen]) -> Iterator[str]:
-    """Yields the tables of all cells, for a terminal."""
-    for chosen in records:
-        facts = "".join(f"  {key}: {text}\n" for key, text in chosen.record.facts.items())
-        yield f"{chosen.scenario.title}\n{facts}"
-        for cell, samples in chosen.cells.items():
-            job = Job(cell, chosen.scenario.called(cell.workload), ())
-            yield text_of(cell_table(chosen.scenario, job, samples)) + "\n"
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:

@@ -12,7 +12,7 @@ from harness.scenario import Bar, Cell, Workload
 
 __all__ = [
     *("NOISE", "SPREAD", "BarResult", "Figure", "Summary"),
-    *("judge", "measured", "ratio", "spread", "summarize", "unrest"),
+    *("judge", "ratio", "spread", "summarize", "unrest"),
 ]
 
 NOISE = 0.02
@@ -74,14 +74,6 @@ class BarResult(NamedTuple):
         if self.figure is None:
             return "NOT MEASURED"
         return "PASS" if self.bar.passes(self.figure.median) else "MISS"
-
-    @property
-    def reached(self) -> float:
-        """What part of the threshold was reached; infinite if it was not measured."""
-        if self.figure is None:
-            return float("inf")
-        bar, figure = self.bar, self.figure.median
-        return bar.at_most / figure if bar.at_most is not None else figure / (bar.at_least or 1.0)
 
     @property
     def told(self) -> str:
@@ -178,11 +170,10 @@ def ratio(samples: Sequence[Sample], peer: str, *versus: str) -> Figure | None:
 
 def judge(workload: Workload, cell: Cell, samples: Sequence[Sample]) -> list[BarResult]:
     """Returns the bars of a workload that stand in this cell, measured or not."""
-    return [measured(bar, workload, cell, samples) for bar in workload.bars if bar.selects(cell)]
+    return [_measured(bar, workload, cell, samples) for bar in workload.bars if bar.selects(cell)]
 
 
-def measured(bar: Bar, workload: Workload, cell: Cell, samples: Sequence[Sample]) -> BarResult:
-    """Returns what became of one bar."""
+def _measured(bar: Bar, workload: Workload, cell: Cell, samples: Sequence[Sample]) -> BarResult:
     figure = None
     if bar.versus:
         figure = ratio(samples, bar.peer, *bar.versus)

@@ -1,4 +1,4 @@
-"""The subcommand `run`: scenarios one after the other, each with its servers, its tables and its record."""
+"""Measures scenarios one after the other. Each prints a table for each cell, and keeps a record."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from pathlib import Path
 from harness import machine, network
 from harness.cores import Cores, allowed_cores, cores_of
 from harness.errors import BenchError, ChangedError, UsageError
+from harness.lengths import Lengths
 from harness.peers import Peers, Sample, Window
 from harness.places import BENCH, BINARY, BUILD, RECORDS, ROOT, SERVER, UNFINISHED
+from harness.plan import plan
 from harness.process import environment, output_of, raise_descriptor_limit
 from harness.record import Journal, is_kept
 from harness.results import SPREAD, BarResult, judge, unrest
@@ -33,16 +35,21 @@ from serving.process import ChildError, certificate
 
 __all__ = ["add_arguments", "run"]
 
-# Of a window in a quick run, which measures nothing.
-QUICK_SECONDS = 0.02
-# What a window takes beside its own time: a process begins, connects, takes its latencies, ends. For estimates.
-START_SECONDS = 0.4
+# The headline set takes no longer: a cell that was disturbed is run again only while there is time for it.
+HEADLINE_SECONDS = 40 * 60.0
 CHOICES = ("peer", "workload", "size", "loop")
 # Whatever is not as the scenarios say makes a record that is not whole.
 CHANGES = ("rounds", "seconds", "warmup", "pin", "core", "server")
 # What a figure depends on, of what git has; the rest may change between the records of a report.
 MEASURED = ("python", "crates", "bench", "Cargo.toml", "Cargo.lock", "pyproject.toml")
-READS_RECORDS = ("report.toml", "harness/report.py", "harness/pictures.py", "harness/tables.py", "harness/wins.py")
+READS_RECORDS = (
+    "report.toml",
+    "harness/plan.py",
+    "harness/report.py",
+    "harness/pictures.py",
+    "harness/tables.py",
+    "harness/wins.py",
+)
 BESIDE = (
     *("bench/*.md", "bench/records/**", "bench/instructions/**", "crates/*/tests/**"),
     *(f"bench/{path}" for path in READS_RECORDS),
@@ -54,36 +61,43 @@ PYTHON_VERSION = "import platform; print(platform.python_implementation(), platf
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `run` takes."""
-    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="one or more, see list; default: all of them")
-    what = parser.add_argument_group("what (all by default; each option may be repeated)")
-    peer = "FOLDER[:STYLE][@LOOP]; FOLDER: all of it"
+    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="default: all scenarios")
+    what = parser.add_argument_group("what to measure (default: everything; the options with NAME may be repeated)")
+    some = what.add_mutually_exclusive_group()
+    headline = "only the cells and peers of docs/benchmarks.md, in at most 40 minutes"
+    some.add_argument("--headline", action="store_true", help=headline)
+    some.add_argument("--quick", action="store_true", help="run each peer once, for a moment, to show that it works")
+    peer = "only this peer, FOLDER[:STYLE][@LOOP]; FOLDER alone means all its styles and loops"
     what.add_argument("--peer", action="append", default=[], metavar="NAME", help=peer)
-    what.add_argument("--loop", action="append", default=[], metavar="NAME", help="only peers on that event loop")
-    what.add_argument("--workload", action="append", default=[], metavar="NAME")
-    what.add_argument("--size", action="append", default=[], type=int, metavar="BYTES")
+    what.add_argument("--loop", action="append", default=[], metavar="NAME", help="only peers on this event loop")
+    what.add_argument("--workload", action="append", default=[], metavar="NAME", help="only this workload")
+    what.add_argument(
+        "--size", action="append", default=[], type=int, metavar="BYTES", help="only messages of this size"
+    )
     transport = what.add_mutually_exclusive_group()
     transport.add_argument("--plain", dest="tls", action="store_const", const=False, help="only without TLS")
     transport.add_argument("--tls", dest="tls", action="store_const", const=True, help="only with TLS")
-    option = "another value for an option of workloads: connections, window, bytes, rate, as list shows them"
+    option = "another value for an option of the workloads, for example connections, window or rate"
     what.add_argument("--set", action="append", default=[], type=_option, metavar="OPTION=VALUE", help=option)
-    how = parser.add_argument_group("how")
-    how.add_argument("--quick", action="store_true", help="each peer once and short: shows that it runs, not more")
-    how.add_argument("--rounds", type=_positive_int, metavar="N", help="windows per peer and cell")
+    how = parser.add_argument_group("how to measure (default: as the scenario says)")
+    how.add_argument("--rounds", type=_positive_int, metavar="N", help="number of windows of each peer in a cell")
     how.add_argument("--seconds", type=_positive, metavar="S", help="length of a window")
-    how.add_argument("--warmup", type=_positive, metavar="S", help="time before each window")
-    where = "cores of client and server: one for both, two, any; default: as the scenario says"
+    how.add_argument("--warmup", type=_positive, metavar="S", help="time that a peer runs before each window")
+    where = "cores of client and server: one for both, two, or any"
     how.add_argument("--pin", choices=["one", "two", "any"], help=where)
-    how.add_argument("--core", type=int, help="the client's core; by default the last one")
-    another = "another server, which says where it listens: its command, or a peer that has one (beast-server)"
+    how.add_argument("--core", type=int, help="the core of the client; default: the last one")
+    another = "another server: a command that prints where it listens, or a peer that has a server (beast-server)"
     how.add_argument("--server", metavar="COMMAND", help=another)
     how.add_argument("--python", default=sys.executable, metavar="PATH", help="the interpreter of the peers")
-    how.add_argument("--seed", type=int, metavar="N", help="of the order of the peers in each round; default: any")
-    how.add_argument("--resume", action="store_true", help="go on where the run before was interrupted")
-    missing = "keep records without peers that are here and do not run"
+    seed = "seed for the order of the peers in each round; default: random"
+    how.add_argument("--seed", type=int, metavar="N", help=seed)
+    resume = "continue an interrupted run, and skip scenarios that have a record of the same code and machine"
+    how.add_argument("--resume", action="store_true", help=resume)
+    missing = "keep a record although a peer that is installed does not run"
     how.add_argument("--allow-missing", action="store_true", help=missing)
     out = parser.add_argument_group("results")
-    out.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records go")
-    keep = "keep the samples; default: unless --quick. In bench/records only those of a commit as it is"
+    out.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER", help="where records are kept")
+    keep = "keep a record; default: yes, except with --quick. bench/records takes records of committed code only"
     out.add_argument("--record", action=argparse.BooleanOptionalAction, help=keep)
 
 
@@ -98,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--resume goes on with a record: it cannot be there without one (--quick, --no-record)")
     if keeps and options.records == RECORDS and not facts["tree"].isalnum():
         raise UsageError(f"a record names its commit, and {', '.join(MEASURED)} differ from it: commit, or --no-record")
-    screen, failed = Screen(), False
+    screen, failed, lengths = Screen(), False, _lengths(options)
     peers = Peers(BENCH / "peers", BUILD, ROOT, environment(BENCH), options.python)
     with screen.busy("builds and asks the peers"):
         peers.prepare(list(dict.fromkeys(peer for _, jobs in plans for job in jobs for peer in job.peers)))
@@ -109,7 +123,8 @@ def run(options: argparse.Namespace) -> int:
     records = options.records / machine.label()
     runs = [_Run(options, scenario, jobs, facts, peers, screen) for scenario, jobs in plans]
     before = [one for one in runs if options.resume and is_kept(records, one.facts, one.peers)]
-    clock = Clock(sum(one.expected(job) for one in runs if one not in before for job in one.jobs))
+    expected = sum(lengths.expected(one.scenario, job) for one in runs if one not in before for job in one.jobs)
+    clock = Clock(expected, HEADLINE_SECONDS if options.headline else None)
     if not options.quick:
         screen.print(f"{clock} in all\n")
     with tempfile.TemporaryDirectory() as temporary:
@@ -142,7 +157,10 @@ def _plans(options: argparse.Namespace) -> list[tuple[Scenario, list[Job]]]:
     for name in dict.fromkeys(options.scenario or names()):
         scenario = load(name)
         try:
-            plans.append((scenario, scenario.jobs(choice, quick=options.quick and not options.size)))
+            jobs = scenario.jobs(choice, quick=options.quick and not options.size)
+            if options.headline and not (jobs := plan().headline(scenario, jobs)):
+                raise UsageError(f"docs/benchmarks.md shows nothing of {name}")
+            plans.append((scenario, jobs))
         except UsageError as error:
             # A workload or peer that one scenario lacks may be another's.
             if options.scenario:
@@ -166,6 +184,7 @@ class _Run:
         screen: Screen,
     ) -> None:
         self.options = options
+        self.lengths = _lengths(options)
         self.scenario = scenario
         self.peers = all_peers.only([peer for peer in scenario.peers if any(peer in job.peers for job in jobs)])
         self.jobs = [job for job in map(self._possible, jobs) if job.peers]
@@ -173,27 +192,24 @@ class _Run:
         self.cores = {mode: cores_of(mode, options.core) for mode in {self._mode(job) for job in jobs}}
         lengths: dict[str, dict[str, None]] = {}
         for job in self.jobs:
-            text = f"{self._rounds(job)} rounds of {self._seconds(job):g} s"
+            rounds, seconds = self.lengths.rounds_of(scenario, job), self.lengths.seconds_of(scenario, job)
+            text = f"{rounds} rounds of {seconds:g} s"
             lengths.setdefault(text, {})[job.workload.group or job.workload.name] = None
         self.facts = {
             "scenario": scenario.name,
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **facts,
+            **({"set": _set_name(jobs)} if options.headline else {}),
             "server": options.server or scenario.server or SERVER,
             "pinning": "; ".join(f"{mode}: {cores}" for mode, cores in sorted(self.cores.items())),
             "measure": "; ".join(f"{text}: {', '.join(workloads)}" for text, workloads in lengths.items())
-            + f"; each after {self._length('warmup'):g} s",
+            + f"; each after {self.lengths.warmup_of(scenario):g} s",
         }
         self.order = random.Random(options.seed)
         # A quick run measures nothing, so several windows run at the same time.
         self.parallel = (os.cpu_count() or 1) if options.quick else 1
         self.servers: dict[str, Server] = {}
         self.lock = threading.Lock()
-
-    def expected(self, job: Job) -> float:
-        """Returns about how many seconds a cell takes."""
-        window = self._seconds(job) + self._length("warmup") + START_SECONDS
-        return window * self._rounds(job) * len(job.peers)
 
     def run(self, clock: Clock, unfinished: Path, records: Path | None) -> bool:
         """Measures, prints, keeps the record; tells whether something failed.
@@ -205,8 +221,9 @@ class _Run:
         self.clock, self.keeps = clock, records is not None
         self._introduce()
         raise_descriptor_limit()
-        # What was chosen of a scenario takes nothing from the whole of it that was interrupted.
-        path = unfinished / f"{scenario.name}{'-part' if 'choice' in self.facts else ''}.csv"
+        # A part of a scenario does not replace an interrupted record of the whole.
+        part = "-part" if "choice" in self.facts else "-headline" if self.options.headline else ""
+        path = unfinished / f"{scenario.name}{part}.csv"
         self.journal = Journal(path, self.facts, self.peers, resume=bool(self.options.resume))
         if gone := self.journal.discarded:
             screen.print(f"  starts over: not as in the run that was interrupted: {gone}")
@@ -216,8 +233,8 @@ class _Run:
             screen.print(cell_table(scenario, job, samples))
             if not self.options.quick:
                 screen.print(f"  {clock} left\n")
-            # Of peers that nobody has asked for there is nothing to say.
-            some = self.options.peer or self.options.loop
+            # A bar of peers that are not part of this run is left out.
+            some = self.options.peer or self.options.loop or self.options.headline
             bars += [bar for bar in judge(job.workload, job.cell, samples) if bar.figure is not None or not some]
             failed |= any(sample.failure is not None for sample in samples)
         screen.print(bars_table(bars))
@@ -238,7 +255,7 @@ class _Run:
         left = [job for job in self.jobs if job.cell not in before]
         for job in self.jobs:
             if job.cell in before:
-                self.clock.skip(self.expected(job))
+                self.clock.skip(self._expected(job))
                 yield job, before[job.cell]
         with contextlib.ExitStack() as stack:
             stack.callback(self.peers.close)
@@ -248,10 +265,12 @@ class _Run:
                 stack.callback(self.servers[mode].stop)
             self.progress = stack.enter_context(self.screen.busy(self.scenario.name))
             for job in left:
-                begun = time.monotonic()
+                begun, expected = time.monotonic(), self._expected(job)
                 samples = self._cell(job)
-                if not self.options.quick and (apart := unrest(samples)[1]) > SPREAD:
-                    # Somebody disturbed it: once more, and the quieter of the two counts, whoever gains by that.
+                self.clock.over(expected, time.monotonic() - begun)
+                apart = unrest(samples)[1]
+                if not self.options.quick and apart > SPREAD and self.clock.has_time_for(expected):
+                    # Other processes disturbed it. It is run again, and the quieter of the two runs counts.
                     samples = min(samples, self._cell(job, f", again, as it was {apart:.0%} apart"), key=unrest)
                 if self.keeps and _tree() != self.facts["tree"]:
                     raise ChangedError(
@@ -259,13 +278,12 @@ class _Run:
                         " before; put them back and --resume, or begin again with what is there now"
                     )
                 self.journal.add(samples)
-                self.clock.over(self.expected(job), time.monotonic() - begun)
                 yield job, samples
 
     def _cell(self, job: Job, why: str = "") -> list[Sample]:
         """Runs the rounds of a cell; in each, all peers once, in any order."""
         samples: list[Sample] = []
-        rounds = self._rounds(job)
+        rounds = self.lengths.rounds_of(self.scenario, job)
         peers = list(job.peers)
         for number in range(1, rounds + 1):
             self.order.shuffle(peers)
@@ -296,7 +314,8 @@ class _Run:
         workload, cell = job.workload, job.cell
         server, cores = self.servers[self._mode(job)], self.cores[self._mode(job)]
         endpoint = server.endpoint(workload.target(cell.size), tls=cell.tls)
-        window = Window(self._seconds(job), self._length("warmup"), self.scenario.batch, cores.client)
+        seconds, warmup = self.lengths.seconds_of(self.scenario, job), self.lengths.warmup_of(self.scenario)
+        window = Window(seconds, warmup, self.scenario.batch, cores.client)
         sample = Sample(**cell._asdict(), round=number, peer=name)
         sample = self.peers.run(self.peers.ready[name], sample, workload, window, endpoint)
         with self.lock:
@@ -310,18 +329,8 @@ class _Run:
                 raise BenchError(f"{failure} ({cell}, {name}), and does not start again: {error}") from error
         return Sample(**cell._asdict(), round=number, peer=name, version=sample.version, failure=failure)
 
-    def _length(self, name: str) -> float:
-        given: float | None = getattr(self.options, name)
-        quick = 1 if name == "rounds" else QUICK_SECONDS
-        return given if given is not None else quick if self.options.quick else getattr(self.scenario, name)
-
-    def _seconds(self, job: Job) -> float:
-        own = None if self.options.quick or self.options.seconds else job.workload.seconds
-        return (own or self._length("seconds")) * job.workload.stretch
-
-    def _rounds(self, job: Job) -> int:
-        most = int(self._length("rounds"))
-        return most if job.workload.rounds is None or self.options.rounds else min(most, job.workload.rounds)
+    def _expected(self, job: Job) -> float:
+        return self.lengths.expected(self.scenario, job)
 
     def _mode(self, job: Job) -> str:
         return self.options.pin or ("any" if self.options.quick else job.workload.cores or self.scenario.cores)
@@ -350,6 +359,17 @@ class _Run:
         screen.print("")
         if not self.jobs:
             raise BenchError("none of these peers can run any of these workloads, plain or TLS as asked")
+
+
+def _lengths(options: argparse.Namespace) -> Lengths:
+    """Returns the rounds and lengths of a command line."""
+    return Lengths(options.rounds, options.seconds, options.warmup, options.quick, options.headline)
+
+
+def _set_name(jobs: Sequence[Job]) -> str:
+    """Returns a name for the cells and peers of a headline run, so that `--resume` notices when they have changed."""
+    text = "\n".join(f"{job.cell}: {', '.join(job.peers)}" for job in jobs)
+    return f"headline {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _facts(options: argparse.Namespace) -> dict[str, str]:

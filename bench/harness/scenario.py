@@ -115,11 +115,19 @@ class Bar(_Strict, frozen=True):
 
 
 class Model(_Strict, frozen=True):
-    """What peers can be told to do: what is counted, the path at the server, what is compared."""
+    """What peers can do.
+
+    Attributes:
+        units: what is counted, in the plural.
+        path: the path at the server.
+        measures: what is compared, one of `figures.KINDS`.
+        windows: how many times the length of its window a peer runs, for estimates.
+    """
 
     units: str
     path: str = "/"
     measures: str = "rate"
+    windows: float = 1.0
 
 
 MODELS = msgspec.toml.decode((BENCH / "models.toml").read_text(), type=dict[str, Model])
@@ -196,6 +204,11 @@ class Workload(_Strict, frozen=True):
     def is_called(self, name: str) -> bool:
         """Tells whether somebody who asks for this name means this workload."""
         return name in (self.name, self.group)
+
+    @property
+    def windows(self) -> float:
+        """How many times the length of its window a peer runs."""
+        return MODELS[self.runs].windows
 
     def target(self, size: int) -> str:
         """Returns the path at the server."""

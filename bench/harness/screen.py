@@ -1,6 +1,7 @@
 """What a run shows while it lasts: results, complaints, progress."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
 from harness.tables import console
@@ -9,24 +10,38 @@ __all__ = ["Clock", "Screen"]
 
 
 class Clock:
-    """Tells how long a run will still take: by what is expected of it, and by how that was met so far."""
+    """Estimates how long a run will still take, and corrects the estimate by how long its cells took.
 
-    def __init__(self, expected: float) -> None:
+    Args:
+        expected: the seconds that the run is expected to take.
+        limit: the seconds that it may take; None: no limit.
+    """
+
+    def __init__(self, expected: float, limit: float | None = None) -> None:
         self._left = expected
         self._expected = self._taken = 0.0
+        self._end = float("inf") if limit is None else time.monotonic() + limit
 
     def skip(self, expected: float) -> None:
         """Takes off what need not be done."""
         self._left -= expected
 
     def over(self, expected: float, taken: float) -> None:
-        """Takes off what is done, and learns from how long it took."""
+        """Takes off a cell that is done, and learns from how long it took."""
         self.skip(expected)
         self._expected += expected
         self._taken += taken
 
+    def has_time_for(self, expected: float) -> bool:
+        """Returns whether the run stays within its limit if it takes `expected` seconds more."""
+        return time.monotonic() + (self._left + expected) * self._pace <= self._end
+
+    @property
+    def _pace(self) -> float:
+        return self._taken / self._expected if self._expected else 1.0
+
     def __str__(self) -> str:
-        minutes = round(self._left / 60 * (self._taken / self._expected if self._expected else 1.0))
+        minutes = round(self._left / 60 * self._pace)
         return f"about {minutes // 60} h {minutes % 60} min"
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from harness.places import BINARY, ROOT
+
 __all__ = ["GENERATOR", "Child", "ChildError", "certificate", "started"]
 
-ROOT = Path(__file__).resolve().parents[2]
-GENERATOR = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "wirespeed-bench"
+GENERATOR = ROOT / BINARY
 # A process whose connections have just ended may need a moment to end itself.
 END_SECONDS = 0.5
 # Of a line that tells why.

@@ -26,7 +26,8 @@ def find_binary() -> Path | None:
             raise FileNotFoundError(f"WIRESPEED_BENCH={given} is not an executable file")
         return Path(given)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = [path for path in (target / kind / "wirespeed-bench" for kind in ("release", "debug")) if path.exists()]
+    paths = [target / profile / "wirespeed-bench" for profile in ("release", "quick", "debug")]
+    built = [path for path in paths if path.exists()]
     return max(built, key=lambda path: path.stat().st_mtime, default=None)
 
 

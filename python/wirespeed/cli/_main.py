@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from . import _bench as bench
 from . import _connect as connect
 from . import _engine as engine
 from . import _serve as serve
@@ -18,7 +16,7 @@ from ._writing import write_all
 
 __all__ = ["main"]
 
-COMMANDS = (connect, serve, engine, bench)
+COMMANDS = (connect, serve, engine)
 """Modules with ``add_parser(subparsers)``, which sets ``run`` to a function of the arguments that returns a status."""
 
 
@@ -28,13 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows the name of the program, by default that of this process.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if given[:1] == ["bench"]:
-            # It has a parser of its own.
-            return bench.run(given[1:])
         try:
-            parsed = _make_parser().parse_args(given)
+            parsed = _make_parser().parse_args(arguments)
         except SystemExit as exc:
             return int(exc.code or 0)
         _fill_standard_streams()
