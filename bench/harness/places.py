@@ -16,14 +16,16 @@ UNFINISHED = BUILD / "unfinished"
 REPORT = ROOT / "build" / "bench-report"
 
 
-def _newest_binary() -> Path:
-    """Returns the echo server and load generator of the newest build that is optimised; relative to ROOT."""
+def _binary() -> Path:
+    """Returns the echo server and load generator: WIRESPEED_BENCH, or the newest optimised build; relative to ROOT."""
+    if given := os.environ.get("WIRESPEED_BENCH"):
+        return Path(given)
     target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
     release, quick = (target / profile / "wirespeed-bench" for profile in ("release", "quick"))
     built = [path for path in (release, quick) if (ROOT / path).exists()]
     return max(built, key=lambda path: (ROOT / path).stat().st_mtime, default=release)
 
 
-BINARY = _newest_binary()
+BINARY = _binary()
 # The children run in ROOT.
 SERVER = f"{shlex.quote(str(BINARY))} echo --port 0 --tls-port 0"

@@ -27,6 +27,9 @@ __all__ = ["add_arguments", "run"]
 
 # A generated part of a page stands between these.
 BEGIN, END = "<!-- from the records: make bench-report -->", "<!-- to here -->"
+# README.md is shown by package indexes too, where relative links lead nowhere.
+PAGE = "https://github.com/wirespeed/wirespeed/blob/main/docs/benchmarks.md"
+PICTURES = "https://raw.githubusercontent.com/wirespeed/wirespeed/main/docs/pictures"
 # The library that most readers know: its clients are compared with our clients, its servers with our servers.
 KNOWN = {"clients": ("websockets", "websockets-sync"), "servers": ("websockets-server",)}
 READING = f"""\
@@ -173,12 +176,12 @@ class Report:
 
     def readme(self) -> str:
         """Returns the generated part of README.md."""
-        pictures = [f"![{one.title}](docs/pictures/{one.name}.svg)" for one in self.plan.picture]
+        pictures = [f"![{one.title}]({PICTURES}/{one.name}.svg)" for one in self.plan.picture]
         reading = [
             "Each row compares wirespeed with the best other library in that benchmark.",
             "A factor above 1 means that wirespeed is better.",
             f"A **bold** factor means that wirespeed is worse in every round, and by more than {NOISE:.0%}.",
-            "[All tables, and every comparison in which wirespeed is worse](docs/benchmarks.md).",
+            f"[All tables, and every comparison in which wirespeed is worse]({PAGE}).",
         ]
         parts = ["\n".join(self._summary()).rstrip(), "\n".join(reading), "\n".join(self._rows()), *pictures]
         return "\n\n".join([*parts, "\n".join(self._machines()).rstrip()])

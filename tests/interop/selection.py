@@ -1,8 +1,8 @@
 """Deselects tests by the options ``--rotation`` and ``--files``.
 
 A run leaves out the tests with the marker ``full_matrix``; ``--rotation N/M`` puts every M-th of them back, and
-``--rotation 0/1`` all. ``--files N/M`` leaves out all files but every M-th, and keeps the files of ``INTERPRETER``. Tests and files are
-chosen by a checksum of their names, so the same option always chooses the same tests.
+``--rotation 0/1`` all. ``--files N/M`` leaves out all files but every M-th, and keeps the files of ``INTERPRETER``.
+Tests and files are chosen by a checksum of their names, so the same option always chooses the same tests.
 """
 
 from __future__ import annotations
