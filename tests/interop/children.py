@@ -8,6 +8,8 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
+from .patience import patience
+
 __all__ = ["Child"]
 
 
@@ -41,9 +43,9 @@ class Child:
 
     def read_line(self, timeout: float = 20.0) -> str:
         try:
-            line = self._lines.get(timeout=timeout)
+            line = self._lines.get(timeout=patience(timeout))
         except queue.Empty:
-            raise TimeoutError(f"no output from {self.command[0]} in {timeout} s") from None
+            raise TimeoutError(f"no output from {self.command[0]} in {timeout} s, or longer under load") from None
         if line is None:
             self._lines.put(None)
             raise EOFError(f"{self.command} ended with status {self.process.wait(timeout)}")
