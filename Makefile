@@ -19,7 +19,6 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Of a release: for benchmarks and the demo.
 PROGRAM := $(TARGET)/release/wirespeed-bench
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name Cargo.toml)
-cargo-test = PYO3_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) test --profile quick --workspace
 PIP := -m pip --disable-pip-version-check -q
 # A test that failed beside others runs three times alone before it is a failure: tests/interop/again.py.
 pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
@@ -55,9 +54,13 @@ $(INTEROP)/ready: pyproject.toml
 environment: $(VENV)/ready $(INTEROP)/ready $(if $(PYTHON_NEWEST),$(NEWEST)/ready) ## Make the virtual environments of the tests
 
 # All tests use the profile `quick` of Cargo.toml, and one command builds every crate: dependencies are compiled once.
-# `--workspace` always, as crates that are built alone have other features of the dependencies.
+# `--workspace` always, as crates that are built alone have other features of the dependencies. The interpreter is the
+# one below the virtual environment, so that the build need not wait for that.
+base-python = $$($(1) -c 'import os, sys; print(os.path.realpath(sys._base_executable))')
+cargo-quick = PYO3_PYTHON="$(call base-python,$(1))" $(CARGO) $(2) --profile quick --workspace
+
 define build-native
-	PYO3_PYTHON=$(CURDIR)/$(1)/bin/python $(CARGO) build --profile quick --workspace
+	$(call cargo-quick,$(1)/bin/python,build)
 	$(1)/bin/python scripts/link_native.py $(TARGET)/quick/lib_native.so
 	touch $@
 endef
@@ -77,9 +80,9 @@ $(PROGRAM): $(NATIVE_SOURCES)
 .PHONY: build
 build: $(VENV)/built ## Compile the native module and the echo server, quickly and with assertions
 
-.PHONY: build-tests
-build-tests: $(VENV)/built ## Compile the Rust tests too
-	$(cargo-test) --no-run
+.PHONY: compile
+compile: ## Compile all crates and their tests; needs no virtual environment
+	$(call cargo-quick,$(PYTHON),build) --lib --bins --tests
 
 .PHONY: build-newest
 build-newest: $(if $(PYTHON_NEWEST),$(NEWEST)/built) ## Compile the native module for the newest interpreter that is here
@@ -117,7 +120,7 @@ test: ## Run all tests on one interpreter, in the default matrix: at most ten mi
 	@echo "[1/4] virtual environment: $(VENV)"
 	@$(MAKE) --no-print-directory $(VENV)/ready
 	@echo "[2/4] compiling the native module and the Rust tests"
-	@$(MAKE) --no-print-directory build-tests
+	@$(MAKE) --no-print-directory compile build
 	@echo "[3/4] Rust tests"
 	@$(MAKE) --no-print-directory test-rust
 	@echo "[4/4] Python tests"
@@ -130,8 +133,8 @@ test-all: test-rust ## Run all tests in the full matrix, and again on the newest
 	$(MAKE) test-python-newest
 
 .PHONY: test-rust
-test-rust: $(VENV)/ready ## Run the tests of the Rust crates and replay the fuzz corpora
-	$(cargo-test) --quiet
+test-rust: ## Run the tests of the Rust crates and replay the fuzz corpora
+	$(call cargo-quick,$(PYTHON),test) --quiet
 	scripts/check-no-host.sh
 
 # A share such as 3/12, which is added to the default matrix and to the short forms of long tables; 0/1: everything.
@@ -243,8 +246,8 @@ lint-types: $(VENV)/built ## Check types, and the stubs against the native modul
 	$(VENV)/bin/python -m mypy.stubtest wirespeed._native --mypy-config-file pyproject.toml
 
 .PHONY: lint-rust
-lint-rust: $(VENV)/ready ## Lint Rust
-	PYO3_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CARGO) clippy --profile quick --workspace --all-targets --quiet -- -D warnings
+lint-rust: ## Lint Rust
+	$(call cargo-quick,$(PYTHON),clippy) --all-targets --quiet -- -D warnings
 
 .PHONY: lint-dependencies
 lint-dependencies: ## Check licences, sources and security advisories of the Rust dependencies; installs cargo-deny

@@ -4,7 +4,7 @@
 # corpora, every target.
 # fuzz/run.sh keep [TARGET...]: puts what was found into fuzz/corpus/found, as few inputs as reach the same code.
 #
-# Inputs begin with those of fuzz/corpus. New ones stay under fuzz/target/corpus; one that fails is written to
+# Inputs begin with those of fuzz/corpus. New ones stay under build/fuzz/corpus; one that fails is written to
 # fuzz/artifacts and ends the run.
 set -eu
 cd "$(dirname "$0")"
@@ -15,9 +15,13 @@ toolchain=${FUZZ_TOOLCHAIN:-nightly}
 if ! cargo "+$toolchain" fuzz --version >/dev/null 2>&1; then
     echo "fuzz: no cargo-fuzz on the $toolchain toolchain (cargo install cargo-fuzz): mutating the corpora without libFuzzer"
     [ "$first" != keep ] || exit 1
-    FUZZ_SECONDS=$first exec cargo test --release --quiet --test replay -- --nocapture
+    FUZZ_SECONDS=$first exec cargo test --profile quick --quiet --test replay -- --nocapture
 fi
 
+# Of a release, but built faster, and with all checks.
+export CARGO_PROFILE_RELEASE_LTO=false CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true
+work=../build/fuzz
 targets=${*:-$(cargo "+$toolchain" fuzz list --fuzz-dir .)}
 cargo "+$toolchain" fuzz build --fuzz-dir . --features libfuzzer
 for target in $targets; do
@@ -26,22 +30,22 @@ for target in $targets; do
         *_head | opening | proxy_header) len=20000 ;;
         *) len=1024 ;;
     esac
-    mkdir -p "target/corpus/$target" "artifacts/$target"
-    [ ! -e "corpus/found/$target.tar.gz" ] || tar -xzf "corpus/found/$target.tar.gz" -C "target/corpus/$target"
-    log="target/$target.log"
+    mkdir -p "$work/corpus/$target" "artifacts/$target"
+    [ ! -e "corpus/found/$target.tar.gz" ] || tar -xzf "corpus/found/$target.tar.gz" -C "$work/corpus/$target"
+    log="$work/$target.log"
     if [ "$first" = keep ]; then
-        rm -rf "target/kept/$target"
-        mkdir -p "target/kept/$target" corpus/found
-        cargo "+$toolchain" fuzz run --fuzz-dir . --features libfuzzer "$target" "target/kept/$target" \
-            "target/corpus/$target" -- -merge=1 -timeout=10 "-max_len=$len" >"$log" 2>&1
-        tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "target/kept/$target" . |
+        rm -rf "$work/kept/$target"
+        mkdir -p "$work/kept/$target" corpus/found
+        cargo "+$toolchain" fuzz run --fuzz-dir . --features libfuzzer "$target" "$work/kept/$target" \
+            "$work/corpus/$target" -- -merge=1 -timeout=10 "-max_len=$len" >"$log" 2>&1
+        tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work/kept/$target" . |
             gzip -9n >"corpus/found/$target.tar.gz"
-        echo "fuzz: $target, $(find "target/kept/$target" -type f | wc -l) inputs are kept"
+        echo "fuzz: $target, $(find "$work/kept/$target" -type f | wc -l) inputs are kept"
         continue
     fi
     echo "fuzz: $target, $first s"
     if ! cargo "+$toolchain" fuzz run --fuzz-dir . --features libfuzzer "$target" \
-        "target/corpus/$target" "corpus/$target" -- \
+        "$work/corpus/$target" "corpus/$target" -- \
         "-max_total_time=$first" -timeout=10 "-max_len=$len" -malloc_limit_mb=64 -print_final_stats=1 >"$log" 2>&1; then
         tail -n 60 "$log"
         echo "fuzz: $target failed; the input is under fuzz/artifacts/$target"

@@ -74,8 +74,9 @@ def _steps(commit: int) -> list[Step]:
         return Step(name, ["make", *arguments], **options)  # type: ignore[arg-type]
 
     return [
-        make("environment", "environment", lane="build"),
-        make("build", "build-tests", lane="build", needs=["environment"]),
+        make("environment", "environment", lane="checks"),
+        make("compile", "compile", lane="build"),
+        make("build", "build", lane="build", needs=["environment", "compile"]),
         make("check-format", "lint-format", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
         make("build-newest", "build-newest", lane="build", needs=["build"], nice=BEHIND_TESTS),
         make("build-panics", "build-panics", lane="build", needs=["build"], nice=BEHIND_TESTS),

@@ -18,7 +18,7 @@ target=${CARGO_TARGET_DIR:-target}
 suffix=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 
 # The profile and the features of all tests, so that only the crates of the workspace are compiled again.
-PYO3_PYTHON=$(realpath -s "$python") \
+PYO3_PYTHON=$("$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))') \
     cargo build --quiet --profile quick --target-dir "$target" --workspace --features wirespeed-python/fault-injection
 
 package=$target/panics

@@ -9,38 +9,38 @@ import argparse
 import dataclasses
 import fnmatch
 import os
-import re
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from steps import ROOT, Outcome, Step, run_steps
+
 PYTHON = sys.executable
-# Of a command that cannot run here: no tool, no permission.
-SKIPPED = 77
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One of them.
+    """A proof of the library.
 
     Args:
-        name: What ``--only`` calls it.
-        proves: What it would find.
-        command: What is run, in the root of the project, with the tests' helpers to be imported.
+        name: The name of the part, for ``--only``.
+        proves: The faults that it would find.
+        command: The command; it can import the helpers of the tests.
         limit: Seconds after which it has failed.
-        tells: A pattern; what its group matches last in the output goes into the table.
-        longer: The command for more of it.
+        result: A pattern; the group of its last match in the output goes into the table.
+        longer: The command for a longer run.
     """
 
     name: str
     proves: str
     command: Sequence[str]
     limit: float
-    tells: str
+    result: str
     longer: str
+
+    def step(self) -> Step:
+        """Return the part as a step of a run."""
+        return Step(self.name, self.command, limit=self.limit, result=self.result, tail=0)
 
 
 def pytest(*arguments: str) -> list[str]:
@@ -75,7 +75,7 @@ PARTS = [
         "fuzz",
         "bytes that break a parser or its oracle",
         [
-            *("env", "FUZZ_SECONDS=3", "cargo", "test", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml"),
+            *("env", "FUZZ_SECONDS=3", "cargo", "test", "--profile", "quick", "--quiet", "-p", "wirespeed-fuzz"),
             *("--test", "replay", "--", "--nocapture"),
         ],
         600,
@@ -149,86 +149,38 @@ PARTS = [
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How one of them ended."""
-
-    part: Part
-    result: str
-    told: str
-    seconds: float
-
-
-def run(part: Part, logs: Path) -> Outcome:
-    begun = time.monotonic()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "tests"),
-        "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}",
-    }
-    log = logs / f"{part.name}.log"
-    with log.open("w") as out:
-        child = subprocess.Popen(
-            part.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            status = child.wait(part.limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, 9)
-            status = None
-    text = log.read_text(errors="replace")
-    found = re.findall(part.tells, text)
-    told = found[-1].strip() if found else ""
-    seconds = time.monotonic() - begun
-    if status is None:
-        return Outcome(part, "FAILED", f"took more than {part.limit:.0f} s: {log}", seconds)
-    if status == SKIPPED:
-        return Outcome(part, "skipped", text.strip().splitlines()[-1] if text.strip() else "", seconds)
-    if status != 0:
-        print("\n".join(text.splitlines()[-40:]), file=sys.stderr)
-        return Outcome(part, "FAILED", f"status {status}: {log}", seconds)
-    if not told:
-        # A program that proves nothing may end well, too.
-        return Outcome(part, "FAILED", f"it tells nothing of what it did: {log}", seconds)
-    return Outcome(part, "ok", told, seconds)
-
-
-def table(outcomes: Sequence[Outcome]) -> str:
-    lines = ["| | would find | | | took | more of it |", "|---|---|---|---|---|---|"]
-    for outcome in outcomes:
-        part = outcome.part
-        row = [part.name, part.proves, outcome.result, outcome.told, f"{outcome.seconds:.0f} s", f"`{part.longer}`"]
+def table(parts: Sequence[Part], outcomes: Sequence[Outcome]) -> str:
+    """Return a table in Markdown of what each part would find and what it found."""
+    lines = ["| | would find | | result | took | longer run |", "|---|---|---|---|---|---|"]
+    for part, outcome in zip(parts, outcomes, strict=True):
+        row = [part.name, part.proves, outcome.status, outcome.result, f"{outcome.seconds:.0f} s", f"`{part.longer}`"]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments say; 0: nothing was found, 1: something was, or a part could not run."""
+    """Run the parts; return 0 if all have passed, 1 if one has failed or could not run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns of parts")
     parser.add_argument("--list", action="store_true", help="show the parts")
-    parser.add_argument(
-        "--logs", type=Path, default=ROOT / "build" / "trust", help="where the output goes (%(default)s)"
-    )
-    parser.add_argument("--allow-skipped", action="store_true", help="succeed though parts cannot run here")
+    parser.add_argument("--logs", type=Path, default=ROOT / "build" / "trust", help="folder of the logs (%(default)s)")
+    parser.add_argument("--allow-skipped", action="store_true", help="succeed although parts cannot run here")
     options = parser.parse_args(arguments)
     parts = [part for part in PARTS if any(fnmatch.fnmatch(part.name, pattern) for pattern in options.only)]
     if options.list:
         for part in parts:
-            print(f"{part.name:16} {part.proves}; more: {part.longer}")
+            print(f"{part.name:16} {part.proves}; longer: {part.longer}")
         return 0
-    options.logs.mkdir(parents=True, exist_ok=True)
-    outcomes = []
-    for number, part in enumerate(parts, 1):
-        print(f"[{number}/{len(parts)}] {part.name}: {part.proves} ...", flush=True)
-        outcomes.append(run(part, options.logs.resolve()))
-        print(f"    {outcomes[-1].result}, {outcomes[-1].seconds:.0f} s {outcomes[-1].told}", flush=True)
-    print(f"\n{table(outcomes)}\n\n{sum(outcome.seconds for outcome in outcomes) / 60:.1f} minutes")
-    skipped = [outcome.part.name for outcome in outcomes if outcome.result == "skipped"]
+    environment = {
+        "PYTHONPATH": str(ROOT / "tests"),
+        "PATH": f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    outcomes = run_steps([part.step() for part in parts], options.logs, environment)
+    print(f"\n{table(parts, outcomes)}\n\n{sum(outcome.seconds for outcome in outcomes) / 60:.1f} minutes")
+    skipped = [outcome.step.name for outcome in outcomes if outcome.status == "skipped"]
     if skipped and not options.allow_skipped:
         print(f"not proven here: {', '.join(skipped)} (--allow-skipped: no failure)")
-    failed = any(outcome.result == "FAILED" for outcome in outcomes)
+    failed = any(outcome.status == "failed" for outcome in outcomes)
     return int(failed or (bool(skipped) and not options.allow_skipped))
 
 
