@@ -20,8 +20,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/wirespeed-bench
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
-# A test that failed beside others runs three times alone before it is a failure: tests/interop/again.py.
-pytest = -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
+# A test that failed beside others runs three times alone before it is a failure: tests/interop/again.py. `make panics`
+# runs tests/panics, with a native module of its own.
+pytest = -m pytest -q --ignore=tests/panics -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
