@@ -22,7 +22,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz 
 PIP := -m pip --disable-pip-version-check -q
 # A test that failed beside others runs three times alone before it is a failure: tests/interop/again.py. `make panics`
 # runs tests/panics, with a native module of its own.
-pytest = -m pytest -q --ignore=tests/panics -n $(PYTEST_WORKERS) --dist loadfile --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
+pytest = -m pytest -q --ignore=tests/panics -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -116,16 +116,24 @@ demo-cluster: build ## Run two engines on a broker, a client on each and a publi
 
 # ---- checks ----
 
+# What .ci/run tests beyond the library: benchmarks, the conformance suite, the runs of the tests themselves.
+TOOLS := $(wildcard tests/test_bench*.py) tests/test_conformance.py tests/test_again.py tests/test_running.py
+
 .PHONY: test
-test: ## Run all tests on one interpreter, in the default matrix: at most ten minutes, builds included
-	@echo "[1/4] virtual environment: $(VENV)"
+test: ## Run the tests of the library on one interpreter, in the default matrix: at most ten minutes, builds included
+	@echo "[1/4] making the virtual environment $(VENV)"
 	@$(MAKE) --no-print-directory $(VENV)/ready
-	@echo "[2/4] compiling the native module and the Rust tests"
+	@echo "[2/4] compiling"
 	@$(MAKE) --no-print-directory compile build
-	@echo "[3/4] Rust tests"
-	@$(MAKE) --no-print-directory test-rust
-	@echo "[4/4] Python tests"
-	@$(MAKE) --no-print-directory test-python test-python-serial
+	@echo "[3/4] running the Rust tests beside the next step: build/test-rust.log"
+	@mkdir -p build
+	@$(MAKE) --no-print-directory test-rust >build/test-rust.log 2>&1 & rust=$$!; \
+	    echo "[4/4] running the Python tests"; \
+	    $(MAKE) --no-print-directory test-python PYTEST_ARGS="$(TOOLS:%=--ignore=%) $(PYTEST_ARGS)" || failed=python; \
+	    echo "[3/4] waiting for the Rust tests"; \
+	    wait $$rust || { tail -n 60 build/test-rust.log; failed="$$failed rust"; }; \
+	    if [ -n "$$failed" ]; then echo "failed: $$failed" >&2; exit 1; fi; \
+	    echo "passed. make test-all runs everything, .ci/run what every change must pass"
 
 .PHONY: test-all
 test-all: test-rust ## Run all tests in the full matrix, and again on the newest interpreter that is here: before a release

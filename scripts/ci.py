@@ -1,8 +1,8 @@
 """What every change must pass. ``.ci/run`` installs the system packages that this needs and then calls it.
 
-Three lanes run beside each other: the builds, the checks of the sources, and the tests, which mostly wait. Tests that
-measure time run last, when nothing else does. One twelfth of the full matrix runs, and one file in five on the
-newest interpreter; the hash of the commit chooses which.
+Four lanes run beside each other: the builds, the checks of the sources, and the tests of Rust and of Python, which
+mostly wait. Tests that measure time run last, when nothing else does. One twelfth of the full matrix runs, and one file
+in five on the newest interpreter; the hash of the commit chooses which.
 
     scripts/ci.py              run everything
     scripts/ci.py --list       show the steps and their commands
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from steps import ROOT, Step, run_steps, table
 
@@ -25,7 +26,7 @@ from steps import ROOT, Step, run_steps, table
 MATRIX_SHARES = 12
 FILE_SHARES = 5
 
-# Niceness of builds and checks: the tests go first.
+# Niceness of the checks: builds and tests go first.
 BEHIND_TESTS = 15
 
 PASSED = r"(\d+ passed[^\n]*?)(?: in [^\n]*)?\n"
@@ -70,63 +71,37 @@ def _steps(commit: int) -> list[Step]:
     print(f"share of the full matrix: make test-python ROTATION={rotation}")
     print(f"share of the files on the newest interpreter: make test-python-newest FILES={files}", flush=True)
 
-    def make(name: str, *arguments: str, **options: object) -> Step:
-        return Step(name, ["make", *arguments], **options)  # type: ignore[arg-type]
-
     return [
-        make("environment", "environment", lane="checks"),
-        make("compile", "compile", lane="build"),
-        make("build", "build", lane="build", needs=["environment", "compile"]),
-        make("check-format", "lint-format", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
-        make("build-newest", "build-newest", lane="build", needs=["build"], nice=BEHIND_TESTS),
-        make("build-panics", "build-panics", lane="build", needs=["build"], nice=BEHIND_TESTS),
-        make("wheel", "wheel", lane="build", needs=["build"], nice=BEHIND_TESTS, result=r"wheel: ([^\n]*)"),
-        make("check-types", "lint-types", lane="checks", needs=["build"], nice=BEHIND_TESTS),
-        make("check-rust", "lint-rust", lane="checks", needs=["build"], nice=BEHIND_TESTS),
-        make("build-peers", "interop-peers", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
-        make("dependencies", "lint-dependencies", lane="checks", nice=BEHIND_TESTS, result=r"(advisories[^\n]*)"),
-        make("test-rust", "test-rust", lane="tests", needs=["build"], result=r"fuzz: ([^\n]*)\n"),
-        make(
-            "test-python",
-            "test-python",
-            f"ROTATION={rotation}",
-            "PYTEST_ARGS=-p no:sugar",
-            lane="tests",
-            needs=["build"],
-            result=PASSED,
-            tail=40,
-        ),
-        make(
-            "test-newest",
-            "test-python-newest",
-            f"FILES={files}",
-            "PYTEST_ARGS=-p no:sugar",
-            lane="tests",
-            needs=["build-newest"],
-            result=PASSED,
-        ),
-        make("panics", "panics", "PYTEST_ARGS=-p no:sugar", lane="tests", needs=["build-panics"], result=PASSED),
-        make(
-            "interop",
-            "interop",
-            "WAYS=one",
-            "PYTEST_ARGS=-p no:sugar",
-            lane="tests",
-            needs=["build-peers", "build"],
-            result=PASSED,
-        ),
-        make("check-wheel", "check-wheel", lane="build", needs=["wheel"], result=PASSED),
-        make("instructions", "instructions-wheel", lane="build", needs=["check-wheel"], nice=BEHIND_TESTS, tail=24),
-        make(
-            "test-serial",
+        _make("environment", lane="checks"),
+        _make("compile", lane="build"),
+        _make("build", lane="build", needs=["environment", "compile"]),
+        _make("interop-peers", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
+        _make("lint-format", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
+        _make("lint-dependencies", lane="checks", nice=BEHIND_TESTS, result=r"(advisories[^\n]*)"),
+        _make("lint-types", lane="checks", needs=["build"], nice=BEHIND_TESTS),
+        _make("lint-rust", lane="checks", needs=["build"], nice=BEHIND_TESTS),
+        _make("build-newest", lane="build", needs=["build"]),
+        _make("build-panics", lane="build", needs=["build"]),
+        _make("wheel", lane="build", needs=["build"], result=r"wheel: ([^\n]*)"),
+        _make("check-wheel", lane="build", needs=["wheel"], result=PASSED),
+        _make("instructions-wheel", lane="build", needs=["check-wheel"], tail=18),
+        _make("test-rust", lane="rust", needs=["build"], result=r"(check-no-host: [^\n]*)"),
+        _make("test-python", f"ROTATION={rotation}", needs=["build"], result=PASSED),
+        _make("test-python-newest", f"FILES={files}", needs=["build-newest"], result=PASSED),
+        _make("panics", needs=["build-panics"], result=PASSED),
+        _make("interop", "WAYS=one", needs=["interop-peers", "build"], result=PASSED),
+        # Nothing else may run.
+        _make(
             "test-python-serial",
-            "PYTEST_ARGS=-p no:sugar",
-            lane="tests",
-            # Nothing else may run.
-            needs=["test-python", "instructions", "check-types", "check-rust", "dependencies"],
+            needs=["build"],
+            after=["instructions-wheel", "lint-types", "lint-rust", "test-rust"],
             result=PASSED,
         ),
     ]
+
+
+def _make(target: str, *variables: str, lane: str = "tests", **options: Any) -> Step:
+    return Step(target, ["make", target, *variables], lane, **options)
 
 
 def _chosen(steps: list[Step], names: list[str]) -> list[Step]:
@@ -154,6 +129,8 @@ def _environment() -> dict[str, str]:
         "WIRESPEED_BROKERS": "all",
         "WIRESPEED_BROWSERS": "all",
         "WIRESPEED_INTEROP": "all",
+        # Its progress bar is for terminals.
+        "PYTEST_ADDOPTS": "-p no:sugar",
     }
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wirespeed-ci"
     try:

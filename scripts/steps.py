@@ -39,6 +39,7 @@ class Step:
         command: The command; it runs in the root of the project.
         lane: Steps of the same lane run one after the other.
         needs: Names of the steps that must have passed before.
+        after: Names of the steps that must have ended before.
         limit: Seconds after which the step is stopped and has failed.
         result: A pattern. The first group of its last match in the output is the result in the table.
         nice: Added to the niceness of the command: steps of 10 or more yield the processors to other lanes.
@@ -49,6 +50,7 @@ class Step:
     command: Sequence[str]
     lane: str = "main"
     needs: Sequence[str] = ()
+    after: Sequence[str] = ()
     limit: float = 1800
     result: str = ""
     nice: int = 0
@@ -136,7 +138,7 @@ class _Run:
         for step in self.steps:
             if step.lane != lane:
                 continue
-            for name in step.needs:
+            for name in (*step.needs, *step.after):
                 self.ended[name].wait()
             bad = [name for name in step.needs if self.outcomes[name].status != "passed"]
             start = time.monotonic() - self.begun

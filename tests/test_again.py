@@ -43,7 +43,13 @@ def outcome(folder: Path, file: str, *tests: str, workers: bool = False, again: 
         f"--again={again}",
     ]
     command += [f"--rootdir={folder}", *(["-n", "1"] if workers else []), str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    # Only what is needed, as each of these runs starts several processes.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "xdist.plugin" if workers else "",
+    }
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
     )

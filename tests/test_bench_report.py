@@ -125,7 +125,7 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     )
     assert "| client: round trips per second, 256 B | 410 | picows: 410 | 1.00 | 1a2b3c4d5 |" in readme
     assert "docs/pictures/round-trip.svg" in readme
-    assert "(docs/benchmarks.md)" in readme
+    assert "/blob/main/docs/benchmarks.md)" in readme
     picture = (clone / "docs" / "pictures" / "round-trip.svg").read_text()
     texts = [element.text for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
     assert {"wirespeed", "websockets", "410", "sockets in C"} <= set(texts)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from interop.patience import patience
+from interop.samples import sample
 
 FOLDER = Path(__file__).resolve().parents[1] / "conformance"
 
@@ -21,11 +22,16 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
+# Half a minute each. A default run has the first and the last.
 SOME = ["client-sync", "client-asyncio-fd-asyncio", "server-asyncio-fd-asyncio", "server-engine-tls"]
 SOME += ["server-engine-handler"]
 
 
-@pytest.mark.parametrize("end", SOME)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "end" in metafunc.fixturenames:
+        metafunc.parametrize("end", sample(SOME, 4, metafunc.config.getoption("--rotation")))
+
+
 def test_autobahn(end: str, tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "run.py"), end, "--cases", "quick", "--reports", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(250), check=False)

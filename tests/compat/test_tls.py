@@ -65,8 +65,12 @@ def test_server_hostname_and_redirect(client: Any, server: Any, certificates: Ce
             settings = {"ssl": certificates.client_context(), "server_hostname": "elsewhere.example"}
             async with client.asyncio.client.connect(address, **settings) as ws:
                 assert ws.request.path == "/new"
-            with await asyncio.to_thread(client.sync.client.connect, address, **settings) as blocking:
-                assert blocking.request.path == "/new"
+            assert await asyncio.to_thread(path_of, address, settings) == "/new"
+
+    # In a thread to its end: closing waits for the server, which runs on the loop.
+    def path_of(address: str, settings: dict[str, Any]) -> str:
+        with client.sync.client.connect(address, **settings) as blocking:
+            return str(blocking.request.path)
 
     asyncio.run(asyncio.wait_for(main(), 20))
 

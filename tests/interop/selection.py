@@ -15,6 +15,25 @@ from .samples import Share
 
 __all__ = ["INTERPRETER", "select"]
 
+# Files that take longest, the longest first. They begin a run, so that no worker is busy when the others have finished.
+LONGEST = (
+    "tests/asyncio/test_loop_stdlib.py",
+    "tests/asyncio/test_server_flood.py",
+    "tests/test_bench_workloads.py",
+    "tests/asyncio/test_client_flow.py",
+    "tests/test_asgi_ending.py",
+    "tests/test_bench.py",
+    "tests/test_conformance.py",
+    "tests/test_engine_ending.py",
+    "tests/test_asgi_events.py",
+    "tests/test_again.py",
+    "tests/test_engine_broker.py",
+    "tests/test_exit.py",
+    "tests/test_bench_instructions.py",
+    "tests/test_asgi_load.py",
+    "tests/test_bench_lies.py",
+)
+
 # Files whose subject depends on the version of Python: exit, fork, signals, exceptions, tasks, exports.
 INTERPRETER = frozenset(
     {
@@ -36,7 +55,7 @@ INTERPRETER = frozenset(
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that the options leave out.
+    """Deselect the tests that the options leave out, and let the longest files begin.
 
     Args:
         config: The configuration of this run.
@@ -56,4 +75,6 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = chosen
+    places = {path: place for place, path in enumerate(LONGEST)}
+    chosen.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
+    items[:] = chosen
