@@ -92,12 +92,15 @@ build-newest: $(if $(PYTHON_NEWEST),$(NEWEST)/built) ## Compile the native modul
 build-panics: $(VENV)/ready ## Compile the native module with panics in every layer
 	scripts/panics.sh --build
 
-.PHONY: wheel
-wheel: $(VENV)/ready ## Build a wheel for this platform and Python into dist, and its symbols into a file of their own
+dist/built: $(VENV)/ready $(NATIVE_SOURCES) README.md $(shell find python -name '*.py' -o -name '*.pyi')
 	MATURIN_STRIP=false $(VENV)/bin/maturin build --release --quiet --interpreter $(VENV)/bin/python --out build/wheel
 	$(VENV)/bin/python scripts/split_symbols.py build/wheel dist
+	touch $@
 
-$(WHEEL)/ready: $(wildcard dist/*.whl)
+.PHONY: wheel
+wheel: dist/built ## Build a wheel for this platform and Python into dist, and its symbols into a file of their own
+
+$(WHEEL)/ready: dist/built
 	$(PYTHON) -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/python $(PIP) install dist/*.whl
 	touch $@
@@ -168,6 +171,10 @@ ifneq ($(PYTHON_NEWEST),)
 else
 	@echo "no newer Python on this machine than $(PYTHON): tested on one version"
 endif
+
+.PHONY: coverage
+coverage: $(if $(PYTHON_NEWEST),$(NEWEST)/ready) ## Measure which lines of Python and Rust the Python tests reach, on the newest interpreter: build/coverage
+	scripts/coverage.sh $(rotation) $(PYTEST_ARGS)
 
 # Of Debian's development suite: 3.14 and 3.15, at the end of 2026.
 .PHONY: test-debian
@@ -293,8 +300,9 @@ $(BENCH)/ready: bench/requirements.txt pyproject.toml
 	$(BENCH)/bin/python $(PIP) install -r bench/requirements.txt
 	touch $@
 
+# With symbols, for profilers.
 $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
-	VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
+	MATURIN_STRIP=false VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
 	touch $@
 
 # The echo server and load generator of a release: that of the tests is slower.
@@ -320,13 +328,9 @@ bench-engine: $(BENCH)/built $(PROGRAM) ## Measure the scenarios of the engine: 
 bench-report: $(BENCH)/built ## Make docs/benchmarks.md, and the figures and pictures in README.md, from the newest record of each scenario
 	$(BENCH)/bin/python -m bench report --clone . $(BENCH_ARGS)
 
-.PHONY: instructions-wheel
-instructions-wheel: $(WHEEL)/ready $(VENV)/built ## Count them with the wheel of `make wheel`
-	$(VENV)/bin/python -m bench instructions --python $(WHEEL)/bin/python $(BENCH_ARGS)
-
 .PHONY: instructions
-instructions: $(VENV)/built $(PROGRAM) ## Count the instructions of the hot paths against those that are kept (needs valgrind)
-	$(VENV)/bin/python -m bench instructions $(BENCH_ARGS)
+instructions: $(WHEEL)/ready $(VENV)/built ## Count the instructions of the hot paths in the wheel against those that are kept (needs valgrind)
+	$(VENV)/bin/python -m bench instructions --python $(WHEEL)/bin/python $(BENCH_ARGS)
 
 # One scenario: bench-clients, bench-servers, ... `python -m bench list` shows their names.
 bench-%: $(BENCH)/built $(PROGRAM)

@@ -84,7 +84,7 @@ def _steps(commit: int) -> list[Step]:
         _make("build-panics", lane="build", needs=["build"]),
         _make("wheel", lane="build", needs=["build"], result=r"wheel: ([^\n]*)"),
         _make("check-wheel", lane="build", needs=["wheel"], result=PASSED),
-        _make("instructions-wheel", lane="build", needs=["check-wheel"], tail=18),
+        _make("instructions", lane="build", needs=["check-wheel"], tail=18),
         _make("test-rust", lane="rust", needs=["build"], result=r"(check-no-host: [^\n]*)"),
         _make("test-python", f"ROTATION={rotation}", needs=["build"], result=PASSED),
         _make("test-python-newest", f"FILES={files}", needs=["build-newest"], result=PASSED),
@@ -94,7 +94,7 @@ def _steps(commit: int) -> list[Step]:
         _make(
             "test-python-serial",
             needs=["build"],
-            after=["instructions-wheel", "lint-types", "lint-rust", "test-rust"],
+            after=["instructions", "lint-types", "lint-rust", "test-rust"],
             result=PASSED,
         ),
     ]
