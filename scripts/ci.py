@@ -1,8 +1,8 @@
 """What every change must pass. ``.ci/run`` installs the system packages that this needs and then calls it.
 
-Four lanes run beside each other: the builds, the checks of the sources, and the tests of Rust and of Python, which
-mostly wait. Tests that measure time run last, when nothing else does. One twelfth of the full matrix runs, and one file
-in five on the newest interpreter; the hash of the commit chooses which.
+Three lanes run beside each other: the builds, the checks of the sources, and the tests. The Python tests, some of which
+are sensitive to load, begin when everything is built; those that measure time run last, when nothing else does. One
+twelfth of the full matrix runs, and one file in five on the newest interpreter; the hash of the commit chooses which.
 
     scripts/ci.py              run everything
     scripts/ci.py --list       show the steps and their commands
@@ -75,28 +75,24 @@ def _steps(commit: int) -> list[Step]:
         _make("environment", lane="checks"),
         _make("compile", lane="build"),
         _make("build", lane="build", needs=["environment", "compile"]),
+        _make("build-newest", lane="build", needs=["build"]),
+        _make("build-panics", lane="build", needs=["build"]),
+        _make("wheel", lane="build", needs=["build"], result=r"wheel: ([^\n]*)"),
+        _make("check-wheel", lane="build", needs=["wheel"], result=PASSED),
         _make("interop-peers", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
         _make("lint-format", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
         _make("lint-dependencies", lane="checks", nice=BEHIND_TESTS, result=r"(advisories[^\n]*)"),
         _make("lint-types", lane="checks", needs=["build"], nice=BEHIND_TESTS),
         _make("lint-rust", lane="checks", needs=["build"], nice=BEHIND_TESTS),
-        _make("build-newest", lane="build", needs=["build"]),
-        _make("build-panics", lane="build", needs=["build"]),
-        _make("wheel", lane="build", needs=["build"], result=r"wheel: ([^\n]*)"),
-        _make("check-wheel", lane="build", needs=["wheel"], result=PASSED),
-        _make("instructions", lane="build", needs=["check-wheel"], tail=18),
-        _make("test-rust", lane="rust", needs=["build"], result=r"(check-no-host: [^\n]*)"),
-        _make("test-python", f"ROTATION={rotation}", needs=["build"], result=PASSED),
+        # The wheel is linked by one thread, which leaves a processor to these.
+        _make("test-rust", needs=["build"], after=["build-panics"], result=r"(check-no-host: [^\n]*)"),
+        _make("test-python", f"ROTATION={rotation}", needs=["build"], after=["check-wheel"], result=PASSED),
         _make("test-python-newest", f"FILES={files}", needs=["build-newest"], result=PASSED),
         _make("panics", needs=["build-panics"], result=PASSED),
         _make("interop", "WAYS=one", needs=["interop-peers", "build"], result=PASSED),
+        _make("instructions", needs=["check-wheel"], tail=18),
         # Nothing else may run.
-        _make(
-            "test-python-serial",
-            needs=["build"],
-            after=["instructions", "lint-types", "lint-rust", "test-rust"],
-            result=PASSED,
-        ),
+        _make("test-python-serial", needs=["build"], after=["lint-types", "lint-rust"], result=PASSED),
     ]
 
 
