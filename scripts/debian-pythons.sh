@@ -81,7 +81,5 @@ fi
 # Quick to build. The module lies beside those of other interpreters, and is no wheel, so that tests find the sources.
 inside sh -c "cd /wirespeed && VIRTUAL_ENV=$venv $venv/bin/maturin develop --profile quick \
     && cargo build --quiet --profile quick -p wirespeed-bench -p wirespeed-sans-io"
-# Where tests and benchmarks look for the echo server.
-ln -sfn quick "$root/var/cache/wirespeed/release"
 inside sh -c 'cd /wirespeed && exec "$@"' sh \
     "$venv/bin/python" -m pytest -q -p no:cacheprovider -n "${WORKERS:-3}" --dist loadfile "$@"
