@@ -20,7 +20,7 @@ python=$(realpath -s "${PYTHON:-.venv-newest/bin/python}")
 major=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
 tools=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin
 tool() {
-    PATH=$tools:$PATH command -v "$1" || command -v "$1-$major" || {
+    PATH=$tools command -v "$1" || command -v "$1-$major" || {
         echo "$1 of LLVM $major is missing: rustup component add llvm-tools, or apt-get install llvm-$major" >&2
         exit 77
     }
