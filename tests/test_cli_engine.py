@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import signal
 import socket
@@ -135,6 +136,22 @@ def test_a_new_process_takes_over(serve: Serve, tmp_path: Path) -> None:
     assert old.child.process.wait(20) == 0
     assert said(new.uri, "hello") == "hello"
     assert new.end() == 0
+
+
+def test_sigterm_as_soon_as_the_address_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    previous = signal.getsignal(signal.SIGTERM)
+    told: list[bytes] = []
+
+    def write(_number: int, text: bytes) -> None:
+        told.append(text)
+        # Without a handler, this would end the tests.
+        assert signal.getsignal(signal.SIGTERM) != previous
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("wirespeed.cli._engine_run.write_all", write)
+    assert main(["engine", "--port", "0", "--drain", "1"]) == 0
+    assert told[0].startswith(b"listening on ws://")
+    assert signal.getsignal(signal.SIGTERM) == previous
 
 
 @pytest.mark.parametrize(

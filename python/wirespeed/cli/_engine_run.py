@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> Status:
     level = LEVELS[min(arguments.verbose, 2)]
     logging.basicConfig(handlers=[view.log_handler()], format="%(asctime)s %(levelname)s %(message)s", level=level)
     logging.getLogger("wirespeed").setLevel(min(level, logging.INFO))
-    with _draining_on_sigint():
+    # The handlers are set before the address is printed: a program that reads the address may send a signal at once.
+    with engine.draining_on_sigterm(), _draining_on_sigint():
         try:
             engine.start()
         except OSError as exc:
