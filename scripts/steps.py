@@ -109,13 +109,14 @@ class _Run:
         self.outcomes: dict[str, Outcome] = {}
         self.children: set[subprocess.Popen[bytes]] = set()
         self.stopping = False
+        self.errors: list[BaseException] = []
         self.lock = threading.Lock()
 
     def execute(self) -> list[Outcome]:
         self.logs.mkdir(parents=True, exist_ok=True)
         lanes = dict.fromkeys(step.lane for step in self.steps)
         threads = [threading.Thread(target=self._run_lane, args=(lane,), daemon=True) for lane in lanes]
-        before = signal.signal(signal.SIGTERM, _interrupt)
+        before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             for thread in threads:
                 thread.start()
@@ -125,7 +126,10 @@ class _Run:
             self._stop()
             raise
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.errors:
+            raise self.errors[0]
         return [self.outcomes[step.name] for step in self.steps]
 
     def _stop(self) -> None:
@@ -135,10 +139,19 @@ class _Run:
                 _kill(child)
 
     def _run_lane(self, lane: str) -> None:
+        try:
+            self._run_steps(lane)
+        except BaseException as exc:  # other lanes wait for steps of this one
+            self.errors.append(exc)
+            self._stop()
+            for event in self.ended.values():
+                event.set()
+
+    def _run_steps(self, lane: str) -> None:
         for step in self.steps:
             if step.lane != lane:
                 continue
-            for name in (*step.needs, *step.after):
+            for name in (*step.needs, *(name for name in step.after if name in self.ended)):
                 self.ended[name].wait()
             bad = [name for name in step.needs if self.outcomes[name].status != "passed"]
             start = time.monotonic() - self.begun
@@ -217,8 +230,17 @@ def _lower_session(pid: int, nice: int) -> None:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a command that runs with all that it has started, also in sessions of their own; else what is left."""
+    pids = [child.pid] if child.returncode is None else []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for path in Path(f"/proc/{pid}/task").glob("*/children"):
+                pids += map(int, path.read_text().split())
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
+    for pid in pids[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _interrupt(signum: int, frame: object) -> None:

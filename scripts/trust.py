@@ -47,7 +47,7 @@ def pytest(*arguments: str) -> list[str]:
     return [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "3", "--dist", "loadfile", *arguments]
 
 
-PASSED = r"(\d+ passed[^\n]*?)(?: in [^\n]*)?\n"
+PASSED = r"((?:\d+ failed, )?\d+ passed[^\n]*?)(?: in [^\n]*)?\n"
 
 
 def module(name: str, *arguments: str) -> list[str]:
@@ -167,6 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-skipped", action="store_true", help="succeed although parts cannot run here")
     options = parser.parse_args(arguments)
     parts = [part for part in PARTS if any(fnmatch.fnmatch(part.name, pattern) for pattern in options.only)]
+    if not parts:
+        parser.error(f"no part is called {' '.join(options.only)}: --list shows all")
     if options.list:
         for part in parts:
             print(f"{part.name:16} {part.proves}; longer: {part.longer}")
