@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--again",
         type=int,
+        choices=range(100),
         default=0,
         metavar="TIMES",
         help="a test that fails beside others is no failure if it then passes so many times alone",
@@ -63,7 +64,7 @@ class Again:
         tests = {report.nodeid for report in self._failed}
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or not self._collected or not tests:
             return
-        if len(tests) > AT_MOST or not all(map(repeatable, self._failed)):
+        if session.shouldfail or session.shouldstop or len(tests) > AT_MOST or not all(map(repeatable, self._failed)):
             return
         self._passed = all(self._pass_alone(sorted(tests)) for _ in range(self._times))
         if self._passed:
@@ -80,7 +81,8 @@ class Again:
             )
         except subprocess.TimeoutExpired:
             return False
-        return done.returncode == 0
+        # A test that is skipped has not passed.
+        return done.returncode == 0 and b"%d passed" % len(tests) in done.stdout
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._passed:
