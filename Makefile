@@ -18,7 +18,7 @@ WHEEL := .venv-wheel
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Of a release: for benchmarks and the demo.
 PROGRAM := $(TARGET)/release/wirespeed-bench
-NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name Cargo.toml)
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name '*.html' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
 # A test that failed beside others runs three times alone before it is a failure: tests/interop/again.py. `make panics`
 # runs tests/panics, with a native module of its own.
@@ -62,7 +62,7 @@ cargo-quick = PYO3_PYTHON="$(call base-python,$(1))" $(CARGO) $(2) --profile qui
 
 define build-native
 	$(call cargo-quick,$(1)/bin/python,build)
-	$(1)/bin/python scripts/link_native.py $(TARGET)/quick/lib_native.so
+	$(1)/bin/python scripts/link_native.py "$(TARGET)/quick/lib_native.so"
 	touch $@
 endef
 
@@ -90,9 +90,13 @@ build-newest: $(if $(PYTHON_NEWEST),$(NEWEST)/built) ## Compile the native modul
 
 .PHONY: build-panics
 build-panics: $(VENV)/ready ## Compile the native module with panics in every layer
-	scripts/panics.sh --build
+	PYTHON=$(VENV)/bin/python scripts/panics.sh --build
 
-dist/built: $(VENV)/ready $(NATIVE_SOURCES) README.md $(shell find python -name '*.py' -o -name '*.pyi')
+WHEEL_FILES := $(sort $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed) README.md LICENSE)
+# Their names, written when one was added or removed.
+$(shell mkdir -p build && { echo '$(WHEEL_FILES)' | cmp -s - build/wheel-files || echo '$(WHEEL_FILES)' >build/wheel-files; })
+
+dist/built: $(VENV)/ready $(NATIVE_SOURCES) $(WHEEL_FILES) build/wheel-files
 	MATURIN_STRIP=false $(VENV)/bin/maturin build --release --quiet --interpreter $(VENV)/bin/python --out build/wheel
 	$(VENV)/bin/python scripts/split_symbols.py build/wheel dist
 	touch $@
@@ -101,7 +105,7 @@ dist/built: $(VENV)/ready $(NATIVE_SOURCES) README.md $(shell find python -name 
 wheel: dist/built ## Build a wheel for this platform and Python into dist, and its symbols into a file of their own
 
 $(WHEEL)/ready: dist/built
-	$(PYTHON) -m venv --clear $(WHEEL)
+	$(VENV)/bin/python -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/python $(PIP) install dist/*.whl
 	touch $@
 
@@ -130,7 +134,8 @@ test: ## Run the tests of the library on one interpreter, in the default matrix:
 	@$(MAKE) --no-print-directory compile build
 	@echo "[3/4] running the Rust tests beside the next step: build/test-rust.log"
 	@mkdir -p build
-	@$(MAKE) --no-print-directory test-rust >build/test-rust.log 2>&1 & rust=$$!; \
+	@# Ctrl-C ends it too: sh ignores it for commands in the background.
+	@env --default-signal=INT $(MAKE) --no-print-directory test-rust >build/test-rust.log 2>&1 & rust=$$!; \
 	    echo "[4/4] running the Python tests"; \
 	    $(MAKE) --no-print-directory test-python PYTEST_ARGS="$(TOOLS:%=--ignore=%) $(PYTEST_ARGS)" || failed=python; \
 	    echo "[3/4] waiting for the Rust tests"; \
@@ -174,7 +179,7 @@ endif
 
 .PHONY: coverage
 coverage: $(if $(PYTHON_NEWEST),$(NEWEST)/ready) ## Measure which lines of Python and Rust the Python tests reach, on the newest interpreter: build/coverage
-	scripts/coverage.sh $(rotation) $(PYTEST_ARGS)
+	PYTHON=$(NEWEST)/bin/python scripts/coverage.sh $(rotation) $(PYTEST_ARGS)
 
 # Of Debian's development suite: 3.14 and 3.15, at the end of 2026.
 .PHONY: test-debian
@@ -223,7 +228,7 @@ soak: build ## Run all servers and clients at once for MIN minutes (30) against 
 
 .PHONY: panics
 panics: $(VENV)/built ## Build the native module with panics in every layer, apart, and test that each costs one connection
-	scripts/panics.sh $(PYTEST_ARGS)
+	PYTHON=$(VENV)/bin/python scripts/panics.sh $(PYTEST_ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/built ## Run the suites under AddressSanitizer, LeakSanitizer, ThreadSanitizer and Miri: an hour; needs nightly Rust
@@ -302,11 +307,11 @@ $(BENCH)/ready: bench/requirements.txt pyproject.toml
 
 # With symbols, for profilers.
 $(BENCH)/built: $(BENCH)/ready $(VENV)/ready $(NATIVE_SOURCES)
-	MATURIN_STRIP=false VIRTUAL_ENV=$(CURDIR)/$(BENCH) $(VENV)/bin/maturin develop --release --quiet
+	MATURIN_STRIP=false VIRTUAL_ENV="$(CURDIR)/$(BENCH)" $(VENV)/bin/maturin develop --release --quiet
 	touch $@
 
 # The echo server and load generator of a release: that of the tests is slower.
-bench-run = WIRESPEED_BENCH=$(abspath $(PROGRAM)) $(BENCH)/bin/python -m bench run
+bench-run = WIRESPEED_BENCH="$(if $(filter /%,$(PROGRAM)),,$(CURDIR)/)$(PROGRAM)" $(BENCH)/bin/python -m bench run
 
 .PHONY: bench
 bench: $(BENCH)/built $(PROGRAM) ## Measure the headline set, the cells of docs/benchmarks.md, in 40 minutes; continues after an interruption

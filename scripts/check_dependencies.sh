@@ -8,6 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
+# cargo installs programs here, which need not be on PATH.
+PATH=${CARGO_INSTALL_ROOT:-${CARGO_HOME:-$HOME/.cargo}}/bin:$PATH
 version=0.20.2
 
 if ! cargo-deny --version 2>/dev/null | grep -qF " $version"; then
@@ -16,6 +18,7 @@ if ! cargo-deny --version 2>/dev/null | grep -qF " $version"; then
     CARGO_PROFILE_DEV_DEBUG=0 "$cargo" install --quiet --locked --debug --force "cargo-deny@$version"
 fi
 
+command -v timeout >/dev/null || { echo "timeout is missing: install coreutils" >&2; exit 1; }
 if timeout 120 cargo-deny fetch db >/dev/null 2>&1; then
     cargo-deny check
     echo "advisories were checked"

@@ -85,9 +85,12 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for name, command in commands.items():
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-            failed += done.returncode != 0
-            print(f"{name}: {'ok' if done.returncode == 0 else done.stderr}")
+            try:
+                subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+                print(f"{name}: ok")
+            except subprocess.SubprocessError as exc:
+                failed += 1
+                print(f"{name}: {exc}\n{exc.stderr or ''}")
     print(f"{len(commands) - failed} passed, {failed} failed")
     return int(failed > 0)
 

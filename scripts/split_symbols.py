@@ -9,6 +9,7 @@ The first folder holds the wheel as maturin built it, with symbols. The second g
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,8 @@ def main() -> int:
     wheels = sorted(options.built.glob("*.whl"), key=lambda path: path.stat().st_mtime)
     if not wheels:
         sys.exit(f"no wheel in {options.built}: run make wheel")
+    if shutil.which("objcopy") is None:
+        sys.exit("objcopy is missing: install binutils")
     for old in [*options.out.glob("*.whl"), *options.out.glob("*.debug")]:
         old.unlink()
     wheel, symbols = split(wheels[-1], options.out)
