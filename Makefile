@@ -16,7 +16,7 @@ BENCH := .venv-bench
 INTEROP := .venv-interop
 WHEEL := .venv-wheel
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Of a release: for benchmarks and the demo.
+# Of a release: for benchmarks.
 PROGRAM := $(TARGET)/release/wirespeed-bench
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name '*.html' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
@@ -89,7 +89,7 @@ compile: ## Compile all crates and their tests; needs no virtual environment
 build-newest: $(if $(PYTHON_NEWEST),$(NEWEST)/built) ## Compile the native module for the newest interpreter that is here
 
 .PHONY: build-panics
-build-panics: $(VENV)/ready ## Compile the native module with panics in every layer
+build-panics: $(VENV)/ready ## Compile a native module that panics on purpose, for tests
 	PYTHON=$(VENV)/bin/python scripts/panics.sh --build
 
 WHEEL_FILES := $(sort $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed) README.md LICENSE)
@@ -115,7 +115,7 @@ check-wheel: $(WHEEL)/ready ## Install the wheel of `make wheel` into a fresh en
 
 .PHONY: demo
 demo: build ## Connect to real servers over ws and wss, exchange messages, show what happened
-	$(VENV)/bin/python examples/demo.py
+	WIRESPEED_BENCH="$(TARGET)/quick/wirespeed-bench" $(VENV)/bin/python examples/demo.py
 
 .PHONY: demo-cluster
 demo-cluster: build ## Run two engines on a broker, a client on each and a publisher beside them, and show who gets what
@@ -227,7 +227,7 @@ soak: build ## Run all servers and clients at once for MIN minutes (30) against 
 	PYTHONPATH=tests $(VENV)/bin/python -m soak --minutes $(MIN) $(SOAK_ARGS)
 
 .PHONY: panics
-panics: $(VENV)/built ## Build the native module with panics in every layer, apart, and test that each costs one connection
+panics: $(VENV)/built ## Test that a panic in any layer ends one connection only
 	PYTHON=$(VENV)/bin/python scripts/panics.sh $(PYTEST_ARGS)
 
 .PHONY: sanitize

@@ -3,17 +3,18 @@
 #
 #   scripts/check_dependencies.sh
 #
-# Installs cargo-deny if it is missing. The database of advisories is a repository on GitHub. Where it cannot be reached,
+# Installs cargo-deny into target/tools if it is missing. The database of advisories is a repository on GitHub. Where it cannot be reached,
 # everything else is checked and the last line says that advisories were not; REQUIRE_ADVISORIES=1 makes that an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-# cargo installs programs here, which need not be on PATH.
-PATH=${CARGO_INSTALL_ROOT:-${CARGO_HOME:-$HOME/.cargo}}/bin:$PATH
+# Not where the user's own programs are: it would replace another version.
+export CARGO_INSTALL_ROOT=${CARGO_INSTALL_ROOT:-$PWD/${CARGO_TARGET_DIR:-target}/tools}
+PATH=$CARGO_INSTALL_ROOT/bin:$PATH
 version=0.20.2
 
 if ! cargo-deny --version 2>/dev/null | grep -qF " $version"; then
-    echo "installing cargo-deny $version"
+    echo "installing cargo-deny $version: this takes some minutes"
     # Built without optimisation: it runs for a second, and is compiled in a third of the time.
     CARGO_PROFILE_DEV_DEBUG=0 "$cargo" install --quiet --locked --debug --force "cargo-deny@$version"
 fi

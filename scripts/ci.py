@@ -156,6 +156,8 @@ def _environment() -> dict[str, str]:
     except (OSError, RuntimeError) as exc:
         print(f"no cache, everything is built here: {exc}", flush=True)
         return environment
+    if shutil.which("rustc") is None:
+        sys.exit("Rust is missing: install it from https://rustup.rs")
     compiler = subprocess.run(["rustc", "-vV"], capture_output=True, check=True).stdout
     key = hashlib.sha256(compiler + (ROOT / "Cargo.lock").read_bytes()).hexdigest()[:16]
     targets = cache / "target"

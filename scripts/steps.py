@@ -185,7 +185,7 @@ class _Run:
         with log.open("wb") as out, self.lock:
             if self.stopping:
                 return Outcome(step, "not run", "stopped", start, 0.0)
-            print(f"... {step.name}: {' '.join(step.command)}", flush=True)
+            print(f"... {step.name}: {' '.join(step.command)} (output: {log})", flush=True)
             child = subprocess.Popen(
                 ["nice", "-n", str(step.nice), *step.command],
                 cwd=ROOT,
