@@ -30,6 +30,11 @@ _THEMES: dict[str, dict[str, float]] = {
         "recv": 12, "recv_many": 5, "recv_nowait": 3, "stream": 5, "iterate": 4, "p.message": 15, "p.flood": 4,
         "p.trickle": 3, "p.ping": 3, "cancel": 8, "turn": 6, "check": 2,
     },
+    # The peer reads nothing, and sends until nothing is read: then it resets the connection.
+    "full": {
+        "send": 20, "send_many": 4, "fragments": 2, "flush": 5, "ping_sent": 2, "p.message": 15, "p.flood": 5,
+        "turn": 5, "cancel": 1,
+    },
     "ending": _MIXED | {name: 15 * weight for name, weight in _ENDING.items()},
 }  # fmt: skip
 
@@ -71,7 +76,9 @@ class _Generator:
         steps = [
             self._step(verb) for verb in rng.choices(list(verbs), list(verbs.values()), k=rng.choice([8, 15, 30, 50]))
         ]
-        if rng.random() < 0.6:
+        if leaning == "full":
+            steps = [Step("pause"), *(step for step in steps if step.verb not in ("resume", "drain")), Step("reset")]
+        elif rng.random() < 0.6:
             steps.insert(rng.randrange(3), Step("pause"))
         return Plan(self.setting, self.seed, self._options(), tuple(steps))
 

@@ -102,4 +102,5 @@ def owed(call: Call, link: Link, *, receiving: bool) -> bool:
     if call.verb == "ping":
         # The pong may lie behind messages that nobody takes.
         return receiving
-    return receiving or link.state == "OPEN"
+    # A reset ends what waits to send, whether or not a call takes the messages that came before it.
+    return receiving or link.state == "OPEN" or link.peer.ended == "left"

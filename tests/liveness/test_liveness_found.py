@@ -99,6 +99,19 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["fragments", 0, 0, {"sizes": [50002, 100004, 105, 50005, 9006, 701], "text": true, "lazy": false, "turns": 0}]
         """,
     ),
+    # With reading paused, the end of the stream was not found before the closing had timed out.
+    "a reset while both directions are full": (
+        {"send_buffer": 4096, "receive_buffer": 4096, "max_queue": 1, "max_queue_bytes": None},
+        """
+        ["pause", -1, 0, {}]
+        ["flood", -1, 0, {"sizes": [500], "count": 200}]
+        ["turn", -1, 0, {"count": 8}]
+        ["send", 1, 0, {"size": 300001, "text": true, "turns": 1}]
+        ["send", 2, 0, {"size": 300001, "text": true, "turns": 1}]
+        ["turn", -1, 0, {"count": 8}]
+        ["reset", -1, 0, {}]
+        """,
+    ),
 }
 WHERE = [setting for setting in SETTINGS if not (setting.blocking or setting.dropin or setting.deflate)]
 WHERE = [setting for setting in WHERE if setting.tls != "context"]

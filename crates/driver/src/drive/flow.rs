@@ -574,7 +574,10 @@ impl<E: Environment> Flow<E> {
         if !std::mem::replace(&mut settling.looked, true) && self.drive.is_ending_elsewhere() {
             return Some(Step::LookKept);
         }
-        let progress = self.drive.advance(now);
+        let mut progress = self.drive.advance(now);
+        if progress == Progress::Closing && self.is_cut_off() {
+            progress = self.drive.end(Failure::Aborted);
+        }
         settling.progress = Some(progress);
         if self.drive.take_shut() {
             return Some(Step::Shut);
@@ -582,6 +585,14 @@ impl<E: Environment> Flow<E> {
         settling.looked = false;
         // Afterwards nothing is left, or there is no room, or the connection has failed.
         (!settling.stuck && self.outbox.is_write_due(&self.drive, progress != Progress::Open)).then_some(Step::Write)
+    }
+
+    /// Whether writing has failed while the queue of received messages is full and no task receives. The end of the
+    /// stream lies behind messages that are not read, so waiting for it would keep every sender waiting.
+    fn is_cut_off(&self) -> bool {
+        let link = self.drive.link();
+        let failed = link.failure().is_some_and(|failure| !failure.is_said()) && !link.is_eof();
+        failed && self.inbox.wanted() != Wanted::WithRoom && self.receivers.is_empty() && self.is_full()
     }
 
     fn step_of_room(&mut self, cx: E::Context<'_>) -> Option<Step<E::Waiter>> {
