@@ -122,7 +122,7 @@ impl World {
         let now = self.now;
         for end in &mut self.ends {
             self.cut |= end.drive.is_closing_limited() && end.drive.deadline(now).is_some_and(|due| due <= now);
-            end.drive.handle_deadline(now, Reading::Going);
+            end.drive.handle_deadline(now, Reading::Going, 0);
             self.cut |= end.drive.link().failure().is_some();
         }
     }

@@ -12,11 +12,12 @@ import pytest
 
 from interop.asyncio_tools import cancelled, soon, spin
 from interop.checks import as_close, within
-from interop.frames import CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
 from interop.pace import ENOUGH, check_pace, pace
 from interop.patience import patience
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
+from interop.slow import read_slowly, send_slowly
 from interop.subject import IS_WIRESPEED, exceptions
 
 Scripted = Callable[..., ScriptedServer]
@@ -400,28 +401,71 @@ def test_keepalive_timeout(scripted: Scripted, run: Run, connect: Connect, call:
     assert on_the_wire == Close(1011, "keepalive ping timeout")
 
 
-def test_keepalive_timeout_against_a_peer_that_only_sends(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Data is no pong."""
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_large_message_that_arrives_slowly_keeps_the_connection_alive(
+    scripted: Scripted, run: Run, connect: Connect
+) -> None:
+    """No pong fits inside a frame."""
+    server = scripted(send_slowly(100_000, 2.5))
 
-    def script(wire: Wire) -> None:
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=0.4, ping_timeout=0.6, close_timeout=0.2) as ws:
+            assert len(await ws.recv()) == 100_000
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_peer_that_stops_inside_a_large_message_is_dead(scripted: Scripted, run: Run, connect: Connect) -> None:
+    server = scripted(send_slowly(100_000, 2.5, stop_at=0.5))
+
+    async def main() -> None:
+        ws = await connect(server.uri, ping_interval=0.4, ping_timeout=0.6, close_timeout=0.2)
+        with within(5, at_least=1.2), pytest.raises(exceptions.ConnectionClosedError) as raised:
+            await ws.recv()
+        assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
+
+    run(main)
+
+
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_peer_that_reads_slowly_is_alive(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The ping waits behind messages that the kernel has."""
+    server = scripted(read_slowly(20_000, 0.05, 3), receive_buffer=16_384)
+
+    async def main() -> None:
+        async with connect(server.uri, ping_interval=0.4, ping_timeout=0.6) as ws:
+            for _ in range(20):
+                await ws.send(bytes(200_000))
+            assert ws.state.name == "OPEN"
+
+    run(main)
+    frames, closed = server.result
+    assert sum(len(frame.payload) for frame in frames if frame.opcode == BINARY) == 20 * 200_000
+    assert closed == Close(1000)
+
+
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_peer_that_only_sends_is_alive(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Its pongs may wait behind messages of its own."""
+
+    def script(wire: Wire) -> Any:
         wire.accept()
-        try:
-            while not server.release.wait(0.02):
-                wire.send(text("data"))
-        except Disconnected:
-            pass
+        for _ in range(75):
+            wire.send(text("data"))
+            time.sleep(0.02)
+        wire.send(text("last"))
+        return wire.read_until_close()
 
     server = scripted(script)
 
     async def main() -> None:
-        ws = await connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.2)
-        with within(5), pytest.raises(exceptions.ConnectionClosedError) as raised:
-            async for message in ws:
-                assert message == "data"
-        assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
-        await ws.close()
+        async with connect(server.uri, ping_interval=0.1, ping_timeout=0.4, close_timeout=0.2) as ws:
+            while await ws.recv() != "last":
+                pass
 
     run(main)
+    assert server.result[1] == Close(1000)
 
 
 def test_late_pong_in_time(scripted: Scripted, run: Run, connect: Connect) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from interop.checks import as_close, pong_arrives, within
-from interop.frames import CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
 from interop.pace import ENOUGH, check_pace, pace
 from interop.patience import patience
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
+from interop.slow import read_slowly, send_slowly
 from interop.subject import connect, exceptions
 
 Scripted = Callable[..., ScriptedServer]
@@ -339,24 +340,33 @@ def test_keepalive_timeout_while_signals_come(scripted: Scripted) -> None:
     ws.close()
 
 
-def test_keepalive_timeout_against_a_peer_that_only_sends(scripted: Scripted) -> None:
-    """Data is no pong."""
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_large_message_that_arrives_slowly_keeps_the_connection_alive(scripted: Scripted) -> None:
+    """No pong fits inside a frame."""
+    server = scripted(send_slowly(100_000, 2.5))
+    with connect(server.uri, ping_interval=0.4, ping_timeout=0.6, close_timeout=0.2) as ws:
+        assert len(ws.recv()) == 100_000
 
-    def script(wire: Wire) -> None:
-        wire.accept()
-        try:
-            while not server.release.wait(0.02):
-                wire.send(text("data"))
-        except Disconnected:
-            pass
 
-    server = scripted(script)
-    ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.2)
-    with within(5), pytest.raises(exceptions.ConnectionClosedError) as raised:
-        for message in ws:
-            assert message == "data"
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_peer_that_stops_inside_a_large_message_is_dead(scripted: Scripted) -> None:
+    server = scripted(send_slowly(100_000, 2.5, stop_at=0.5))
+    ws = connect(server.uri, ping_interval=0.4, ping_timeout=0.6, close_timeout=0.2)
+    with within(5, at_least=1.2), pytest.raises(exceptions.ConnectionClosedError) as raised:
+        ws.recv()
     assert as_close(raised.value.sent) == Close(1011, "keepalive ping timeout")
-    ws.close()
+
+
+@pytest.mark.wirespeed_only("websockets counts pongs only")
+def test_a_peer_that_reads_slowly_is_alive(scripted: Scripted) -> None:
+    """A send waits for room, and a ping waits behind messages that the kernel has."""
+    server = scripted(read_slowly(20_000, 0.05, 3), receive_buffer=16_384)
+    with connect(server.uri, ping_interval=0.4, ping_timeout=0.6) as ws:
+        for _ in range(20):
+            ws.send(bytes(200_000))
+    frames, closed = server.result
+    assert sum(len(frame.payload) for frame in frames if frame.opcode == BINARY) == 20 * 200_000
+    assert closed == Close(1000)
 
 
 def test_late_pong_in_time(scripted: Scripted) -> None:

@@ -1,4 +1,7 @@
-//! Pings, and when to give up on a peer. Given the time; owns no timer.
+//! Keepalive: when a ping is due, and when the peer counts as dead. It is given the time, and owns no timer.
+//!
+//! A peer is alive while bytes come from it, or while it acknowledges bytes that were sent before the ping: during a
+//! large transfer no pong can come. It is dead when neither has happened for the timeout.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +10,72 @@ struct Outstanding {
     id: u64,
     payload: Box<[u8]>,
     sent: Instant,
-    /// Sent by [`Keepalive::poll`], not by the application.
-    own: bool,
-    /// Its deadline was put off once.
-    resumed: bool,
-    /// For how long nobody has looked for its answer: that does not count.
-    absent: Duration,
+    /// For a ping sent by [`Keepalive::poll`], not by the application: how long the peer has been silent.
+    silence: Option<Silence>,
+}
+
+/// The bytes that a connection has moved, seen from its socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// Bytes received: those that were read, and those that the kernel keeps for the next read.
+    pub received: u64,
+    /// Whether the kernel, or the connection itself, has bytes that were not looked at: the pong may be among them.
+    pub unread: bool,
+    /// Bytes that the kernel has taken.
+    pub written: u64,
+    /// Written bytes that the peer has acknowledged. Negative where the kernel counts its own overhead (unix(7)).
+    pub acknowledged: i64,
+    /// Bytes that wait for room in the kernel.
+    pub queued: u64,
+}
+
+/// How long a peer has shown no progress.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    since: Instant,
+    looked: Instant,
+    received: u64,
+    acknowledged: i64,
+    /// Acknowledgements count up to this position. Those of the ping itself prove only that the peer's kernel runs.
+    until: i64,
+}
+
+impl Silence {
+    /// Begins at a ping that is queued behind `traffic`.
+    fn of_ping(now: Instant, traffic: Traffic) -> Self {
+        Self::new(now, traffic, (traffic.written + traffic.queued).cast_signed())
+    }
+
+    /// Begins in the middle of a frame, which no ping can pass.
+    pub(crate) fn in_frame(now: Instant, traffic: Traffic) -> Self {
+        Self::new(now, traffic, i64::MAX)
+    }
+
+    fn new(now: Instant, traffic: Traffic, until: i64) -> Self {
+        let acknowledged = traffic.acknowledged.min(until);
+        Self { since: now, looked: now, received: traffic.received, acknowledged, until }
+    }
+
+    /// Compares with the last look; how long the peer has been silent.
+    pub(crate) fn look(&mut self, now: Instant, traffic: Traffic) -> Duration {
+        self.looked = now;
+        let acknowledged = traffic.acknowledged.min(self.until);
+        if traffic.unread || (traffic.received, acknowledged) != (self.received, self.acknowledged) {
+            self.since = now;
+        }
+        (self.received, self.acknowledged) = (traffic.received, acknowledged);
+        now.saturating_duration_since(self.since)
+    }
+
+    /// The moment of the last look.
+    pub(crate) fn looked(&self) -> Instant {
+        self.looked
+    }
+
+    /// The silence begins again: the peer could not have shown progress.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        (self.since, self.looked) = (now, now);
+    }
 }
 
 /// What is due.
@@ -20,10 +83,10 @@ struct Outstanding {
 pub enum Due {
     /// Nothing before this moment; `None`: ever.
     Nothing(Option<Instant>),
-    /// A ping of our own: send one and say so with [`Keepalive::handle_ping_sent`].
+    /// A ping of our own: send one and report it with [`Keepalive::handle_own_ping_sent`].
     Ping,
-    /// The last ping of our own was not answered in time.
-    TimedOut,
+    /// The last ping of our own is unanswered: call [`Keepalive::look`].
+    Look,
 }
 
 /// The pings of one connection.
@@ -57,9 +120,9 @@ impl Span {
 }
 
 impl Keepalive {
-    /// Pings every `interval` from `now` on; gives up when a pong takes longer than `timeout`, and sends no
-    /// other ping before. `None` switches either off: without a timeout there is a ping every interval,
-    /// whatever is answered.
+    /// Pings every `interval` from `now` on; the peer is dead once a ping is unanswered and it has been silent for
+    /// `timeout`. No other ping is sent before. `None` switches either off: without a timeout there is a ping every
+    /// interval, answered or not.
     #[must_use]
     pub fn new(interval: Option<Duration>, timeout: Option<Duration>, now: Instant) -> Self {
         Self {
@@ -90,21 +153,32 @@ impl Keepalive {
     }
 
     fn poll_outstanding(&self, now: Instant) -> Due {
-        let deadline = self.timeout.get().and_then(|timeout| {
-            let ping = self.outstanding().iter().find(|ping| ping.own)?;
-            ping.sent.checked_add(timeout)?.checked_add(ping.absent)
-        });
-        if deadline.is_some_and(|deadline| deadline <= now) {
-            return Due::TimedOut;
+        if let (Some(timeout), Some(silence)) = (self.timeout.get(), self.silence()) {
+            // One ping of our own at a time. Progress is looked at once per interval at least, so that a peer is found
+            // dead an interval and a timeout after its last progress, at most.
+            let again = self.interval.get().and_then(|interval| silence.looked.checked_add(interval));
+            let next = [silence.since.checked_add(timeout), again].into_iter().flatten().min();
+            return if next.is_some_and(|next| next <= now) { Due::Look } else { Due::Nothing(next) };
         }
-        // With a timeout one of our own at a time: the next interval starts when the last was sent, but waits
-        // for its pong.
-        let waits = self.timeout.get().is_some() && self.outstanding().iter().any(|ping| ping.own);
         match self.next {
-            _ if waits => Due::Nothing(deadline),
             Some(next) if next <= now => Due::Ping,
             next => Due::Nothing(next),
         }
+    }
+
+    fn silence(&self) -> Option<&Silence> {
+        self.outstanding().iter().find_map(|ping| ping.silence.as_ref())
+    }
+
+    fn silence_mut(&mut self) -> Option<&mut Silence> {
+        self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find_map(|ping| ping.silence.as_mut())
+    }
+
+    /// Looks at what has moved while the last ping of our own is unanswered. True: the peer is dead.
+    pub fn look(&mut self, now: Instant, traffic: Traffic) -> bool {
+        let timeout = self.timeout.get();
+        let silent = self.silence_mut().map(|silence| silence.look(now, traffic));
+        matches!((silent, timeout), (Some(silent), Some(timeout)) if silent >= timeout)
     }
 
     /// The ping that is due at `now` is left out: the next one is due an interval later.
@@ -112,27 +186,26 @@ impl Keepalive {
         self.next = self.interval.get().and_then(|interval| now.checked_add(interval));
     }
 
-    /// A ping was handed to the encoder; `own`: because [`Self::poll`] asked for it. The answer is its
-    /// number.
-    pub fn handle_ping_sent(&mut self, payload: &[u8], own: bool, now: Instant) -> u64 {
+    /// The application has sent a ping. Returns its number.
+    pub fn handle_ping_sent(&mut self, payload: &[u8], now: Instant) -> u64 {
+        self.push(payload, now, None)
+    }
+
+    /// The ping that was due is queued, behind `traffic`.
+    pub fn handle_own_ping_sent(&mut self, payload: &[u8], now: Instant, traffic: Traffic) {
+        // Without a timeout the pong of the ping before is not waited for, and a peer that answers none must not make
+        // them pile up.
+        if let Some(outstanding) = &mut self.outstanding {
+            outstanding.retain(|ping| ping.silence.is_none());
+        }
+        self.push(payload, now, Some(Silence::of_ping(now, traffic)));
+        self.skip(now);
+    }
+
+    fn push(&mut self, payload: &[u8], sent: Instant, silence: Option<Silence>) -> u64 {
         self.last_id += 1;
-        let outstanding = self.outstanding.get_or_insert_default();
-        if own {
-            // Without a timeout nobody waits for the pong of the one before, and a peer that answers none
-            // must not make them pile up.
-            outstanding.retain(|ping| !ping.own);
-        }
-        outstanding.push(Outstanding {
-            id: self.last_id,
-            payload: payload.into(),
-            sent: now,
-            own,
-            resumed: false,
-            absent: Duration::ZERO,
-        });
-        if own {
-            self.skip(now);
-        }
+        let ping = Outstanding { id: self.last_id, payload: payload.into(), sent, silence };
+        self.outstanding.get_or_insert_default().push(ping);
         self.last_id
     }
 
@@ -150,45 +223,10 @@ impl Keepalive {
         Some((answered, latency))
     }
 
-    /// Whether a ping of our own is unanswered.
-    #[must_use]
-    #[inline]
-    pub fn awaits(&self) -> bool {
-        self.outstanding.is_some() && self.outstanding().iter().any(|ping| ping.own)
-    }
-
-    /// Nobody has read for this long: the pong may lie behind what the application has yet to work off.
-    pub fn postpone(&mut self, absent: Duration) {
-        if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
-            ping.absent = ping.absent.saturating_add(absent);
-        }
-    }
-
-    /// The read after [`Self::postpone`] brought nothing: no pong was waiting, and that time counts after all.
-    pub fn recall(&mut self, absent: Duration) {
-        if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
-            ping.absent = ping.absent.saturating_sub(absent);
-        }
-    }
-
-    /// Something is there to be read, the pong perhaps, so the deadline starts again at `now`. Once per ping; false: it
-    /// did so before.
-    pub fn handle_resumed(&mut self, now: Instant) -> bool {
-        match self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
-            Some(ping) if !ping.resumed => {
-                ping.resumed = true;
-                (ping.sent, ping.absent) = (now, Duration::ZERO);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The deadline for the pong starts again at `now`, as often as the caller says: nothing was read
-    /// meanwhile.
+    /// The silence begins again at `now`: reading was paused, so the pong may be behind unread messages.
     pub fn restart(&mut self, now: Instant) {
-        if let Some(ping) = self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find(|ping| ping.own) {
-            (ping.sent, ping.absent) = (now, Duration::ZERO);
+        if let Some(silence) = self.silence_mut() {
+            silence.restart(now);
         }
     }
 
@@ -198,7 +236,7 @@ impl Keepalive {
         self.next
     }
 
-    /// How long a peer may be silent at most before it is given up; `None`: for ever.
+    /// How long after its last progress a peer is found dead, at most; `None`: never.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         self.interval.get()?.checked_add(self.timeout.get()?)
@@ -227,6 +265,12 @@ impl Keepalive {
         self.latency.get()
     }
 
+    /// The time between two pings; `None`: no pings are sent.
+    #[must_use]
+    pub fn interval(&self) -> Option<Duration> {
+        self.interval.get()
+    }
+
     /// The deadline for a pong, if pings are sent at all.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
@@ -246,9 +290,9 @@ mod tests {
         let mut keepalive = Keepalive::new(Some(20 * S), Some(10 * S), start);
         assert_eq!(keepalive.poll(start), Due::Nothing(Some(start + 20 * S)));
         assert_eq!(keepalive.poll(start + 20 * S), Due::Ping);
-        keepalive.handle_ping_sent(b"a", true, start + 20 * S);
+        keepalive.handle_own_ping_sent(b"a", start + 20 * S, Traffic::default());
         assert_eq!(keepalive.poll(start + 21 * S), Due::Nothing(Some(start + 30 * S)));
-        assert_eq!(keepalive.poll(start + 30 * S), Due::TimedOut);
+        assert_eq!(keepalive.poll(start + 30 * S), Due::Look);
         assert_eq!(keepalive.handle_pong(b"a", start + 22 * S), Some((vec![1], 2 * S)));
         assert_eq!(keepalive.latency(), Some(2 * S));
         assert_eq!(keepalive.poll(start + 30 * S), Due::Nothing(Some(start + 40 * S)));
@@ -259,7 +303,7 @@ mod tests {
         let now = Instant::now();
         let mut keepalive = Keepalive::new(None, None, now);
         for payload in [b"1", b"2", b"3"] {
-            keepalive.handle_ping_sent(payload, false, now);
+            keepalive.handle_ping_sent(payload, now);
         }
         assert_eq!(keepalive.handle_pong(b"x", now), None);
         assert_eq!(keepalive.handle_pong(b"2", now + S), Some((vec![1, 2], S)));
@@ -272,7 +316,7 @@ mod tests {
         let now = Instant::now();
         let mut keepalive = Keepalive::new(None, None, now);
         for payload in [b"1111", b"2222"] {
-            keepalive.handle_ping_sent(payload, false, now);
+            keepalive.handle_ping_sent(payload, now);
         }
         let mut drawn = [b"2222", b"1111", b"2222", b"3333", b"4444"].into_iter();
         assert_eq!(keepalive.draw(|| *drawn.next().unwrap_or(b"none")), *b"3333");
@@ -288,34 +332,70 @@ mod tests {
             let now = start + turn * S;
             assert_eq!(keepalive.poll(now - S / 2), Due::Nothing(Some(now)));
             assert_eq!(keepalive.poll(now), Due::Ping);
-            keepalive.handle_ping_sent(&turn.to_be_bytes(), true, now);
+            keepalive.handle_own_ping_sent(&turn.to_be_bytes(), now, Traffic::default());
         }
         assert_eq!(keepalive.outstanding().len(), 1, "those that nobody answers are forgotten");
         let now = start + 100 * S;
         assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
     }
 
-    #[test]
-    fn absence_counts_only_where_something_had_come() {
-        let now = Instant::now();
-        let mut keepalive = Keepalive::new(Some(S), Some(S), now);
-        keepalive.handle_ping_sent(b"a", true, now);
-        keepalive.postpone(5 * S);
-        assert_eq!(keepalive.poll(now + 5 * S), Due::Nothing(Some(now + 6 * S)));
-        keepalive.postpone(2 * S);
-        keepalive.recall(2 * S);
-        assert_eq!(keepalive.poll(now + 6 * S), Due::TimedOut);
-        keepalive.restart(now + 7 * S);
-        assert_eq!(keepalive.poll(now + 7 * S), Due::Nothing(Some(now + 8 * S)), "what was put off is over");
+    fn moved(received: u64, acknowledged: i64) -> Traffic {
+        Traffic { received, acknowledged, written: 1000, ..Traffic::default() }
+    }
+
+    /// The seconds after the ping at which the peer is found dead, if `traffic` tells what has moved until each look.
+    fn found_dead(interval: u32, timeout: u32, traffic: impl Fn(u64) -> Traffic) -> u64 {
+        let start = Instant::now();
+        let mut keepalive = Keepalive::new(Some(interval * S), Some(timeout * S), start);
+        keepalive.handle_own_ping_sent(b"a", start, traffic(0));
+        for second in 1..1000 {
+            let now = start + S * u32::try_from(second).unwrap();
+            if keepalive.poll(now) == Due::Look && keepalive.look(now, traffic(second)) {
+                return second;
+            }
+        }
+        0
     }
 
     #[test]
-    fn a_pause_restarts_the_deadline() {
-        let now = Instant::now();
-        let mut keepalive = Keepalive::new(Some(S), Some(S), now);
-        keepalive.handle_ping_sent(b"a", true, now);
-        assert!(keepalive.handle_resumed(now + 100 * S));
-        assert!(!keepalive.handle_resumed(now + 200 * S), "once");
-        assert_eq!(keepalive.poll(now + 100 * S), Due::Nothing(Some(now + 101 * S)));
+    fn a_peer_without_progress_is_dead_after_the_timeout() {
+        assert_eq!(found_dead(20, 20, |_| moved(5, 1000)), 20);
+        assert_eq!(found_dead(2, 20, |_| moved(5, 1000)), 20);
+        assert_eq!(found_dead(20, 2, |_| moved(5, 1000)), 2);
+    }
+
+    #[test]
+    fn a_peer_is_alive_while_bytes_come_or_are_acknowledged() {
+        for (interval, timeout) in [(20, 20), (2, 20), (20, 2)] {
+            // Some came until second 100.
+            let dead = found_dead(interval, timeout, |second| moved(second.min(100), 1000));
+            assert!((100 + u64::from(timeout)..=100 + u64::from(interval + timeout)).contains(&dead), "{dead}");
+            // 1000 bytes lay before the ping; the last was acknowledged after 100 seconds.
+            let dead = found_dead(interval, timeout, |second| moved(5, (second * 10).min(1000).cast_signed()));
+            assert!((100 + u64::from(timeout)..=100 + u64::from(interval + timeout)).contains(&dead), "{dead}");
+        }
+    }
+
+    #[test]
+    fn acknowledgements_of_the_ping_and_of_later_messages_are_no_progress() {
+        let dead = found_dead(20, 20, |second| Traffic { acknowledged: 1000 + second.cast_signed(), ..moved(5, 0) });
+        assert_eq!(dead, 20);
+    }
+
+    #[test]
+    fn a_peer_is_not_dead_while_bytes_are_unread() {
+        let dead = found_dead(20, 20, |second| Traffic { unread: second < 50, ..moved(5, 1000) });
+        assert_eq!(dead, 60);
+    }
+
+    #[test]
+    fn a_restart_begins_the_silence_again() {
+        let start = Instant::now();
+        let mut keepalive = Keepalive::new(Some(S), Some(S), start);
+        keepalive.handle_own_ping_sent(b"a", start, Traffic::default());
+        keepalive.restart(start + 100 * S);
+        assert!(!keepalive.look(start + 100 * S, Traffic::default()));
+        assert_eq!(keepalive.poll(start + 100 * S), Due::Nothing(Some(start + 101 * S)));
+        assert!(keepalive.look(start + 101 * S, Traffic::default()));
     }
 }

@@ -256,6 +256,18 @@ impl Socket {
         })
     }
 
+    /// Bytes that were received and wait to be read; 0 if the system does not report the number.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.inner).unwrap_or(0)
+    }
+
+    /// Bytes that were sent and that the peer has not acknowledged (tcp(7), unix(7)); 0 if the system does not report the number.
+    #[must_use]
+    pub fn unacknowledged(&self) -> u64 {
+        unacknowledged(self.raw())
+    }
+
     /// Ends both directions: wakes every thread that sleeps in a call on this socket.
     pub fn shutdown(&self) {
         let _ = self.inner.shutdown(std::net::Shutdown::Both); // an error says that it is over already
@@ -277,6 +289,26 @@ impl Socket {
     pub fn raw(&self) -> RawFd {
         self.inner.as_raw_fd()
     }
+}
+
+/// Bytes that were sent on the socket with this descriptor and that its peer has not acknowledged; 0 if the descriptor is
+/// closed, or the system does not report the number.
+#[cfg(target_os = "linux")]
+#[must_use]
+pub fn unacknowledged(descriptor: RawFd) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (which has the number of TIOCOUTQ) writes one `int` to where the pointer points. A number that is
+    // no descriptor is an error.
+    let result = unsafe { libc::ioctl(descriptor, libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+/// Bytes that were sent on the socket with this descriptor and that its peer has not acknowledged; 0 if the descriptor is
+/// closed, or the system does not report the number.
+#[cfg(not(target_os = "linux"))]
+#[must_use]
+pub fn unacknowledged(_descriptor: RawFd) -> u64 {
+    0
 }
 
 impl AsFd for Socket {

@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use support::{End, layers, peer, shake_hands, sockets};
+use wirespeed_driver::keepalive::Traffic;
 use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{
@@ -368,7 +369,7 @@ fn pings_that_nobody_waits_for_do_not_pile_up() {
         client.link.keepalive = Keepalive::new(Some(second), timeout, now);
         client.link.send_message(MessageKind::Binary, &vec![0; backlog], None).unwrap();
         let before = client.link.queued();
-        client.link.send_keepalive(now + second);
+        client.link.send_keepalive(now + second, Traffic::default());
         assert_eq!(client.link.queued() - before, sent * (2 + 4 + 4));
         assert_eq!(client.link.keepalive.next_ping(), Some(now + 2 * second));
     }

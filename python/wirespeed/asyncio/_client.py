@@ -106,8 +106,8 @@ class connect:  # noqa: N801 - it is used as a function
         open_timeout: Seconds for everything until the connection is open, redirects included, in each try of the
             iterator anew; ``None`` for no limit.
         ping_interval: Seconds between keepalive pings, ``None`` for none.
-        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
-            no limit. The time in which flow control keeps the answer from being read does not count.
+        ping_timeout: Seconds without progress after an unanswered ping: then the connection is closed with code 1011.
+            Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
         close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
         max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
             second limits fragments.

@@ -109,8 +109,8 @@ def serve(
         server_header: Value of the Server header, ``None`` for no header.
         open_timeout: Seconds for the opening handshake, TLS and ``process_request`` included; ``None`` for no limit.
         ping_interval: Seconds between keepalive pings, ``None`` for none.
-        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
-            no limit.
+        ping_timeout: Seconds without progress after an unanswered ping: then the connection is closed with code 1011.
+            Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
         close_timeout: Seconds that closing waits for the client; ``None`` for no limit.
         max_size: As for :class:`wirespeed.connect`.
         max_fragments: As for :class:`wirespeed.connect`.

@@ -68,7 +68,8 @@ class Engine(Operations, Routing):
         max_fragments: Frames that it may split one message into, 4,096 by default; ``None``: no limit.
         open_timeout: Seconds that a client may take from its connection to its session, 10 by default.
         ping_interval: Seconds between pings, 20 by default; ``None``: none are sent.
-        ping_timeout: Seconds that a pong may take, 20 by default; ``None``: any time.
+        ping_timeout: Seconds without progress after an unanswered ping, 20 by default: then the session is closed with
+            code 1011. ``None`` disables the timeout.
         close_timeout: Seconds that a client may take to do its part of the closing, 10 by default.
         outbox_limit: Bytes that may wait for one session, 1 MiB by default.
         total_outbox_limit: Bytes of memory that may wait for all sessions together, 1 GiB by default; a message that

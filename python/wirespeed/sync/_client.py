@@ -116,8 +116,8 @@ def connect(
             Resolving a name is up to the system, and may take longer.
         ping_interval: Seconds between keepalive pings, ``None`` for none. They are sent while a thread receives or
             waits.
-        ping_timeout: Seconds after which a connection whose ping is not answered is closed with code 1011; ``None`` for
-            no limit. The time that no thread attends to the connection does not count.
+        ping_timeout: Seconds without progress after an unanswered ping: then the connection is closed with code 1011.
+            Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
         close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
         max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
             second limits fragments.

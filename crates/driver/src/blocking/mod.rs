@@ -82,9 +82,6 @@ struct State<B, M> {
     waiting: usize,
     /// Counts the changes that they wait for.
     changes: u64,
-    /// When somebody last began or ended to wait for input: tells a silent peer from an application that was
-    /// busy elsewhere.
-    attended: Instant,
     /// Something was sent since somebody last read.
     only_sends: bool,
     /// When a sender last looked whether anything came.
@@ -109,7 +106,6 @@ impl<B: PayloadBuffer, M> State<B, M> {
             sending: false,
             waiting: 0,
             changes: 0,
-            attended: Instant::now(),
             only_sends: false,
             looked: Instant::now(),
             tickets: Vec::new(),

@@ -247,8 +247,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             };
         }
-        let absent = now.saturating_duration_since(std::mem::replace(&mut state.attended, now));
-        wake = earliest(wake, self.attend(&mut state, absent, now));
+        wake = earliest(wake, self.attend(&mut state, now));
         wake = earliest(wake, patience.deadline());
         let spin = match patience {
             Patience::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
@@ -256,12 +255,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         };
         let interest =
             Readiness { readable: true, writable: spin.is_none() && state.drive.link().queued() > 0 && !state.sending };
-        let (mut state, result) =
+        let (state, result) =
             self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
         if let Err(error) = result {
             let now = Instant::now();
-            state.attended = now;
-            state.drive.link_mut().keepalive.recall(absent);
             if error.kind() == io::ErrorKind::Interrupted {
                 // The handler may call anything on this connection: not under its lock.
                 drop(state);
@@ -273,9 +270,6 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 // What is due for the keepalive was seen to above; it will be seen to again by the next call.
                 return Err(Error::TimedOut);
             }
-        } else if state.drive.link().keepalive.awaits() {
-            // What was read may take long to work off.
-            state.attended = Instant::now();
         }
         Ok(state)
     }
@@ -312,22 +306,18 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         (state, told)
     }
 
-    /// Sees to the keepalive; when it has to be seen to again. `absent`: for how long nobody has read.
+    /// Sees to the keepalive; when it has to be seen to again.
     #[inline]
-    fn attend(&self, state: &mut State<B, M>, absent: Duration, now: Instant) -> Option<Instant> {
-        let keepalive = &mut state.drive.link_mut().keepalive;
-        if keepalive.awaits() {
-            keepalive.postpone(absent);
-        }
-        match keepalive.poll(now) {
+    fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
+        match state.drive.link().keepalive.poll(now) {
             Due::Nothing(next) => next,
-            Due::Ping | Due::TimedOut => self.attend_now(state, now),
+            Due::Ping | Due::Look => self.attend_now(state, now),
         }
     }
 
     #[cold]
     fn attend_now(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
-        let retry = state.drive.handle_deadline(now, Reading::Going);
+        let retry = state.drive.handle_deadline(now, Reading::Going, 0);
         self.flush_some(state);
         let next = state.drive.deadline(now);
         // It has failed: the caller sees to that at once.

@@ -9,6 +9,7 @@ use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
 use super::{Away, Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
 use crate::buffers;
+use crate::keepalive::Silence;
 use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
 use crate::thread::MUCH;
@@ -195,7 +196,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             return Err(Error::PingOutstanding);
         }
         state.drive.link_mut().send_ping(payload).map_err(refused)?;
-        let id = state.drive.link_mut().keepalive.handle_ping_sent(payload, false, Instant::now());
+        let id = state.drive.link_mut().keepalive.handle_ping_sent(payload, Instant::now());
         let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
         self.drain_all(state, host).map(|()| ticket)
@@ -382,7 +383,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
         let patience = state.drive.link().keepalive.patience();
-        let (mut written, mut since) = (state.drive.link().written(), Instant::now());
+        let interval = patience.and(state.drive.link().keepalive.interval());
+        let mut since = Instant::now();
+        let mut silence = Silence::in_frame(since, state.drive.socket_traffic());
         loop {
             let Some(socket) = state.drive.socket().cloned() else { return Err(Error::Closed.into()) };
             match state.drive.link_mut().flush(&socket, Mode::NonBlocking) {
@@ -405,13 +408,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             // Nor is one silent that waits for the application to receive, so that we can read.
             let full = self.is_queue_full(&state);
-            if state.drive.link().written() != written || full {
-                (written, since) = (state.drive.link().written(), now);
+            if full {
+                silence.restart(now);
             }
             // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
             // take is as silent as one that does not answer.
+            let looked = silence.looked();
+            if silence.look(now, state.drive.socket_traffic()).is_zero() {
+                since = looked; // the progress was after that
+            }
             let mut wake = patience.and_then(|patience| since.checked_add(patience));
-            if wake.is_some_and(|wake| wake <= now) {
+            let dead = wake.is_some_and(|wake| wake <= now);
+            wake = earliest(wake, interval.and_then(|interval| now.checked_add(interval)));
+            if dead {
                 state.drive.peer.fail_with_code(
                     Failure::KeepaliveTimeout,
                     CloseCode::INTERNAL_ERROR,

@@ -8,17 +8,13 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
 use super::Sender;
-use crate::keepalive::{Due, Span};
-
+use crate::keepalive::{Due, Silence, Span, Traffic};
 use crate::peer::{Failure, LargeSend, Link, Peer, PeerEvent, ReadOperation};
-use crate::socket::{Mode, Readiness, Socket};
+use crate::socket::{Mode, Socket};
 use crate::write_queue::Flushed;
 
 /// When to look again at a ping that could not be sent in the middle of a frame.
 const PING_RETRY: Duration = Duration::from_millis(50);
-
-/// How often a peer must have been found to take nothing of a frame, at least, before it is given up.
-const LOOKS: u32 = 4;
 
 /// Where the bytes come from and go to.
 enum Stream<S> {
@@ -88,18 +84,8 @@ pub struct Drive<B, S = Socket> {
     /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault
     /// of the peer.
     was_paused: bool,
-    /// A ping is due, and waits for the rest of a frame.
-    unsent_ping: Option<Box<UnsentPing>>,
-}
-
-/// What is known of a peer while no ping can pass.
-struct UnsentPing {
-    /// What was written when it last took some of the frame.
-    written: u64,
-    /// How long it has taken nothing since, as far as somebody has looked.
-    silent: Duration,
-    /// The last look.
-    looked: Instant,
+    /// A ping is due, and waits for the rest of a frame: how long the peer has been silent meanwhile.
+    unsent_ping: Option<Box<Silence>>,
 }
 
 impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
@@ -501,7 +487,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                 (Some(next), Some(ping)) => Some(next.min(ping)),
                 (next, ping) => next.or(ping),
             },
-            Due::Ping | Due::TimedOut => Some(now),
+            Due::Ping | Due::Look => Some(now),
         };
         match (self.finish_by.flatten(), keepalive.filter(|_| !self.is_closing())) {
             (Some(finish), Some(next)) => Some(finish.min(next)),
@@ -510,8 +496,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     }
 
     /// Sees to what is due at `now`. The caller flushes, advances, and asks for the next deadline; this is
-    /// the earliest moment at which to do so if it is later than that.
-    pub fn handle_deadline(&mut self, now: Instant, reading: Reading) -> Option<Instant> {
+    /// the earliest moment at which to do so if it is later than that. `backlog`: bytes of this connection that its
+    /// transport, if it has one, and the kernel below it have yet to deliver; a socket is asked here.
+    pub fn handle_deadline(&mut self, now: Instant, reading: Reading, backlog: u64) -> Option<Instant> {
         wirespeed_protocol::faults::reach("driver.deadline");
         let paused = reading == Reading::Paused;
         self.was_paused |= paused;
@@ -523,10 +510,11 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                 Due::Nothing(_) => break,
                 Due::Ping => {
                     self.peer.link.release_idle();
-                    self.peer.link.send_keepalive(now);
+                    let traffic = self.traffic(backlog);
+                    self.peer.link.send_keepalive(now, traffic);
                     self.was_paused = paused;
                     if self.peer.link.is_mid_frame() {
-                        if self.is_stuck(now, paused) {
+                        if self.is_stuck(now, paused, traffic) {
                             self.give_up();
                             return None;
                         }
@@ -534,14 +522,16 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                     }
                     self.unsent_ping = None;
                 }
-                Due::TimedOut if self.was_paused => {
-                    // Its pong may lie unread behind what the application has not received.
+                Due::Look if self.was_paused => {
+                    // Its pong may lie unread behind messages that the application has not received.
                     self.was_paused = paused;
                     self.peer.link.keepalive.restart(now);
                 }
-                Due::TimedOut if self.has_unread() && self.peer.link.keepalive.handle_resumed(now) => {}
-                Due::TimedOut => {
-                    self.give_up();
+                Due::Look => {
+                    let traffic = self.traffic(backlog);
+                    if self.peer.link.keepalive.look(now, traffic) {
+                        self.give_up();
+                    }
                     break;
                 }
             }
@@ -554,35 +544,41 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     }
 
     /// No ping passes a frame that is half out: a peer that takes nothing of it for as long as a pong may take
-    /// is as silent as one that does not answer. Unless it waits for us to read.
-    fn is_stuck(&mut self, now: Instant, paused: bool) -> bool {
+    /// is as silent as one that does not answer. Unless it waits for us to read, or we have written nothing.
+    fn is_stuck(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
         let Some(timeout) = self.peer.link.keepalive.timeout() else { return false };
-        let written = self.peer.link.written();
-        let moves = paused || self.has_unread();
-        match &mut self.unsent_ping {
-            Some(ping) if ping.written == written && !moves => {
-                // A loop that was busy has written nothing meanwhile: only what passes between its turns counts.
-                let passed = now.saturating_duration_since(ping.looked).min(timeout / LOOKS);
-                (ping.silent, ping.looked) = (ping.silent + passed, now);
-                ping.silent >= timeout
-            }
-            ping => {
-                *ping = Some(Box::new(UnsentPing { written, silent: Duration::ZERO, looked: now }));
-                false
-            }
+        let silence = self.unsent_ping.get_or_insert_with(|| Box::new(Silence::in_frame(now, traffic)));
+        if paused || traffic.acknowledged == traffic.written.cast_signed() {
+            silence.restart(now);
         }
+        silence.look(now, traffic) >= timeout
+    }
+
+    /// What has moved so far.
+    fn traffic(&self, backlog: u64) -> Traffic {
+        let (unread, unacknowledged) = match self.stream.socket() {
+            Some(socket) => (socket.unread(), socket.unacknowledged()),
+            None => (0, backlog),
+        };
+        let written = self.peer.link.written();
+        Traffic {
+            received: (u64::MAX - self.readable).wrapping_add(unread),
+            unread: unread > 0,
+            written,
+            acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
+            queued: self.peer.link.queued() as u64,
+        }
+    }
+
+    /// The bytes that have moved so far, of a connection that has a socket.
+    #[must_use]
+    pub fn socket_traffic(&self) -> Traffic {
+        self.traffic(0)
     }
 
     /// Reading was paused or resumed.
     pub fn note_paused(&mut self) {
         self.was_paused = true;
-    }
-
-    /// Whether the kernel has something for us: the loop was busy, it is not the peer that was silent.
-    fn has_unread(&self) -> bool {
-        let Stream::Socket(socket) = &self.stream else { return false };
-        let interest = Readiness { readable: true, writable: false };
-        matches!(socket.borrow().wait(interest, Some(Instant::now())), Ok(ready) if ready.readable)
     }
 }
 

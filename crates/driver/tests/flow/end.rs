@@ -496,7 +496,7 @@ impl End {
         let payload = random.next().to_be_bytes();
         let link = self.flow.drive.link_mut();
         link.send_ping(&payload).unwrap();
-        let id = link.keepalive.handle_ping_sent(&payload, false, self.now);
+        let id = link.keepalive.handle_ping_sent(&payload, self.now);
         let future = self.tasks.future();
         self.flow.watchers.make().pings.push((id, future));
         self.write();
@@ -540,7 +540,7 @@ impl End {
         self.now += Duration::from_secs(seconds);
         if self.flow.drive.deadline(self.now).is_some_and(|due| due <= self.now) {
             let reading = if self.flow.paused { Reading::Paused } else { Reading::Going };
-            self.flow.drive.handle_deadline(self.now, reading);
+            self.flow.drive.handle_deadline(self.now, reading, self.kept.len() as u64);
         }
         self.write();
         self.settle();

@@ -469,7 +469,7 @@ impl Live {
             || self.roomless().is_some()
             || self.is_read_slowly(now, config.ping_timeout);
         let reading = if held && self.is_told() || waits { Reading::Paused } else { Reading::Going };
-        let _ = self.drive.handle_deadline(now, reading);
+        let _ = self.drive.handle_deadline(now, reading, 0);
     }
 
     pub(crate) fn is_ending(&self) -> bool {

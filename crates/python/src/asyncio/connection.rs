@@ -299,7 +299,7 @@ impl AsyncConnection {
                 }
                 let link = state.drive.link_mut();
                 link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
-                let id = link.keepalive.handle_ping_sent(&payload, false, Instant::now());
+                let id = link.keepalive.handle_ping_sent(&payload, Instant::now());
                 state.watchers.make().pings.push((id, future.clone_ref(py)));
             }
             this.hold(slf);

@@ -12,7 +12,7 @@ use wirespeed_driver::buffers::LARGE_READ_SIZE;
 use wirespeed_driver::drive::{self, End, Marks, Settling, Step, Unparsed};
 use wirespeed_driver::peer::Failure;
 use wirespeed_driver::protocol::faults;
-use wirespeed_driver::socket::Mode;
+use wirespeed_driver::socket::{Mode, unacknowledged};
 
 use super::access::{is_done, set_result, settle_future};
 use super::connection::{AsyncConnection, Backend};
@@ -262,17 +262,30 @@ impl AsyncConnection {
     pub(super) fn on_timer(this: &Bound<'_, Self>, now: Instant) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
+        let backlog = conn.transport_backlog(py);
         let retry = {
             let mut state = conn.lock(py)?;
             faults::reach("python.timer");
             state.timer = None;
             let reading = if state.paused { drive::Reading::Paused } else { drive::Reading::Going };
-            state.drive.handle_deadline(now, reading)
+            state.drive.handle_deadline(now, reading, backlog)
         };
         let mut steps = Steps::new();
         steps.note(Self::write_out(this));
         steps.note(conn.schedule_at(this, retry));
         steps.end()
+    }
+
+    /// Bytes that a transport has taken and its peer has not acknowledged: in its buffer, and in the kernel's. 0 where
+    /// there is no transport, or where it does not tell.
+    fn transport_backlog(&self, py: Python<'_>) -> u64 {
+        let Some(transport) = self.transport(py) else { return 0 };
+        let transport = transport.bind(py);
+        let buffered = transport.call_method0(intern!(py, "get_write_buffer_size"));
+        let buffered = buffered.and_then(|size| size.extract::<u64>()).unwrap_or(0);
+        let socket = transport.call_method1(intern!(py, "get_extra_info"), (intern!(py, "socket"),));
+        let number = socket.and_then(|socket| socket.call_method0(intern!(py, "fileno"))?.extract::<i32>());
+        buffered + number.map_or(0, unacknowledged)
     }
 
     // ---- what we ask of it ----

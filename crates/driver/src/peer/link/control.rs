@@ -7,6 +7,7 @@ use wirespeed_protocol::{CloseCode, ControlPayload, PayloadBuffer, SendError};
 
 use super::Link;
 use crate::entropy::draw_key;
+use crate::keepalive::Traffic;
 
 /// Above this many bytes that the peer does not take, only its last ping is answered (RFC 6455 5.5.3), so
 /// that pings cannot fill our memory.
@@ -43,15 +44,16 @@ impl<B: PayloadBuffer> Link<B> {
         self.encode(|connection, out| connection.send_close(code, reason, draw_key, out))
     }
 
-    /// Queues a keepalive ping that is due at `now`; not now if the middle of a frame is being sent.
-    pub fn send_keepalive(&mut self, now: Instant) {
+    /// Queues a keepalive ping that is due at `now`; not now if the middle of a frame is being sent. `traffic`: what
+    /// the connection has moved before it.
+    pub fn send_keepalive(&mut self, now: Instant, traffic: Traffic) {
         if self.keepalive.timeout().is_none() && self.queued() > PONG_BACKLOG {
             self.keepalive.skip(now); // nobody ends the connection, and they would pile up
             return;
         }
         let payload = self.draw_ping();
         if !self.mid_frame && self.send_ping(&payload).is_ok() {
-            self.keepalive.handle_ping_sent(&payload, true, now);
+            self.keepalive.handle_own_ping_sent(&payload, now, traffic);
         }
     }
 
