@@ -6,11 +6,12 @@ Knows no handlers: whoever calls them says how they are left.
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+
+from ._log import Log
 
 __all__ = ["LAST", "Interrupted", "Patience", "interrupting"]
 
@@ -56,9 +57,7 @@ class Patience:
 
 
 @contextlib.contextmanager
-def interrupting(
-    patience: Patience, interrupt: Callable[[], bool], after: float, logger: logging.Logger
-) -> Iterator[None]:
+def interrupting(patience: Patience, interrupt: Callable[[], bool], after: float, logger: Log) -> Iterator[None]:
     """Have this context left when the patience is over, whatever is called in it: for the main thread.
 
     Args:

@@ -12,7 +12,6 @@ import collections
 import dataclasses
 import functools
 import inspect
-import logging
 import queue
 import sys
 import threading
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from .._native import Connected, Invalid, Message, Sent, Session, Undecoded
 from ..exceptions import InvalidState
 from ._iteration import NOBODY_AWAITS, TURN, dispose, is_to_be_awaited
+from ._log import Log
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -119,7 +119,7 @@ class Handlers:
         return None if self.disconnect is None else self.disconnect(event.session, event.code, event.reason)
 
 
-def failed(logger: logging.Logger, event: Due) -> None:
+def failed(logger: Log, event: Due) -> None:
     """Say that a handler has raised, and end its session."""
     kind = Message.__name__ if type(event) is Undecoded else type(event).__name__
     if isinstance(sys.exc_info()[1], InvalidState) and not event.session.is_open:
@@ -219,7 +219,7 @@ class Lanes:
             not read.
     """
 
-    def __init__(self, handlers: Handlers, logger: logging.Logger, most: int) -> None:
+    def __init__(self, handlers: Handlers, logger: Log, most: int) -> None:
         self._handlers = handlers
         self._logger = logger
         self._most = most
@@ -403,7 +403,7 @@ class Pool:
         threads: How many; 0: the caller calls them.
     """
 
-    def __init__(self, handlers: Handlers, logger: logging.Logger, threads: int) -> None:
+    def __init__(self, handlers: Handlers, logger: Log, threads: int) -> None:
         self._handlers = handlers
         self._logger = logger
         self._lanes: dict[Session, Lane] = {}

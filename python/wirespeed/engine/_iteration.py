@@ -10,13 +10,13 @@ import asyncio
 import collections
 import contextlib
 import inspect
-import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
 from .._native import Sent
 from ._broker import BrokerEvent
+from ._log import Log
 
 if TYPE_CHECKING:
     from .._native import Batch
@@ -55,7 +55,7 @@ class Notices:
         logger: Where failures of the handler are said.
     """
 
-    def __init__(self, engine: Engine, logger: logging.Logger) -> None:
+    def __init__(self, engine: Engine, logger: Log) -> None:
         self._engine = engine
         self._logger = logger
         self._lock = threading.Lock()

@@ -24,6 +24,7 @@ from .._native import NativeDraining, NativeEngine, NativeHandover, NativeLogs
 from .._options.common import check_type
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._ending import Interrupted, Patience, interrupting
+from ._log import Log
 
 if TYPE_CHECKING:
     from ..tls import TLS
@@ -102,7 +103,7 @@ class Operations(NativeEngine):
             }
         )
         self._drain_timeout, self._drain_batch = drain_timeout, drain_batch
-        self._logger = logging.getLogger("wirespeed.engine")
+        self._logger = Log(logging.getLogger("wirespeed.engine"))
         self._started = False
         # How often SIGTERM has come and nothing was done about it yet; whether something was.
         self._to_end: collections.deque[None] = collections.deque()
@@ -323,7 +324,7 @@ def _end_in_time(handover: NativeHandover, patience: Patience) -> None:
         patience.end(time.monotonic() + seconds)
 
 
-def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:
+def _log(logs: NativeLogs, bell: int, logger: Log) -> None:
     """Log what there is, until the engine ends."""
     try:
         rung = b"\0"
@@ -338,7 +339,7 @@ def _log(logs: NativeLogs, bell: int, logger: logging.Logger) -> None:
         os.close(bell)
 
 
-def _log_some(logs: NativeLogs, logger: logging.Logger) -> None:
+def _log_some(logs: NativeLogs, logger: Log) -> None:
     for level, text, left_out in logs.take():
         if left_out:
             logger.log(level, "%s (and %d more since the last time)", text, left_out)
