@@ -7,6 +7,7 @@ import errno
 import http.client
 import json
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.callers import next_session
 from interop.brokers import Redis
 from wirespeed.engine import Engine
-from wirespeed.sync import connect
+from wirespeed.sync import connect, unix_connect
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
@@ -38,12 +40,14 @@ for _ in range(2):
         signal.pause()
     children.append(pid)
 address = engine.addresses[0]
+os.link(path, path + ".kept")  # the file itself is removed in the end
 engine.drain(5) if drains == "drain" else engine.stop()
 results = []
-for family, place in (socket.AF_INET, address), (socket.AF_UNIX, path):
+for family, place in (socket.AF_INET, address), (socket.AF_UNIX, path + ".kept"):
     with socket.socket(family) as client:
         client.settimeout(5)
         results.append(client.connect_ex(place))
+results.append(os.path.exists(path))
 # The port is free for the next one, though the children live.
 with Engine("127.0.0.1", address[1]) as other:
     results.append(other.addresses[0][1] == address[1])
@@ -61,7 +65,7 @@ def test_children_keep_no_port(tmp_path: Path, how: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "socket"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [errno.ECONNREFUSED, errno.ECONNREFUSED, True]
+    assert json.loads(done.stdout) == [errno.ECONNREFUSED, errno.ECONNREFUSED, False, True]
 
 
 def test_an_address_is_of_one_engine() -> None:
@@ -136,3 +140,41 @@ def test_ready_follows_the_broker(tmp_path: Path) -> None:
             eventually(lambda: ready(engine)[0] == 200)
     finally:
         server.close()
+
+
+def test_the_file_of_a_unix_socket_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "app.sock"
+    for _ in range(2):
+        with Engine(path=path) as engine, unix_connect(str(path)):
+            next_session(engine)
+        assert not path.exists()
+
+
+def test_a_file_that_another_has_put_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "app.sock"
+    with Engine(path=path):
+        path.unlink()
+        path.write_text("of another")
+    assert path.read_text() == "of another"
+
+
+def test_a_start_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "app.sock"
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        Engine(path=path, metrics=taken.getsockname()).start()
+    assert not path.exists()
+
+
+def test_the_file_of_a_unix_socket_outlives_a_handover(tmp_path: Path) -> None:
+    path, handover = tmp_path / "app.sock", tmp_path / "next"
+    old = Engine(path=path, handover=handover)
+    old.start()
+    with Engine(path=path, handover=handover) as new:
+        for _ in old.batches():
+            pass
+        old.stop()
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        with unix_connect(str(path)):
+            next_session(new)
+    assert not path.exists()
+    assert not handover.exists()

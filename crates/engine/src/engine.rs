@@ -18,6 +18,7 @@ use crate::config::{Config, Place, Role};
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
 use crate::handover::{self, Keeper};
+use crate::listen::SocketFile;
 use crate::locks::lock;
 use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
@@ -60,6 +61,8 @@ pub struct Engine {
     inside: Option<Place>,
     /// Whoever waits for an engine that takes over.
     keeper: Mutex<Option<Keeper>>,
+    /// Of Unix sockets where clients connect.
+    files: Mutex<Vec<SocketFile>>,
     /// All workers were told to end their sessions.
     drained: AtomicBool,
     /// Its threads are those of this process.
@@ -108,7 +111,7 @@ impl Engine {
             None => None,
             Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
-        let Opened { doors, joining, mut offers, .. } = opened;
+        let Opened { doors, joining, mut offers, files, .. } = opened;
         if config.handover.is_none() {
             offers.clear();
         }
@@ -146,6 +149,7 @@ impl Engine {
             certificates,
             inside,
             keeper: Mutex::new(None),
+            files: Mutex::new(files),
             drained: AtomicBool::new(false),
             process: std::process::id(),
         };
@@ -194,6 +198,8 @@ impl Engine {
         if let (Some(inherited), Some(path)) = (inherited, &common.config.handover) {
             inherited.confirm(path)?;
             common.lent.store(false, Ordering::Release);
+            // What others have bound is ours now.
+            *lock(&engine.files) = engine.places.iter().filter_map(opened::file_of).collect();
         }
         let joined = opened::join(joining, count, &common);
         match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
@@ -494,6 +500,12 @@ impl Engine {
             return Ok(());
         }
         drop(lock(&self.keeper).take());
+        let files = std::mem::take(&mut *lock(&self.files));
+        if self.common.may_shut() {
+            drop(files);
+        } else {
+            files.into_iter().for_each(SocketFile::leave);
+        }
         self.common.take_listeners();
         // Whoever comes second waits as well: before all have ended, nothing is complete.
         let mut threads = lock(&self.threads);

@@ -24,7 +24,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -41,6 +41,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::Place;
 use crate::drain::{Drain, Draining, Reins};
+use crate::listen::SocketFile;
 use crate::logs::Cause;
 
 const HELLO: &str = "wirespeed handover 1";
@@ -192,11 +193,10 @@ impl Inherited {
 pub(crate) struct Keeper {
     /// Ended, the thread ends, unless somebody has taken over: then it drains first.
     stop: UnixStream,
-    /// Where the socket was bound, until it is in its place.
-    fresh: Option<PathBuf>,
+    /// Removed after that.
+    file: SocketFile,
+    /// Where the file is to be.
     path: PathBuf,
-    /// Which file is ours, and what keeps its number from being another's once it is replaced.
-    ours: ((u64, u64), Option<OwnedFd>),
     /// Its thread is of this process: a copy in a child has nothing to end.
     process: u32,
     /// From the thread, which ends: until when it drains, if somebody has taken over.
@@ -209,11 +209,6 @@ impl Drop for Keeper {
             return;
         }
         let _ = self.stop.shutdown(Shutdown::Both); // copies in children would keep it open; it may have ended before
-        let there = self.fresh.as_ref().unwrap_or(&self.path);
-        // Whoever came after us may have put his own there.
-        if identity(there).is_ok_and(|there| there == self.ours.0) {
-            let _ = std::fs::remove_file(there); // nobody is there any more
-        }
     }
 }
 
@@ -223,11 +218,7 @@ impl Keeper {
     /// # Errors
     /// The directory has changed, or what is at the path cannot be replaced.
     pub(crate) fn take_place(&mut self) -> io::Result<()> {
-        if let Some(fresh) = &self.fresh {
-            std::fs::rename(fresh, &self.path)?;
-            self.fresh = None;
-        }
-        Ok(())
+        self.file.rename(&self.path)
     }
 
     /// Of which is heard, once, until when the engine drains that somebody has taken over from; it has ended when
@@ -245,12 +236,12 @@ pub(crate) fn keep(path: &Path, reins: Reins, how: Drain) -> io::Result<Keeper> 
     let fresh = PathBuf::from(name);
     let _ = std::fs::remove_file(&fresh); // left by a process that is gone
     let listener = UnixListener::bind(&fresh)?;
-    let ours = (identity(&fresh)?, hold(&fresh)?);
+    let file = SocketFile::of(&fresh)?;
     let (stop, stopped) = UnixStream::pair()?;
     let (path, process) = (path.to_owned(), std::process::id());
     let (give, given) = channel();
-    let keeper = Keeper { stop, fresh: Some(fresh.clone()), path, ours, process, given: Some(given) };
-    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))?;
+    let keeper = Keeper { stop, file, path, process, given: Some(given) };
+    std::fs::set_permissions(keeper.file.path(), std::fs::Permissions::from_mode(0o600))?;
     std::thread::Builder::new().name("wirespeed-handover".to_owned()).spawn(move || {
         let gave = wait(&listener, &stopped, &reins);
         end(&listener);
@@ -271,24 +262,6 @@ fn end(listener: &UnixListener) {
     if rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok() {
         while listener.accept().is_ok() {} // whoever has connected meanwhile; then it says that it has ended
     }
-}
-
-/// Holds a file, whatever it is, without opening it: there is none with its number before this is closed.
-fn hold(path: &Path) -> io::Result<Option<OwnedFd>> {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::{Mode, OFlags};
-        Ok(Some(rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?))
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = path; // numbers are not given again as soon
-        Ok(None)
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|about| (about.dev(), about.ino()))
 }
 
 /// Whether somebody has taken over; else the engine ends without.

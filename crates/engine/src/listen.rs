@@ -3,8 +3,8 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
@@ -113,6 +113,67 @@ fn bind_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
 /// clients that nobody accepts.
 pub(crate) fn shut(listener: &OwnedFd) {
     let _ = SockRef::from(listener).shutdown(Shutdown::Both); // a copy of it was shut before
+}
+
+/// The file of a Unix socket that this process has bound: removed when it is dropped, unless another one has taken its
+/// place.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Which file it is, and what keeps its number from being another's once it is replaced.
+    ours: ((u64, u64), Option<OwnedFd>),
+    /// A copy in a child process removes nothing.
+    process: u32,
+}
+
+impl SocketFile {
+    /// The one at the path.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        Ok(Self { ours: (identity(&path)?, hold(&path)?), path, process: std::process::id() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Moves it to another path, and replaces the file there.
+    pub(crate) fn rename(&mut self, to: &Path) -> io::Result<()> {
+        let to = std::path::absolute(to)?;
+        std::fs::rename(&self.path, &to)?;
+        self.path = to;
+        Ok(())
+    }
+
+    /// It stays: another process listens there too.
+    pub(crate) fn leave(mut self) {
+        self.process = 0;
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.process == std::process::id() && identity(&self.path).is_ok_and(|there| there == self.ours.0) {
+            let _ = std::fs::remove_file(&self.path); // what is left of it is replaced by the next one: see `remove_stale`
+        }
+    }
+}
+
+/// Holds a file without opening it: no other file gets its number before this is closed.
+fn hold(path: &Path) -> io::Result<Option<OwnedFd>> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{Mode, OFlags};
+        Ok(Some(rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path; // numbers are not given again as soon
+        Ok(None)
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|about| (about.dev(), about.ino()))
 }
 
 /// Has clients wait at a socket that is bound.

@@ -10,7 +10,7 @@ use socket2::Socket;
 use crate::certificate::Certificate;
 use crate::config::Place;
 use crate::handover::{Inherited, Offer};
-use crate::listen::{self, Shared};
+use crate::listen::{self, Shared, SocketFile};
 use crate::locks::lock;
 use crate::logs::{Cause, Level};
 use crate::worker::{self, Common, Door};
@@ -34,13 +34,15 @@ pub(crate) struct Opened {
     pub(crate) joining: Vec<Joining>,
     /// Copies, to be handed over.
     pub(crate) offers: Vec<Offer>,
+    /// Of Unix sockets that were bound here.
+    pub(crate) files: Vec<SocketFile>,
     reuse_port: bool,
 }
 
 impl Opened {
     pub(crate) fn new(workers: usize, reuse_port: bool) -> Self {
         let doors = (0..workers).map(|_| Vec::new()).collect();
-        Self { doors, joining: Vec::new(), offers: Vec::new(), reuse_port }
+        Self { doors, joining: Vec::new(), offers: Vec::new(), files: Vec::new(), reuse_port }
     }
 
     /// Gives each worker its listeners at a place: those that were handed over, or new ones.
@@ -59,6 +61,7 @@ impl Opened {
             }
             None => {
                 let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
+                self.files.extend(file_of(&place));
                 let listeners = listeners.into_iter().map(|listener| vec![listener]).collect();
                 (Shared { listeners, joining: Vec::new() }, place)
             }
@@ -86,6 +89,14 @@ impl Opened {
         }
         self.offers.push(offer);
         Ok(place)
+    }
+}
+
+/// The file of a place, if it has one: an abstract name has none.
+pub(crate) fn file_of(place: &Place) -> Option<SocketFile> {
+    match place {
+        Place::Unix(path) => SocketFile::of(path).ok(),
+        Place::Tcp(_) => None,
     }
 }
 
