@@ -235,3 +235,64 @@ def test_whoever_asks_while_it_starts_does_not_stop_the_interpreter(tmp_path: Pa
             starter.join(30)
     assert [type(error) for error in failed] == [TimeoutError]
     assert "has not answered" in str(failed[0])
+
+
+FOREIGN = textwrap.dedent("""
+    import array, json, os, socket, sys
+
+    path, port, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    if user:
+        os.setgid(user)
+        os.setuid(user)
+    clients = socket.create_server(("127.0.0.1", 0))
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.bind(path)
+        os.chmod(path, 0o777)
+        asked.listen()
+        print("waits", flush=True)
+        stream, _ = asked.accept()
+        stream.recv(100)
+        line = json.dumps({"tcp": f"127.0.0.1:{port}"}).encode() + b"\\n"
+        rights = array.array("i", [clients.fileno()])
+        try:
+            stream.sendmsg([line], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            for answer in (b"end\\n", b"gone\\n"):
+                if not stream.recv(100):
+                    break
+                stream.sendall(answer)
+            else:
+                print("given", flush=True)
+        except OSError:
+            pass
+""")
+
+
+def take_over_from_foreign(path: Path, user: int) -> tuple[BaseException, str]:
+    """Start an engine at a socket that is not an engine's; what it raises, and what the other process says."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = [sys.executable, "-c", FOREIGN, str(path), str(port), str(user)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waits\n"
+        with pytest.raises(OSError) as raised:
+            Engine("127.0.0.1", port, handover=path).start()
+        return raised.value, child.communicate(timeout=20)[0]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only the superuser becomes another user")
+def test_no_listeners_are_taken_from_another_user(tmp_path: Path) -> None:
+    """That user would keep a copy, and take clients of this engine."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory != Path("/tmp") and directory.is_relative_to("/tmp"):
+            directory.chmod(0o777)
+    error, said = take_over_from_foreign(tmp_path / "next", 65_534)
+    assert isinstance(error, PermissionError)
+    assert "another user" in str(error)
+    assert said == ""
+
+
+def test_no_listener_is_taken_for_another_address(tmp_path: Path) -> None:
+    error, said = take_over_from_foreign(tmp_path / "next", 0)
+    assert "does not listen at" in str(error)
+    assert said == ""

@@ -41,7 +41,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::Place;
 use crate::drain::{Drain, Draining, Reins};
-use crate::listen::SocketFile;
+use crate::listen::{self, SocketFile};
 use crate::logs::Cause;
 
 const HELLO: &str = "wirespeed handover 1";
@@ -121,6 +121,10 @@ fn ask_once(path: &Path) -> io::Result<Option<Inherited>> {
         }
         Err(error) => return Err(error),
     };
+    if !is_ours(&stream) {
+        let text = format!("handover: {} is a socket of another user, whose listeners are not taken", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
     limit(&stream)?;
     say(&stream, HELLO)?;
     let mut offers: Vec<Offer> = Vec::new();
@@ -131,6 +135,10 @@ fn ask_once(path: &Path) -> io::Result<Option<Inherited>> {
         }
         let named: Named = serde_json::from_str(&line).map_err(|_| unexpected(&line))?;
         let place = named.place();
+        if !listeners.iter().all(|listener| listen::is_at(listener, &place)) {
+            let text = format!("handover: what came from {} does not listen at {place:?}", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         match offers.iter_mut().find(|offer| offer.place == place) {
             Some(offer) => offer.listeners.extend(listeners),
             None => offers.push(Offer { place, listeners }),

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
+#[cfg(target_os = "linux")]
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -174,6 +176,31 @@ fn hold(path: &Path) -> io::Result<Option<OwnedFd>> {
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|about| (about.dev(), about.ino()))
+}
+
+/// Whether a socket listens at a place.
+pub(crate) fn is_at(listener: &OwnedFd, place: &Place) -> bool {
+    let socket = SockRef::from(listener);
+    #[cfg(target_os = "linux")]
+    if !socket.is_listener().unwrap_or(false) {
+        return false;
+    }
+    let Ok(real) = socket.local_addr() else { return false };
+    match place {
+        Place::Tcp(address) => {
+            real.as_socket().is_some_and(|real| (real.ip(), real.port()) == (address.ip(), address.port()))
+        }
+        Place::Unix(path) => is_named(&real, path),
+    }
+}
+
+/// Whether this is the address of a Unix socket at the path; on Linux it may be an abstract name.
+fn is_named(real: &SockAddr, path: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    if let Some(name) = real.as_abstract_namespace() {
+        return path.as_os_str().as_bytes().strip_prefix(b"\0") == Some(name);
+    }
+    real.as_pathname() == Some(path)
 }
 
 /// Has clients wait at a socket that is bound.
