@@ -877,8 +877,8 @@ class JWT:
 
     Args:
         key: The secret for ``HS...``, or the public key for the others as PEM.
-        algorithms: One or several of HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 and
-            EdDSA, of the same family.
+        algorithms: One or several of HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384,
+            ES512 and EdDSA, of the same family. ``Ed25519`` is another name for EdDSA.
         jwks: Instead of a key, the path of a set of keys (RFC 7517), which is read again when the file has changed.
         previous_key: A key to accept besides, for as long as tokens that it has signed are still about.
         key_id: The ``kid`` that tokens must have.

@@ -21,6 +21,8 @@ pub enum Algorithm {
     PS512,
     ES256,
     ES384,
+    ES512,
+    /// With keys on the curve Ed25519, as which RFC 9864 names it: `Ed25519` is the same here.
     EdDSA,
 }
 
@@ -34,7 +36,7 @@ pub(super) enum Family {
 }
 
 impl Algorithm {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::HS256,
         Self::HS384,
         Self::HS512,
@@ -46,6 +48,7 @@ impl Algorithm {
         Self::PS512,
         Self::ES256,
         Self::ES384,
+        Self::ES512,
         Self::EdDSA,
     ];
 
@@ -63,12 +66,17 @@ impl Algorithm {
             Self::PS512 => "PS512",
             Self::ES256 => "ES256",
             Self::ES384 => "ES384",
+            Self::ES512 => "ES512",
             Self::EdDSA => "EdDSA",
         }
     }
 
-    /// The algorithm that a token names; case matters (RFC 7515 section 4.1.1).
+    /// The algorithm that a token or a key names; case matters (RFC 7515 section 4.1.1).
     pub(super) fn named(name: &str) -> Option<Self> {
+        // RFC 9864 section 2.2 deprecates the name that leaves the curve open.
+        if name == "Ed25519" {
+            return Some(Self::EdDSA);
+        }
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
@@ -76,7 +84,7 @@ impl Algorithm {
         match self {
             Self::HS256 | Self::HS384 | Self::HS512 => Family::Hmac,
             Self::RS256 | Self::RS384 | Self::RS512 | Self::PS256 | Self::PS384 | Self::PS512 => Family::Rsa,
-            Self::ES256 | Self::ES384 => Family::Ec,
+            Self::ES256 | Self::ES384 | Self::ES512 => Family::Ec,
             Self::EdDSA => Family::Ed,
         }
     }
@@ -96,12 +104,14 @@ impl Algorithm {
         match self {
             Self::ES256 => 1 + 2 * 32,
             Self::ES384 => 1 + 2 * 48,
+            Self::ES512 => 1 + 2 * 66,
             _ => 0,
         }
     }
 
-    pub(super) fn library(self) -> jsonwebtoken::Algorithm {
-        match self {
+    /// The library's name for it; `None`: it has none.
+    pub(super) fn library(self) -> Option<jsonwebtoken::Algorithm> {
+        Some(match self {
             Self::HS256 => jsonwebtoken::Algorithm::HS256,
             Self::HS384 => jsonwebtoken::Algorithm::HS384,
             Self::HS512 => jsonwebtoken::Algorithm::HS512,
@@ -113,8 +123,9 @@ impl Algorithm {
             Self::PS512 => jsonwebtoken::Algorithm::PS512,
             Self::ES256 => jsonwebtoken::Algorithm::ES256,
             Self::ES384 => jsonwebtoken::Algorithm::ES384,
+            Self::ES512 => return None,
             Self::EdDSA => jsonwebtoken::Algorithm::EdDSA,
-        }
+        })
     }
 }
 

@@ -165,9 +165,9 @@ impl Jwt {
             check_with(named.map(|key| &key.key), algorithm, message, signature)
         };
         match attempt() {
-            // The issuer may have put a new key in the file. The error is kept for `key_file_error`, and another
-            // thread may have read the file meanwhile, so that the result does not matter.
+            // The issuer may have put a new key in the file.
             Err(Denied::KeyId) => {
+                // The error is kept: the next call of [`Self::refresh`] returns it.
                 let _ = file.refresh(now);
                 attempt()
             }
@@ -175,6 +175,9 @@ impl Jwt {
         }
     }
 }
+
+/// Keys that one token is tried with, at most: a token without `kid` fits many, and each costs time.
+const TRIED: usize = 32;
 
 /// Tries the keys that the token's `kid` leaves.
 fn check_with<'a>(
@@ -184,15 +187,19 @@ fn check_with<'a>(
     signature: &Vec<u8>,
 ) -> Result<(), Denied> {
     let mut denied = Denied::KeyId;
+    let mut tried = 0;
     for key in keys {
         if !key.fits(algorithm) {
             if denied == Denied::KeyId {
                 denied = Denied::Algorithm;
             }
+        } else if tried == TRIED {
+            return Err(Denied::KeyId);
         } else if key.verify(algorithm, message, signature) {
             return Ok(());
         } else {
             denied = Denied::Signature;
+            tried += 1;
         }
     }
     Err(denied)

@@ -1,5 +1,6 @@
 //! One key and the algorithms that it may be used with; made from an option here, from a JWK in [`super::jwks`].
 
+use aws_lc_rs::signature::{ECDSA_P521_SHA512_FIXED, VerificationAlgorithm as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::DecodingKey;
@@ -73,6 +74,7 @@ impl VerifyingKey {
             let needed = match other {
                 Algorithm::ES256 => "the curve P-256",
                 Algorithm::ES384 => "the curve P-384",
+                Algorithm::ES512 => "the curve P-521",
                 Algorithm::EdDSA => "the curve Ed25519",
                 _ => "an RSA key of 2048 to 8192 bits",
             };
@@ -99,8 +101,14 @@ impl VerifyingKey {
         // Not `jsonwebtoken::crypto::verify`: it takes the provider of the process, which is one that panics if
         // another crate of the program has enabled the library's other back end too.
         self.fits(algorithm)
-            && (DEFAULT_PROVIDER.verifier_factory)(&algorithm.library(), &self.key)
-                .is_ok_and(|verifier| verifier.verify(message, signature).is_ok())
+            && match algorithm.library() {
+                Some(algorithm) => (DEFAULT_PROVIDER.verifier_factory)(&algorithm, &self.key)
+                    .is_ok_and(|verifier| verifier.verify(message, signature).is_ok()),
+                None => self
+                    .key
+                    .try_get_as_bytes()
+                    .is_ok_and(|point| ECDSA_P521_SHA512_FIXED.verify_sig(point, message, signature).is_ok()),
+            }
     }
 }
 
@@ -126,6 +134,7 @@ fn names_curve(pem: &str, algorithm: Algorithm) -> bool {
     let curve: &[u8] = match algorithm {
         Algorithm::ES256 => &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
         Algorithm::ES384 => &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22],
+        Algorithm::ES512 => &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23],
         _ => return false,
     };
     let body = pem.split("-----").nth(2).unwrap_or_default();
