@@ -18,9 +18,10 @@ use crate::certificate::Renewal;
 use crate::drain::Drain;
 use crate::http::Http;
 use crate::inbound::Inbound;
+use crate::origins::Origins;
 use crate::outbox::Policy;
 use crate::relay::Relay;
-use crate::routes::{Origins, Routes};
+use crate::routes::Routes;
 
 /// Where clients connect to.
 #[derive(Clone)]

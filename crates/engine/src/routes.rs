@@ -11,44 +11,8 @@ use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 use crate::auth::Jwt;
 use crate::config::{Config, Role};
 use crate::inbound::Inbound;
+use crate::origins::Origins;
 use crate::outbox::Policy;
-
-/// Whose pages may connect, by the Origin that browsers send (RFC 6455 10.2). Whoever sends none is no browser,
-/// and may.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Origins {
-    /// Those of the host that the request names.
-    #[default]
-    Same,
-    /// All.
-    Any,
-    /// These, as browsers write them: `https://example.com`, with a port if it is not the scheme's.
-    Listed(Vec<String>),
-}
-
-impl Origins {
-    /// Whether the request may become a session.
-    #[must_use]
-    pub fn admit(&self, request: &Request) -> bool {
-        let mut origins = request.headers.all("Origin");
-        let Some(origin) = origins.next() else { return true };
-        if origins.next().is_some() {
-            return false; // RFC 6454 7.3: one at most
-        }
-        match self {
-            Self::Any => true,
-            Self::Listed(listed) => listed.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(origin)),
-            Self::Same => {
-                let host = host(request);
-                let of = |scheme: &str| {
-                    let rest = std::str::from_utf8(origin).ok()?.strip_prefix(scheme)?;
-                    Some(rest.eq_ignore_ascii_case(host))
-                };
-                of("http://").or_else(|| of("https://")).unwrap_or(false)
-            }
-        }
-    }
-}
 
 /// A path as it was added, and what it names.
 #[derive(Clone, Default)]
@@ -257,12 +221,4 @@ pub(crate) fn path(request: &Request) -> &str {
 /// The query of a request's target, not decoded and without its question mark.
 pub(crate) fn query(request: &Request) -> &str {
     local(request).split_once('?').map_or("", |(_, query)| query)
-}
-
-/// Whom a request is for. RFC 9112 3.2.2: of a target that says so, "an origin server MUST ignore the received Host".
-fn host(request: &Request) -> &str {
-    match request.target.split_once("://") {
-        Some((_, rest)) if !request.target.starts_with('/') => rest.split(['/', '?', '#']).next().unwrap_or_default(),
-        _ => request.headers.value_str("Host").unwrap_or_default(),
-    }
 }

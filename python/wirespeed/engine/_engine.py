@@ -57,8 +57,9 @@ class Engine(Operations, Routing):
         auth: Who clients are, by their tokens: whoever has no good one is answered with 401 or 403. The default is to
             let in everybody.
         workers: Threads that serve, 256 at most; 0, the default, is one for each core.
-        origins: Whose pages may connect, as browsers write it: ``["https://example.com"]``; ``["*"]``: all. The
-            default is those of the host that the request names. Clients that send no Origin are no browsers, and may
+        origins: Whose pages may connect, as browsers write it: ``["https://example.com"]``; ``["*"]``: all. What no
+            browser sends is refused: wildcards, paths, a slash at the end. The default is those of the host that the
+            request names. Clients that send no Origin are no browsers, and may
             connect.
         subprotocols: Subprotocols, the preferred one first: the first that the client offers is chosen.
         compression: Whether permessage-deflate is accepted. The default is not to: it costs memory and time.

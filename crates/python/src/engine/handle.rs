@@ -145,7 +145,7 @@ impl NativeEngine {
             auth: auth.map(|auth| Arc::clone(&auth.jwt)),
             workers,
             limits: Limits { message_size: max_size, fragments: max_fragments, ..Limits::default() },
-            origins: routes::origins(origins),
+            origins: routes::origins(origins)?,
             subprotocols,
             compression: compression.then(negotiate::Config::server),
             open_timeout: seconds("open_timeout", Some(open_timeout))?.unwrap_or_default(),

@@ -12,12 +12,9 @@ use super::limits::{rate, rate_policy};
 use super::session::topic;
 
 /// Whose pages may connect.
-pub(super) fn origins(listed: Option<Vec<String>>) -> Origins {
-    match listed {
-        None => Origins::Same,
-        Some(listed) if listed.iter().any(|origin| origin == "*") => Origins::Any,
-        Some(listed) => Origins::Listed(listed),
-    }
+pub(super) fn origins(listed: Option<Vec<String>>) -> PyResult<Origins> {
+    let Some(listed) = listed else { return Ok(Origins::Same) };
+    Origins::listed(listed).map_err(|error| PyValueError::new_err(format!("origins: {error}")))
 }
 
 /// What becomes of what a client does not read.
@@ -90,7 +87,7 @@ pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, 
         };
     }
     if let Some(listed) = setting(settings, "origins")? {
-        route.origins = origins(listed);
+        route.origins = origins(listed)?;
     }
     if let Some(offered) = setting(settings, "subprotocols")? {
         route.subprotocols = offered;
