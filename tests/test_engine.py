@@ -438,7 +438,7 @@ def test_serving_that_is_cancelled_stops() -> None:
             serving.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await serving
-            with pytest.raises(wirespeed.ConnectionClosedError):
+            with pytest.raises(wirespeed.ConnectionClosedOK):
                 await ws.recv()
 
     asyncio.run(main())

@@ -482,6 +482,12 @@ impl Engine {
         }
     }
 
+    /// Whether all workers have ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.common.sheets.iter().all(|sheet| sheet.ended.load(Ordering::Acquire))
+    }
+
     /// Ends everything now, and waits for the threads. Again: nothing.
     ///
     /// # Errors

@@ -43,8 +43,9 @@ MAX_WORKERS = 256
 class Engine(Operations, Routing):
     """A WebSocket server of many threads.
 
-    It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. ``with`` and
-    ``async with`` are the same but for who waits at the end. It cannot be started twice.
+    It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. At the end of ``with``
+    and ``async with`` it closes its sessions with code 1001 (going away), and waits for a second at most until their
+    clients have done their part; ``async with`` does not block the event loop meanwhile. It cannot be started twice.
 
     Args:
         host: Address to listen at, IPv4 or IPv6; ``None``: only at ``path``.
@@ -321,7 +322,7 @@ class Engine(Operations, Routing):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
+        self._end()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -330,7 +331,7 @@ class Engine(Operations, Routing):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.stop)
+        await asyncio.get_running_loop().run_in_executor(None, self._end)
 
     def on_connect(self, handler: Handler) -> Handler:
         """Have a function called with each new session; a decorator. For :meth:`run` and :meth:`serve`."""
@@ -404,7 +405,7 @@ class Engine(Operations, Routing):
                 await lanes.finish()
         except BaseException:
             # Nobody would take its events any more.
-            await asyncio.get_running_loop().run_in_executor(None, self.stop)
+            await asyncio.get_running_loop().run_in_executor(None, self._end)
             await lanes.cancel()
             raise
 
@@ -447,7 +448,7 @@ class Engine(Operations, Routing):
                         pool.handle(batch)
                         del batch
             finally:
-                self.stop()
+                self._end()
                 pool.finish()
 
     @property

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from .._native import NativeDraining, NativeEngine, NativeHandover, NativeLogs
 from .._options.common import check_type
 from ._arguments import check_count, checked_seconds, checked_tls
-from ._ending import Interrupted, Patience, interrupting
+from ._ending import LAST, Interrupted, Patience, interrupting
 from ._log import Log
 
 if TYPE_CHECKING:
@@ -210,6 +210,14 @@ class Operations(NativeEngine):
         draining = self._begin_drain(timeout, batch, notice, code, reason)
         self._patience.end(time.monotonic() + notice + timeout)
         return draining
+
+    def _end(self) -> None:
+        """Stop; before, close the sessions, as far as their clients do their part soon."""
+        try:
+            # RFC 6455 7.4.1, 1001: "a server going down".
+            self._leave(1001, LAST)
+        finally:
+            self.stop()
 
     # ---- signals ----
 

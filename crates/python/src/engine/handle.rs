@@ -401,6 +401,19 @@ impl NativeEngine {
         Ok(())
     }
 
+    /// Accepts no more clients, closes all sessions with this code, and waits until that is done, or so long.
+    fn _leave(&self, py: Python<'_>, code: u16, seconds: f64) -> PyResult<()> {
+        let Some(engine) = self.engine.get().filter(|engine| !engine.is_forked()) else { return Ok(()) };
+        engine.drain(CloseCode(code), "");
+        let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+        // As long as it takes clients to answer: some round trips.
+        while !engine.is_over() && Instant::now() < deadline {
+            py.detach(|| std::thread::sleep(Duration::from_millis(1)));
+            py.check_signals()?;
+        }
+        Ok(())
+    }
+
     /// Ends everything now. Again, or before the start: nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let stopped = py.detach(|| {
