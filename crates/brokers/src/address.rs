@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
+/// What stands for credentials.
+const MASK: &str = "***";
+
 /// A broker. Its `Display` and `Debug` show no credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
@@ -195,9 +198,32 @@ impl Address {
 
     /// A text about this broker, of a library, as it may be shown.
     pub(crate) fn redact(&self, text: &str) -> String {
-        let secrets = [&self.password, &self.user].into_iter().flatten().filter(|secret| !secret.is_empty());
-        secrets.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+        let (user, password) = (self.user.as_deref().unwrap_or_default(), self.password.as_deref().unwrap_or_default());
+        match (user, password) {
+            ("", "") => text.to_owned(),
+            (user, "") => text.replace(user, MASK), // a token of NATS
+            ("", password) => text.replace(password, MASK),
+            (user, password) => mask_word(&text.replace(password, MASK), user),
+        }
     }
+}
+
+/// Replaces a name where it stands alone: as a part of other words it tells nothing, and they would be lost.
+fn mask_word(text: &str, name: &str) -> String {
+    let is_part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = 0;
+    for (at, found) in text.match_indices(name) {
+        let end = at + found.len();
+        let (before, behind) = (text.get(..at).unwrap_or_default(), text.get(end..).unwrap_or_default());
+        if !is_part(before.chars().next_back()) && !is_part(behind.chars().next()) {
+            masked.push_str(text.get(rest..at).unwrap_or_default());
+            masked.push_str(MASK);
+            rest = end;
+        }
+    }
+    masked.push_str(text.get(rest..).unwrap_or_default());
+    masked
 }
 
 fn read_server(text: &str, default_port: u16) -> Result<Server, InvalidAddress> {
@@ -268,6 +294,15 @@ mod tests {
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("us:er"), Some("p@s/s")));
         assert_eq!(format!("{address:?}"), "Address(nats://h:4222)");
         assert_eq!(address.redact("no p@s/s for us:er"), "no *** for ***");
+    }
+
+    #[test]
+    fn a_user_name_is_masked_where_it_stands_alone() {
+        let address = Address::parse("redis://app:geheim@h").unwrap();
+        let text = "user 'app' may not: mapped, app2, an_app, app, wrong xgeheimx";
+        assert_eq!(address.redact(text), "user '***' may not: mapped, app2, an_app, ***, wrong x***x");
+        // Without a password it is a token of NATS, and as secret.
+        assert_eq!(Address::parse("nats://geheim@h").unwrap().redact("xgeheimx"), "x***x");
     }
 
     #[test]
