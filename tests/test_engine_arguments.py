@@ -165,6 +165,21 @@ def test_handlers_at_once_that_are_none(most: Any) -> None:
         asyncio.run(engine.serve(max_handlers=most))
 
 
+def test_run_in_a_running_loop_says_what_to_use() -> None:
+    """As in a notebook; the error leaves no coroutine that was never awaited."""
+    engine = Engine("127.0.0.1")
+
+    @engine.on_message
+    async def echo(session: Any, message: str) -> None:
+        await session.send(message)
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"await engine\.serve\(\)"):
+            engine.run()
+
+    asyncio.run(main())
+
+
 def test_a_token_as_subprotocol_needs_another() -> None:
     """Browsers fail a connection of whose subprotocols none is chosen."""
     auth = JWT(SECRET, "HS256", subprotocol="bearer.")

@@ -422,7 +422,8 @@ class Engine(Operations, Routing):
             signals: Whether SIGTERM drains the engine, where this is the main thread; a second one stops it.
 
         Raises:
-            RuntimeError: There are no handlers.
+            RuntimeError: There are no handlers; or some are coroutine functions, and an event loop runs in this thread
+                already: ``await engine.serve()`` uses that one.
             ValueError: There cannot be so many threads, or coroutine functions do not run on threads.
         """
         self._check_handlers()
@@ -430,6 +431,8 @@ class Engine(Operations, Routing):
         if self._handlers.awaits:
             if threads:
                 raise ValueError("threads: handlers that are coroutine functions run on an event loop")
+            if asyncio._get_running_loop() is not None:
+                raise RuntimeError("an event loop runs in this thread already: use `await engine.serve()`")
             # Before there is a loop; handlers are cancelled first.
             with self.draining_on_sigterm(signals), self._leaving_handlers(after=LAST):
                 asyncio.run(self.serve(signals=signals))
