@@ -186,6 +186,9 @@ def test_a_token_as_subprotocol_needs_another() -> None:
     with pytest.raises(ValueError, match="subprotocols"):
         Engine("127.0.0.1", auth=auth)
     Engine("127.0.0.1", auth=auth, subprotocols=["chat"])
+    # It would be chosen, and told to the client as what was agreed upon.
+    with pytest.raises(ValueError, match="taken for a token"):
+        Engine("127.0.0.1", auth=auth, subprotocols=["bearer.chat"])
 
 
 @pytest.mark.parametrize("options", [{"leeway": -1}, {"max_token": 0}, {"max_token": -1}, {"max_token": 2**62}])

@@ -139,7 +139,7 @@ impl NativeEngine {
             return Err(PyValueError::new_err(format!("{name} must be 1 or more: nothing would ever have room")));
         }
         let policy = routes::policy(policy)?;
-        routes::check_subprotocols(&subprotocols, auth.as_ref().is_some_and(|auth| auth.jwt.looks_at_subprotocols()))?;
+        routes::check_subprotocols(&subprotocols, auth.as_ref().map(|auth| &*auth.jwt))?;
         let config = Config {
             listen,
             auth: auth.map(|auth| Arc::clone(&auth.jwt)),

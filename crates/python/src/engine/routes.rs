@@ -4,6 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_engine::auth::Jwt;
 use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Config, Origins, Relay, Role, Route};
 
@@ -31,8 +32,14 @@ pub(super) fn policy(name: &str) -> PyResult<Policy> {
 }
 
 /// Refuses what browsers would.
-pub(super) fn check_subprotocols(offered: &[String], auth: bool) -> PyResult<()> {
-    if offered.is_empty() && auth {
+pub(super) fn check_subprotocols(offered: &[String], auth: Option<&Jwt>) -> PyResult<()> {
+    let Some(auth) = auth.filter(|auth| auth.looks_at_subprotocols()) else { return Ok(()) };
+    if let Some(name) = offered.iter().find(|name| auth.carries_token(name)) {
+        return Err(PyValueError::new_err(format!(
+            "subprotocols: {name:?} would be taken for a token, as it begins like one"
+        )));
+    }
+    if offered.is_empty() {
         // RFC 6455 4.1 lets a client go on without one; the WebSockets standard of browsers does not.
         return Err(PyValueError::new_err(
             "subprotocols: browsers that send a token as a subprotocol fail the connection if none is chosen; \
@@ -92,7 +99,7 @@ pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, 
     if let Some(offered) = setting(settings, "subprotocols")? {
         route.subprotocols = offered;
     }
-    check_subprotocols(&route.subprotocols, route.auth.as_ref().is_some_and(|auth| auth.looks_at_subprotocols()))?;
+    check_subprotocols(&route.subprotocols, route.auth.as_deref())?;
     if let Some(compresses) = setting::<bool>(settings, "compression")? {
         route.compression = compresses.then(negotiate::Config::server);
     }
