@@ -10,6 +10,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import ipaddress
 import logging
 import os
 import select
@@ -60,6 +61,8 @@ class Operations(NativeEngine):
     _drain_timeout: float
     _drain_batch: int
     _tls: TLS | None
+    _metrics_path: str | None
+    _metrics_token: str | None
 
     def _set_up_operations(
         self,
@@ -103,6 +106,7 @@ class Operations(NativeEngine):
             }
         )
         self._drain_timeout, self._drain_batch = drain_timeout, drain_batch
+        self._metrics_path, self._metrics_token = metrics_path, metrics_token
         self._logger = Log(logging.getLogger("wirespeed.engine"))
         self._started = False
         # How often SIGTERM has come and nothing was done about it yet; whether something was.
@@ -301,10 +305,28 @@ class Operations(NativeEngine):
     # ---- the log ----
 
     def _begin_logging(self) -> None:
+        self._warn_of_open_metrics()
         logs = self._logs()
         # A daemon that waits for a descriptor: neither the engine nor the interpreter waits for it.
         arguments = (logs, logs.bell(), self._logger)
         threading.Thread(target=_log, args=arguments, name="wirespeed-log", daemon=True).start()
+
+    def _warn_of_open_metrics(self) -> None:
+        if self._metrics_token is not None:
+            return
+        places = [] if self._metrics_path is None else [place for place in self.addresses if isinstance(place, tuple)]
+        if (inside := self.metrics_address) is not None:
+            places.append(inside)
+        for host, port in places:
+            if _is_public(host):
+                text = "the metrics at %s port %d are for everybody: set metrics_token, or listen at 127.0.0.1"
+                self._logger.warning(text, host, port)
+
+
+def _is_public(host: str) -> bool:
+    """Whether more than this machine and private networks may reach what listens at an address."""
+    address = ipaddress.ip_address(host)
+    return address.is_unspecified or address.is_global
 
 
 def _give_sigterm_back() -> None:
