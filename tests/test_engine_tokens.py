@@ -1,9 +1,10 @@
-"""Tokens and keys of issuers: which are accepted."""
+"""Tokens and keys of issuers: which are accepted, and what an operator learns of those that are not."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from engine.callers import status
+from engine.callers import OTHER_SECRET, SECRET, bearer, dial, next_session, status, wait_for
 from wirespeed.engine import JWT, Engine
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -97,3 +98,71 @@ def test_a_set_may_have_many_keys(tmp_path: Path) -> None:
         assert status(engine, "/", **authorization(keys[39].token("EdDSA", kid="39"))) == 101
         assert status(engine, "/", **authorization(keys[31].token("EdDSA"))) == 101
         assert status(engine, "/", **authorization(keys[39].token("EdDSA"))) == 401
+        wait_for(lambda: engine.stats()["tokens_denied_by_reason"]["key_id"] == 1, "it is counted")
+
+
+def test_the_log_says_why_tokens_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Each kind for itself: a flood of one does not hide the others."""
+    auth = JWT(SECRET, ["HS256"], audience="games", leeway=0)
+    with caplog.at_level(logging.INFO, "wirespeed.engine"), Engine("127.0.0.1", auth=auth) as engine:
+        for _ in range(20):
+            assert status(engine, "/") == 401
+        for headers, code in (
+            (bearer(sub="ann", aud="games", exp=1), 401),
+            (bearer(OTHER_SECRET, sub="ann", aud="games"), 401),
+            (bearer(sub="ann", aud="other"), 403),
+            (bearer(sub="ann"), 403),
+        ):
+            assert status(engine, "/", additional_headers=headers) == code
+        why = [
+            "unauthorized: no token",
+            "unauthorized: the token has expired",
+            "unauthorized: the token's signature is wrong",
+            "forbidden: the token is for another audience",
+            'forbidden: the token lacks the claim "aud"',
+        ]
+        wait_for(lambda: all(any(text in line for line in caplog.messages) for text in why), f"{caplog.messages}")
+        wait_for(lambda: sum(engine.stats()["tokens_denied_by_reason"].values()) == 24, "they are counted")
+        counts = engine.stats()["tokens_denied_by_reason"]
+        assert {name: count for name, count in counts.items() if count} == {
+            "missing": 20,
+            "expired": 1,
+            "signature": 1,
+            "audience": 1,
+            "missing_claim": 1,
+        }
+        assert engine.stats()["handshakes_failed_by_reason"]["unauthorized"] == 22
+        assert 'wirespeed_tokens_denied_total{reason="expired"} 1' in engine.metrics()
+
+
+@pytest.mark.parametrize("how", ["handshake", "refresh"])
+def test_a_key_file_that_cannot_be_read_is_told(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = EdKey()
+    jwks = key_set(tmp_path / "keys.json", key.jwk)
+    auth = JWT(jwks=jwks, algorithms=["EdDSA"])
+    with Engine("127.0.0.1", auth=auth) as engine, dial(engine, "/", **authorization(key.token("EdDSA"))):
+        session = next_session(engine)
+        with caplog.at_level(logging.INFO, "wirespeed.engine"):
+            assert engine.stats()["key_files_failed"] == 0
+
+            def look() -> None:
+                # The keys that were read before stay in use.
+                if how == "refresh":
+                    session.refresh(key.token("EdDSA"))
+                else:
+                    assert status(engine, "/", **authorization(key.token("EdDSA"))) == 101
+
+            def failed(count: int) -> bool:
+                look()
+                return bool(engine.stats()["key_files_failed"] == count)
+
+            jwks.write_text("no keys")
+            wait_for(lambda: failed(1), "it is counted")
+            assert "wirespeed_key_files_failed 1" in engine.metrics()
+            wait_for(lambda: any(str(jwks) in line for line in caplog.messages), f"{caplog.messages}")
+            record = next(record for record in caplog.records if str(jwks) in record.getMessage())
+            assert record.levelno == logging.ERROR
+            assert "stay in use" in record.getMessage()
+            key_set(jwks, key.jwk)
+            wait_for(lambda: failed(0), "it can be read again")
+            wait_for(lambda: "the key file was read again" in caplog.messages, f"{caplog.messages}")

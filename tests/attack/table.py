@@ -268,7 +268,7 @@ ROWS = [
     Row(
         "metrics and page without a token",
         "guesses, long and short; `/health` without end",
-        "401",
+        "401; after 10 wrong tokens of an address 429",
         ENGINES, knocking.without_token, port="watched", meets=("refused",),
     ),
     # Servers that mean harm

@@ -24,6 +24,7 @@ use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, Sheet};
 use crate::opened::{self, Opened};
+use crate::operator_tokens::OperatorTokens;
 use crate::outbox::Pending;
 use crate::page;
 use crate::publishing::{Posting, has_room};
@@ -128,6 +129,7 @@ impl Engine {
             // Until they are ours alone, to give up changes nothing for whoever has them.
             lent: AtomicBool::new(inherited.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
+            operator_tokens: OperatorTokens::default(),
             invalid: AtomicU64::new(0),
             ledger: Arc::default(),
             roster: Roster::new(count),

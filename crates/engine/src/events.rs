@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::MessageKind;
 
@@ -64,6 +64,8 @@ pub struct Batch {
     ended: Vec<u32>,
     /// Bytes of the messages that are in it.
     size: usize,
+    /// When it was handed on, in nanoseconds since the start of the engine.
+    at: u64,
 }
 
 impl Batch {
@@ -211,6 +213,10 @@ impl Inner {
     fn has_work(&self) -> bool {
         self.events > 0 || self.rung || self.closed
     }
+
+    fn oldest(&self, now: u64) -> Duration {
+        self.batches.front().map_or(Duration::ZERO, |batch| Duration::from_nanos(now.saturating_sub(batch.at)))
+    }
 }
 
 /// See the module.
@@ -256,6 +262,14 @@ impl Drop for Watch {
     }
 }
 
+/// What has come of handing on a batch.
+pub(crate) struct Put {
+    /// There is room for more; else the worker will be woken when there is.
+    pub(crate) room: bool,
+    /// How long the oldest event has waited.
+    pub(crate) oldest: Duration,
+}
+
 /// There is nothing, and never will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
@@ -281,16 +295,17 @@ impl Events {
         Watch { events: Arc::clone(self), number, process: std::process::id() }
     }
 
-    /// For a worker: takes what has happened, however much there is. False: there is no room for more, and it
-    /// will be woken when there is.
-    pub(crate) fn put(&self, batch: &mut Batch, number: usize, worker: &Arc<dyn Wake>) -> bool {
+    /// For a worker: takes what has happened, however much there is. `now`: in nanoseconds since the start.
+    pub(crate) fn put(&self, batch: &mut Batch, now: u64, number: usize, worker: &Arc<dyn Wake>) -> Put {
         let mut inner = lock(&self.inner);
         wirespeed_driver::protocol::faults::reach("engine.hand_on");
         if inner.closed || batch.is_empty() {
-            return true;
+            return Put { room: true, oldest: Duration::ZERO };
         }
         inner.events += batch.len();
         inner.bytes += batch.size();
+        batch.at = now;
+        let oldest = inner.oldest(now);
         inner.batches.push_back(std::mem::take(batch));
         let full = self.is_full(&inner);
         if full {
@@ -299,7 +314,7 @@ impl Events {
         let call = inner.consumers.tell();
         drop(inner);
         call.make(&self.some);
-        !full
+        Put { room: !full, oldest }
     }
 
     fn is_full(&self, inner: &Inner) -> bool {
@@ -321,6 +336,11 @@ impl Events {
     pub fn waiting(&self) -> (usize, usize) {
         let inner = lock(&self.inner);
         (inner.events, inner.bytes)
+    }
+
+    /// How long the oldest event has waited; 0 if none waits. `now`: in nanoseconds since the start.
+    pub(crate) fn oldest(&self, now: u64) -> Duration {
+        lock(&self.inner).oldest(now)
     }
 
     /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, ServerHandshake};
 
@@ -70,5 +71,8 @@ pub fn topic(relay: &Relay, route: &Route, request: &Request) -> Option<Topic> {
 /// What is answered over HTTP, at the engine's own address for it if `inside`.
 #[must_use]
 pub fn answer(engine: &Engine, handshake: &ServerHandshake, inside: bool) -> Option<Response> {
-    http::answer(handshake, inside, engine.common())
+    // Each time another client, or the addresses of wrong tokens would be refused.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let remote = SocketAddr::from((NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes(), 1));
+    http::answer(handshake, Some(remote), inside, engine.common())
 }

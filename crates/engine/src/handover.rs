@@ -42,7 +42,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::config::Place;
 use crate::drain::{Drain, Draining, Reins};
 use crate::listen::{self, SocketFile};
-use crate::logs::Cause;
+use crate::logs::{Cause, Level};
 
 const HELLO: &str = "wirespeed handover 1";
 
@@ -274,6 +274,9 @@ fn end(listener: &UnixListener) {
 
 /// Whether somebody has taken over; else the engine ends without.
 fn wait(listener: &UnixListener, stopped: &UnixStream, reins: &Reins) -> bool {
+    let note = |level, text: &dyn Fn() -> String| {
+        reins.common.logs.note_as(Cause::HandoverFailed, level, Instant::now(), text);
+    };
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         if poll(&mut fds, None).is_err() {
@@ -282,18 +285,27 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, reins: &Reins) -> bool {
         if !fds[1].revents().is_empty() {
             return false;
         }
-        let Ok((stream, _)) = listener.accept() else {
-            // Too few descriptors, as a rule: it is told of until there are some.
-            let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE };
-            let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause)); // a signal ends it earlier
-            continue;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too few descriptors, as a rule: the connection waits until there are some.
+                note(Level::Error, &|| format!("no engine can take over from this one for now: {error}"));
+                let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE };
+                let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause)); // a signal ends it earlier
+                continue;
+            }
         };
         // Whoever fails half-way has changed nothing.
         if is_ours(&stream) {
-            if give(&stream, reins).is_ok() {
-                return true;
+            match give(&stream, reins) {
+                Ok(()) => return true,
+                Err(error) => note(Level::Warning, &|| {
+                    format!("an engine that was to take over has failed: {error}; this one goes on")
+                }),
             }
             reins.common.lent.store(false, Ordering::Release);
+        } else {
+            note(Level::Warning, &|| "a process of another user has asked for the listeners, in vain".to_owned());
         }
     }
 }

@@ -5,16 +5,17 @@
 //! tells what strangers should not know unless it was asked to. Called for each request; knows no socket.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use subtle::ConstantTimeEq;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, ServerHandshake};
 
 use crate::broker;
 use crate::config::Place;
 use crate::metrics::{self, State};
+use crate::operator_tokens::{self, Area};
 use crate::page;
 use crate::routes;
 use crate::worker::Common;
@@ -36,7 +37,7 @@ pub struct Http {
     pub page: Option<Arc<str>>,
     /// Clients should come though the broker cannot be reached, or not yet: they get what is published here.
     pub ready_without_broker: bool,
-    /// How long a turn of a worker may take until it counts as stuck.
+    /// How long a turn of a worker may take until it counts as stuck, and an event wait until clients should not come.
     pub stuck_after: Duration,
 }
 
@@ -97,36 +98,42 @@ impl Answer {
     }
 }
 
-/// The answer to a request, if there is one here. `inside`: it came to the address of [`Http::at`].
-pub(crate) fn answer(handshake: &ServerHandshake, inside: bool, common: &Common) -> Option<Response> {
+/// The answer to a request of a client, if there is one here. `inside`: it came to the address of [`Http::at`].
+pub(crate) fn answer(
+    handshake: &ServerHandshake,
+    remote: Option<SocketAddr>,
+    inside: bool,
+    common: &Common,
+) -> Option<Response> {
     let request = handshake.request()?;
     if !inside && request.headers.contains_token("Upgrade", "websocket") {
         return None;
     }
     let path = routes::path(request);
-    let found = find(request, path, inside, common);
+    let found = find(request, path, remote, inside, common);
     let found =
         if inside { found.or_else(|| Some(Answer::text(404, "There is nothing at this path.\n"))) } else { found };
     found.map(|answer| answer.respond(handshake))
 }
 
-fn find(request: &Request, path: &str, inside: bool, common: &Common) -> Option<Answer> {
+fn find(request: &Request, path: &str, remote: Option<SocketAddr>, inside: bool, common: &Common) -> Option<Answer> {
     let http = &common.config.http;
     let is = |known: &Option<String>| known.as_deref() == Some(path);
-    let answer: fn(&Request, &Common) -> Answer = if is(&http.health) || inside && path == "/health" {
-        |_, common| health(common)
+    let answer: fn(&Request, Option<SocketAddr>, &Common) -> Answer = if is(&http.health) || inside && path == "/health"
+    {
+        |_, _, common| health(common)
     } else if is(&http.ready) || inside && path == "/ready" {
-        |_, common| ready(common)
+        |_, _, common| ready(common)
     } else if is(&http.metrics) || inside && path == "/metrics" {
         metrics
     } else {
-        return if inside { None } else { page::answer(request, path, common) };
+        return if inside { None } else { page::answer(request, path, remote, common) };
     };
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         // RFC 9110 15.5.6: the server "MUST generate an Allow header field in a 405 response".
         return Some(Answer::text(405, "GET and HEAD only.\n").with("Allow", "GET, HEAD"));
     }
-    Some(answer(request, common))
+    Some(answer(request, remote, common))
 }
 
 fn health(common: &Common) -> Answer {
@@ -151,12 +158,16 @@ fn health(common: &Common) -> Answer {
 
 fn ready(common: &Common) -> Answer {
     let full = common.admission.foresee(None).is_some();
+    let oldest = common.events.oldest(common.since_start());
     let why = if common.leaving.load(Ordering::Acquire) {
         "draining\n"
     } else if full {
         "full\n"
     } else if common.sheets.iter().all(|sheet| sheet.closed.load(Ordering::Relaxed)) {
         "nobody is accepted\n"
+    } else if oldest > common.config.http.stuck_after {
+        common.note_late_events(oldest);
+        "events are not taken\n"
     } else if !common.config.http.ready_without_broker && !has_broker(common) {
         "the broker is not connected\n"
     } else {
@@ -171,20 +182,13 @@ fn has_broker(common: &Common) -> bool {
         || common.broker.get().is_some_and(|broker| broker.status().state == broker::State::Connected)
 }
 
-fn metrics(request: &Request, common: &Common) -> Answer {
+fn metrics(request: &Request, remote: Option<SocketAddr>, common: &Common) -> Answer {
     wirespeed_driver::protocol::faults::reach("engine.metrics");
     if let Some(token) = &common.config.http.metrics_token
-        && !bearer(request, token)
+        && let Err(refused) = operator_tokens::check(request, token, Area::Metrics, remote, common)
     {
-        return Answer::text(401, "A token is needed.\n").with("WWW-Authenticate", "Bearer");
+        return refused;
     }
     let text = metrics::to_text(&common.figures());
     Answer::new(200, metrics::CONTENT_TYPE, text.into_bytes())
-}
-
-/// Whether a request has the token (RFC 6750 2.1). How long it takes tells nothing but its length.
-pub(crate) fn bearer(request: &Request, token: &str) -> bool {
-    let value = request.headers.single("Authorization").ok().flatten().unwrap_or_default();
-    let (scheme, given) = value.split_at_checked(7).unwrap_or_default();
-    scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(given.ct_eq(token.as_bytes()))
 }

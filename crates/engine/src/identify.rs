@@ -6,6 +6,7 @@ use wirespeed_driver::protocol::handshake::{Header, HeaderList, Request, Respons
 
 use crate::auth::acl::AclOptions;
 use crate::auth::{Denied, Head, Identity, Jwt};
+use crate::logs::{Cause, Logs};
 use crate::who::User;
 
 struct Fields<'a>(&'a Request);
@@ -21,18 +22,28 @@ impl Head for Fields<'_> {
 }
 
 /// Who it is, and what he may.
-pub(crate) fn identify(auth: &Jwt, acl: &AclOptions, request: &Request) -> Result<User, Denied> {
+pub(crate) fn identify(auth: &Jwt, acl: &AclOptions, request: &Request, logs: &Logs) -> Result<User, Denied> {
     let now = seconds();
-    // It looks no more often than once a second; what it cannot read leaves the keys that there are.
-    let _ = auth.refresh(now);
+    refresh(auth, now, logs);
     user(auth.verify(&Fields(request), now)?, acl, now)
 }
 
 /// The same by a token alone.
-pub(crate) fn identify_again(auth: &Jwt, acl: &AclOptions, token: &str) -> Result<User, Denied> {
+pub(crate) fn identify_again(auth: &Jwt, acl: &AclOptions, token: &str, logs: &Logs) -> Result<User, Denied> {
     let now = seconds();
-    let _ = auth.refresh(now); // as above
+    refresh(auth, now, logs);
     user(auth.verify_token(token, now)?, acl, now)
+}
+
+/// Looks for new keys in the file, no more often than once a second.
+fn refresh(auth: &Jwt, now: u64, logs: &Logs) {
+    match auth.refresh(now) {
+        Ok(false) => {}
+        Ok(true) => logs.note(Cause::KeyFileRead, Instant::now(), || "the key file was read again".to_owned()),
+        Err(error) => {
+            logs.note(Cause::KeyFile, Instant::now(), || format!("{error}; the keys that were read before stay in use"))
+        }
+    }
 }
 
 fn seconds() -> u64 {

@@ -100,6 +100,7 @@ pub mod logs;
 pub mod mailbox;
 pub mod metrics;
 mod opened;
+mod operator_tokens;
 mod origins;
 pub mod outbox;
 mod page;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::auth::Denied;
 use crate::locks::lock;
 use crate::mailbox::Wake;
 use crate::reasons::Reason;
@@ -52,10 +53,26 @@ pub enum Cause {
     Certificate,
     /// The listeners were handed over.
     Handover,
+    /// A client has no good token, by the [place](Denied::index) of the reason: a flood of one kind does not hide others.
+    Token(usize),
+    /// A file of keys could not be read again.
+    KeyFile,
+    /// It was.
+    KeyFileRead,
+    /// Another engine was to take over, and could not.
+    HandoverFailed,
+    /// A worker serves no more.
+    WorkerEnded,
+    /// A request for the metrics or the page had a wrong token.
+    OperatorToken,
+    /// It had none.
+    OperatorTokenMissing,
+    /// The application has taken no events for some time.
+    EventsLate,
 }
 
 impl Cause {
-    const COUNT: usize = Reason::COUNT + 7;
+    const COUNT: usize = Reason::COUNT + 14 + Denied::NAMES.len();
 
     const fn index(self) -> usize {
         match self {
@@ -67,6 +84,14 @@ impl Cause {
             Self::Certificate => Reason::COUNT + 4,
             Self::Handover => Reason::COUNT + 5,
             Self::Invalid => Reason::COUNT + 6,
+            Self::KeyFile => Reason::COUNT + 7,
+            Self::OperatorToken => Reason::COUNT + 8,
+            Self::EventsLate => Reason::COUNT + 9,
+            Self::KeyFileRead => Reason::COUNT + 10,
+            Self::HandoverFailed => Reason::COUNT + 11,
+            Self::WorkerEnded => Reason::COUNT + 12,
+            Self::OperatorTokenMissing => Reason::COUNT + 13,
+            Self::Token(kind) => Reason::COUNT + 14 + kind,
         }
     }
 
@@ -75,11 +100,24 @@ impl Cause {
             Self::Handshake(
                 Reason::Timeout | Reason::Tls | Reason::Malformed | Reason::NotWebSocket | Reason::Reset,
             ) => Level::Debug,
-            Self::Handshake(Reason::Full | Reason::RateLimited) | Self::SlowConsumer | Self::EventsFull => {
-                Level::Warning
-            }
-            Self::Handshake(Reason::Panic) | Self::AcceptPause | Self::Panic => Level::Error,
-            Self::Handshake(_) | Self::Certificate | Self::Handover | Self::Invalid => Level::Info,
+            Self::Handshake(Reason::Full | Reason::RateLimited)
+            | Self::SlowConsumer
+            | Self::EventsFull
+            | Self::OperatorToken
+            | Self::HandoverFailed => Level::Warning,
+            Self::Handshake(Reason::Panic)
+            | Self::AcceptPause
+            | Self::Panic
+            | Self::EventsLate
+            | Self::KeyFile
+            | Self::WorkerEnded => Level::Error,
+            Self::Handshake(_)
+            | Self::Certificate
+            | Self::Handover
+            | Self::Invalid
+            | Self::Token(_)
+            | Self::OperatorTokenMissing
+            | Self::KeyFileRead => Level::Info,
         }
     }
 }

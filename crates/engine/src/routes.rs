@@ -173,6 +173,11 @@ impl Routes {
         found.or(self.fallback.as_ref()).map(Arc::clone)
     }
 
+    /// All that were added.
+    pub(crate) fn each(&self) -> &[Arc<Route>] {
+        &self.each
+    }
+
     /// The least of the limits of all outboxes.
     pub(crate) fn least_outbox(&self) -> Option<usize> {
         self.least_outbox

@@ -22,6 +22,7 @@ use crate::congestion::Congestion;
 use crate::identify::identify_again;
 use crate::ledger::Ledger;
 use crate::locks::lock;
+use crate::logs::Logs;
 use crate::mailbox::{Mailbox, Refused, Wake};
 use crate::outbox::Pending;
 use crate::room::{Room, Watch};
@@ -72,6 +73,7 @@ pub(crate) struct Home {
     pub(crate) congestion: Congestion,
     /// Of all workers: counts what is sent.
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) logs: Arc<Logs>,
     /// Where the rights of tokens are, and what sessions without one may do.
     pub(crate) acl: AclOptions,
 }
@@ -226,7 +228,7 @@ impl Session {
         if !self.is_open() {
             return Err(NotRefreshed::Closed);
         }
-        let user = identify_again(auth, &self.0.home.acl, token).map_err(NotRefreshed::Denied)?;
+        let user = identify_again(auth, &self.0.home.acl, token, &self.0.home.logs).map_err(NotRefreshed::Denied)?;
         if !lock(who).renew(user) {
             return Err(NotRefreshed::OtherUser);
         }

@@ -271,7 +271,13 @@ class Operations(NativeEngine):
             # In a thread: the events that come meanwhile are handled by this one.
             target = self._stop_at_once if self._ending else self.drain
             self._ending = True
-            _thread.start_new_thread(target, ())
+            _thread.start_new_thread(self._end_by, (target,))
+
+    def _end_by(self, target: Callable[[], object]) -> None:
+        try:
+            target()
+        except Exception:
+            self._logger.exception("the engine has not ended as it should")
 
     def _stop_at_once(self) -> None:
         self._patience.end(time.monotonic())

@@ -81,6 +81,43 @@ pub enum Denied {
 }
 
 impl Denied {
+    /// Names of the kinds in metrics, in the order of [`Self::index`].
+    pub const NAMES: [&'static str; 13] = [
+        "missing",
+        "too_long",
+        "malformed",
+        "extension",
+        "algorithm",
+        "key_id",
+        "signature",
+        "expired",
+        "not_yet",
+        "issuer",
+        "audience",
+        "missing_claim",
+        "bad_claim",
+    ];
+
+    /// The place of its kind among [`Self::NAMES`].
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        match self {
+            Self::Missing => 0,
+            Self::TooLong => 1,
+            Self::Malformed => 2,
+            Self::Extension => 3,
+            Self::Algorithm => 4,
+            Self::KeyId => 5,
+            Self::Signature => 6,
+            Self::Expired => 7,
+            Self::NotYet => 8,
+            Self::Issuer => 9,
+            Self::Audience => 10,
+            Self::MissingClaim(_) => 11,
+            Self::BadClaim(_) => 12,
+        }
+    }
+
     /// The HTTP status of the refusal: 403 when the token is authentic and valid but not good here, so that no
     /// fresh one of the same kind would help, else 401.
     pub fn status(&self) -> u16 {

@@ -6,7 +6,7 @@ mod opening;
 mod relaying;
 
 pub(crate) use self::live::Live;
-pub(crate) use self::opening::{Accepted, Opened, Opening};
+pub(crate) use self::opening::{Accepted, Detail, Opened, Opening};
 
 /// What a turn of a session has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

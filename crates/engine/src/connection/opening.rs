@@ -1,5 +1,6 @@
 //! A client that has no session yet: its handshakes, and the judgement of its request.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,6 +30,9 @@ use crate::worker::Common;
 /// Bytes that one who was refused may still send until it has read why: what was under way by then.
 const LINGER: u64 = 256 * 1024;
 
+/// Characters of an origin that the log shows, at most.
+const ORIGIN: usize = 100;
+
 /// What an opening has come to.
 pub(crate) enum Opened {
     /// It goes on.
@@ -50,6 +54,34 @@ pub(crate) struct Accepted {
     pub(crate) permit: Permit,
 }
 
+/// What the log says of a refusal beside its reason.
+pub(crate) enum Detail {
+    /// What is wrong with the token.
+    Token(Denied),
+    /// The page's origin, as the client says.
+    Origin(String),
+    /// Why the TLS handshake failed.
+    Tls(String),
+}
+
+impl Detail {
+    /// Of the page that a request is from; not what could be anything, or fill the log.
+    fn origin(request: &Request) -> Self {
+        let text: String = request.headers.value_str("Origin").unwrap_or_default().chars().take(ORIGIN).collect();
+        Self::Origin(text)
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(denied) => denied.fmt(f),
+            Self::Origin(origin) => write!(f, "pages of {origin:?} are forbidden by `origins`"),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
 /// A client that has no session yet.
 pub(crate) struct Opening {
     server: Option<Server>,
@@ -59,6 +91,8 @@ pub(crate) struct Opening {
     remote: Option<SocketAddr>,
     /// Why there will be no session.
     failure: Option<Reason>,
+    /// More about that.
+    detail: Option<Detail>,
     /// It came to where no sessions begin.
     inside: bool,
     /// It was answered, and is no failure.
@@ -103,6 +137,7 @@ impl Opening {
             carrier: Carrier::lingering(LINGER),
             socket: Some(socket),
             remote,
+            detail: None,
             failure: None,
             inside,
             answered: false,
@@ -128,6 +163,11 @@ impl Opening {
     /// Why there is no session; `None`: there was to be none.
     pub(crate) fn failure(&self) -> Option<Reason> {
         if self.answered { None } else { Some(self.failure.unwrap_or(Reason::Reset)) }
+    }
+
+    /// More about why there is no session.
+    pub(crate) fn detail(&self) -> Option<&Detail> {
+        self.detail.as_ref()
     }
 
     pub(crate) fn note_read_closed(&mut self) {
@@ -236,7 +276,10 @@ impl Opening {
                     Some(opened) => return opened,
                     None => continue,
                 },
-                Err(Error::Tls(_)) => reason = Reason::Tls,
+                Err(Error::Tls(error)) => {
+                    reason = Reason::Tls;
+                    self.detail = Some(Detail::Tls(error.to_string()));
+                }
                 Err(_) => {}
             }
             // What is no request is told so; where nobody can be told, it is over.
@@ -305,7 +348,7 @@ impl Opening {
         wirespeed_driver::protocol::faults::reach("engine.answer");
         let config = &common.config;
         let server = self.server.as_mut()?;
-        if let Some(response) = http::answer(server.handshake(), self.inside, common) {
+        if let Some(response) = http::answer(server.handshake(), self.remote, self.inside, common) {
             (self.answered, self.refused) = (true, true);
             server.refuse(&response);
             return None;
@@ -320,7 +363,7 @@ impl Opening {
         if let Found::Route(route) = &found {
             server.set_deflate(route.compression);
         }
-        let (reason, refusal) = match Self::judge(server, found, self.remote, self.turned, common) {
+        let Refused { reason, detail, response } = match Self::judge(server, found, self.remote, self.turned, common) {
             Ok(Judged { response, route, subprotocol, user, topic, permit }) => {
                 let now = Instant::now();
                 let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
@@ -333,8 +376,9 @@ impl Opening {
             }
             Err(refused) => refused,
         };
-        server.refuse(&refusal);
+        server.refuse(&response);
         self.refused = true;
+        self.detail = detail;
         self.note_failure(reason);
         None
     }
@@ -345,7 +389,7 @@ impl Opening {
         remote: Option<SocketAddr>,
         turned: Option<Turned>,
         common: &Common,
-    ) -> Result<Judged, (Reason, Response)> {
+    ) -> Result<Judged, Refused> {
         let config = &common.config;
         let handshake = server.handshake();
         let failed = |error| {
@@ -357,7 +401,7 @@ impl Opening {
         // What is no WebSocket is told so, and not that it lacks a token.
         handshake.check().map_err(failed)?;
         if let Some(turned) = turned {
-            return Err(refused(turned));
+            return Err(refused(turned).into());
         }
         // Before its token is verified, which costs more than to count.
         let mut permit = common.admission.admit(admission::origin(remote)).map_err(refused)?;
@@ -366,11 +410,12 @@ impl Opening {
             (Reason::of_status(status), response)
         };
         let auth = match &found {
-            Found::Nothing => return Err(text(404, "There is no WebSocket at this path.\n")),
+            Found::Nothing => return Err(text(404, "There is no WebSocket at this path.\n").into()),
             Found::Ask => &config.auth,
             Found::Route(route) => {
                 if !route.origins.admit(request) {
-                    return Err(text(403, "Pages of this origin may not connect.\n"));
+                    let response = reject(handshake, 403, "Pages of this origin may not connect.\n");
+                    return Err(Refused { reason: Reason::Origin, detail: Some(Detail::origin(request)), response });
                 }
                 &route.auth
             }
@@ -378,8 +423,11 @@ impl Opening {
         let user = match auth {
             None => None,
             Some(auth) => {
-                let denied = |denied: Denied| (Reason::of_status(denied.status()), refusal(handshake, &denied));
-                let user = identify(auth, &config.acl, request).map_err(denied)?;
+                let denied = |denied: Denied| {
+                    let (reason, response) = (Reason::of_status(denied.status()), refusal(handshake, &denied));
+                    Refused { reason, detail: Some(Detail::Token(denied)), response }
+                };
+                let user = identify(auth, &config.acl, request, &common.logs).map_err(denied)?;
                 permit.count_user(&user.identity.user).map_err(refused)?;
                 Some(user)
             }
@@ -400,7 +448,7 @@ impl Opening {
         }
         match (config.admit)(request, remote) {
             // Its topic is what a route says.
-            Admission::Accept { role: Role::Relay(_), .. } => Err(text(500, "A relay needs a route.\n")),
+            Admission::Accept { role: Role::Relay(_), .. } => Err(text(500, "A relay needs a route.\n").into()),
             Admission::Accept { role, subprotocol, headers } => {
                 let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
                 let route = common.plain(role);
@@ -408,9 +456,10 @@ impl Opening {
             }
             Admission::Refuse { status, headers, body } => {
                 let response = handshake.reject(status, &headers, &body);
-                Err((Reason::of_status(status), response.unwrap_or_else(|error| handshake.reject_error(&error))))
+                let response = response.unwrap_or_else(|error| handshake.reject_error(&error));
+                Err((Reason::of_status(status), response).into())
             }
-            Admission::Respond(response) => Err((Reason::of_status(response.status), response)),
+            Admission::Respond(response) => Err((Reason::of_status(response.status), response).into()),
         }
     }
 }
@@ -424,6 +473,19 @@ struct Judged {
     /// Of a relay.
     topic: Option<Topic>,
     permit: Permit,
+}
+
+/// What a request is answered with that is not accepted.
+struct Refused {
+    reason: Reason,
+    detail: Option<Detail>,
+    response: Response,
+}
+
+impl From<(Reason, Response)> for Refused {
+    fn from((reason, response): (Reason, Response)) -> Self {
+        Self { reason, detail: None, response }
+    }
 }
 
 /// Where a request goes.

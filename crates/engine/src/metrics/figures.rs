@@ -1,7 +1,10 @@
 //! What the sheets say, at one moment.
 
+use std::time::Duration;
+
 use super::count::Distribution;
 use super::sheet::Policies;
+use crate::auth::Denied;
 use crate::reasons::Reason;
 
 /// Of one worker, or of all of them.
@@ -31,6 +34,8 @@ pub struct WorkerFigures {
     pub dropped: [u64; Policies::COUNT],
     /// Clients that got no session, by [`Reason`].
     pub failures: [u64; Reason::COUNT],
+    /// Clients that got no session because of their token: see [`Self::tokens_denied_by_reason`].
+    pub tokens_denied: [u64; Denied::NAMES.len()],
     /// Defects of ours that have ended a session.
     pub panics: u64,
     /// Messages dropped, because a client sends too many.
@@ -55,6 +60,11 @@ impl WorkerFigures {
     /// Clients that got no session, with the reasons.
     pub fn failures_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.iter().copied().zip(self.failures)
+    }
+
+    /// Clients that got no session because of their token, with the names of what was wrong with it.
+    pub fn tokens_denied_by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Denied::NAMES.into_iter().zip(self.tokens_denied)
     }
 
     fn add(&mut self, other: &Self) {
@@ -83,6 +93,9 @@ impl WorkerFigures {
         for (sum, more) in self.failures.iter_mut().zip(other.failures) {
             *sum += more;
         }
+        for (sum, more) in self.tokens_denied.iter_mut().zip(other.tokens_denied) {
+            *sum += more;
+        }
         self.lag.add(&other.lag);
         self.latency.add(&other.latency);
     }
@@ -97,6 +110,12 @@ pub struct Figures {
     pub events_waiting: usize,
     /// Bytes of their messages.
     pub event_bytes_waiting: usize,
+    /// How long the oldest of them has waited; 0 if none waits.
+    pub oldest_event: Duration,
+    /// Files of keys whose last reading has failed: see [`crate::auth::Jwt::key_file_error`].
+    pub key_files_failed: usize,
+    /// Requests for the metrics and the page that had no good token.
+    pub operator_tokens_refused: [(&'static str, u64); 2],
     /// Messages that the application did not understand: see [`crate::Engine::refuse_message`].
     pub messages_invalid: u64,
     /// Bytes of memory of all that waits for sessions, where a message that waits for many counts once.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use wirespeed_driver::peer::Stats;
 
 use super::count::{Count, Histogram};
+use crate::auth::Denied;
 use crate::outbox::Policy;
 use crate::reasons::Reason;
 
@@ -31,6 +32,8 @@ pub(crate) struct Sheet {
     /// By policy.
     dropped: [Count; Policies::COUNT],
     failures: [Count; Reason::COUNT],
+    /// Clients that got no session because of their token, by the kind of [`Denied`].
+    tokens_denied: [Count; Denied::NAMES.len()],
     pub(crate) panics: Count,
     /// Messages dropped, because a client sends too many.
     pub(crate) limited: Count,
@@ -97,6 +100,7 @@ impl Sheet {
             held: Count::default(),
             dropped: Default::default(),
             failures: Default::default(),
+            tokens_denied: Default::default(),
             panics: Count::default(),
             limited: Count::default(),
             denied: Count::default(),
@@ -115,6 +119,12 @@ impl Sheet {
 
     pub(crate) fn fail(&self, reason: Reason) {
         if let Some(count) = self.failures.get(reason.index()) {
+            count.add(1);
+        }
+    }
+
+    pub(crate) fn deny_token(&self, denied: &Denied) {
+        if let Some(count) = self.tokens_denied.get(denied.index()) {
             count.add(1);
         }
     }
@@ -149,6 +159,11 @@ impl Sheet {
     pub(crate) fn begin_turn(&self, now: Instant) {
         let since = now.saturating_duration_since(self.start).as_nanos();
         self.turn.store(u64::try_from(since).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    }
+
+    /// When the turn began, in nanoseconds since the start; 0: there is none.
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
     }
 
     pub(crate) fn end_turn(&self, began: Instant, now: Instant) {
@@ -196,6 +211,7 @@ impl Sheet {
             mailbox_bytes: 0,
             dropped: self.dropped.each_ref().map(Count::value),
             failures: self.failures.each_ref().map(Count::value),
+            tokens_denied: self.tokens_denied.each_ref().map(Count::value),
             panics: self.panics.value(),
             limited: self.limited.value(),
             denied: self.denied.value(),

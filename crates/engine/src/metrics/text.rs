@@ -61,6 +61,11 @@ impl Collector for Page {
         )?;
         let of = total.failures_by_reason().map(|(reason, count)| (reason.name(), count));
         family(encoder, "handshakes_failed", "Clients that got no session", "reason", of)?;
+        let of = total.tokens_denied_by_reason();
+        family(encoder, "tokens_denied", "Clients that got no session because of their token", "reason", of)?;
+        let (help, of) =
+            ("Requests for metrics and page without a good token", self.0.operator_tokens_refused.into_iter());
+        family(encoder, "operator_tokens_refused", help, "at", of)?;
         self.counter(encoder, "messages_limited", "Messages dropped because their clients send too many", |w| {
             w.limited
         })?;
@@ -85,10 +90,14 @@ impl Collector for Page {
             ("events_waiting", "Events that wait to be taken", self.0.events_waiting),
             ("event_bytes_waiting", "Bytes of their messages", self.0.event_bytes_waiting),
             ("total_outbox_bytes", "Memory of what waits for all sessions", self.0.total_outbox_bytes),
+            ("key_files_failed", "Files of keys that could not be read again", self.0.key_files_failed),
         ];
         for (name, help, value) in waiting {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(value as u64))?;
         }
+        let help = "How long the oldest event has waited to be taken";
+        let mut metric = encoder.encode_descriptor("oldest_event_seconds", help, None, MetricType::Gauge)?;
+        metric.encode_gauge(&self.0.oldest_event.as_secs_f64())?;
         let help = "How long a worker's turns take: so long whoever comes in meanwhile waits at most";
         let mut metric = encoder.encode_descriptor("loop_lag_seconds", help, None, MetricType::Histogram)?;
         for (number, worker) in self.0.workers.iter().enumerate() {

@@ -4,6 +4,7 @@
 //! Neither the token nor a query, header field or message of a client is shown or logged. Called by
 //! [`crate::http`].
 
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,10 @@ use serde_json::{Value, json};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::protocol::handshake::Request;
 
-use crate::http::{Answer, bearer};
+use crate::http::Answer;
 use crate::locks::lock;
 use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
+use crate::operator_tokens::{self, Area};
 use crate::routes;
 use crate::session::Session;
 use crate::worker::Common;
@@ -39,15 +41,15 @@ pub(crate) struct Kept {
 }
 
 /// The answer to a request below [`ROOT`]; `None`: it is not there, or there is no page.
-pub(crate) fn answer(request: &Request, path: &str, common: &Common) -> Option<Answer> {
+pub(crate) fn answer(request: &Request, path: &str, remote: Option<SocketAddr>, common: &Common) -> Option<Answer> {
     let token = common.config.http.page.as_deref()?;
     let below = path.strip_prefix(ROOT)?;
     let (method, reads) = (request.method.as_str(), matches!(request.method.as_str(), "GET" | "HEAD"));
     if below.is_empty() {
         return Some(if reads { page() } else { not_allowed("GET, HEAD") });
     }
-    if !bearer(request, token) {
-        return Some(Answer::text(401, "The token of the page is needed.\n").with("WWW-Authenticate", "Bearer"));
+    if let Err(refused) = operator_tokens::check(request, token, Area::Page, remote, common) {
+        return Some(refused);
     }
     let mut parts = below.split('/');
     let parts = (parts.next(), parts.next(), parts.next(), parts.next());
@@ -144,6 +146,7 @@ fn figures(common: &Common) -> Value {
         "failed": Value::Object(named(total.failures_by_reason().map(|(of, count)| (of.name(), count)).collect()).collect()),
         "events_waiting": figures.events_waiting,
         "event_bytes_waiting": figures.event_bytes_waiting,
+        "oldest_event": figures.oldest_event.as_secs_f64(),
         "draining": common.leaving.load(std::sync::atomic::Ordering::Relaxed),
         "uptime": common.start.elapsed().as_secs_f64(),
         "topics": topics(common, now),

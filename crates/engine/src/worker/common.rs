@@ -4,21 +4,23 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::{MessageKind, SendError};
 
 use crate::admission::Admission;
+use crate::auth::Jwt;
 use crate::broker::Slot;
 use crate::config::{Config, Place, Role};
 use crate::events::Events;
 use crate::handover::Offer;
 use crate::ledger::Ledger;
 use crate::locks::lock;
-use crate::logs::Logs;
+use crate::logs::{Cause, Logs};
 use crate::metrics::{Figures, Sheet, WorkerFigures};
+use crate::operator_tokens::OperatorTokens;
 use crate::page;
 use crate::roster::Roster;
 use crate::routes::Route;
@@ -44,6 +46,8 @@ pub(crate) struct Common {
     /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
     pub(crate) lent: AtomicBool,
     pub(crate) logs: Arc<Logs>,
+    /// Requests with a wrong token for the metrics and the page.
+    pub(crate) operator_tokens: OperatorTokens,
     /// Messages that the application did not understand.
     pub(crate) invalid: AtomicU64,
     /// Who is there.
@@ -75,6 +79,7 @@ impl Common {
     /// What has been counted, of each worker.
     pub(crate) fn figures(&self) -> Figures {
         let (events_waiting, event_bytes_waiting) = self.events.waiting();
+        let files = self.jwts().filter(|jwt| jwt.key_file_error().is_some());
         let of = |(number, sheet): (usize, &Arc<Sheet>)| {
             let home = self.homes.get().and_then(|homes| homes.get(number));
             WorkerFigures { mailbox_bytes: home.map_or(0, |home| home.mailbox.bytes() as u64), ..sheet.read() }
@@ -83,9 +88,35 @@ impl Common {
             workers: self.sheets.iter().enumerate().map(of).collect(),
             events_waiting,
             event_bytes_waiting,
+            oldest_event: self.events.oldest(self.since_start()),
+            key_files_failed: files.count(),
+            operator_tokens_refused: self.operator_tokens.refused(),
             messages_invalid: self.invalid.load(Ordering::Relaxed),
             total_outbox_bytes: self.total_waiting(),
         }
+    }
+
+    /// What verifies tokens, each once.
+    fn jwts(&self) -> impl Iterator<Item = &Arc<Jwt>> {
+        let routes = self.config.routes.iter().flat_map(|routes| routes.each());
+        let mut seen = Vec::new();
+        self.config.auth.iter().chain(routes.filter_map(|route| route.auth.as_ref())).filter(move |jwt| {
+            let new = !seen.contains(&Arc::as_ptr(jwt));
+            seen.push(Arc::as_ptr(jwt));
+            new
+        })
+    }
+
+    /// In nanoseconds.
+    pub(crate) fn since_start(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The application takes no events: a thread that was to take them has died, or is kept by something else.
+    pub(crate) fn note_late_events(&self, oldest: Duration) {
+        self.logs.note(Cause::EventsLate, Instant::now(), || {
+            format!("events are not taken by the application: the oldest has waited for {} s", oldest.as_secs())
+        });
     }
 
     pub(super) fn least_outbox(&self) -> usize {

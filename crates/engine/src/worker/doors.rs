@@ -18,7 +18,7 @@ use wirespeed_driver::tls::{Layer, RustlsLayer};
 use super::{Door, Key, LISTENERS, Worker};
 use crate::certificate::Certificate;
 use crate::config::Role;
-use crate::connection::{Accepted, Client, Live, Opened, Opening};
+use crate::connection::{Accepted, Client, Detail, Live, Opened, Opening};
 use crate::inbound::Meter;
 use crate::listen;
 use crate::logs::{Cause, Level, Logs};
@@ -311,7 +311,9 @@ impl Worker {
         self.current = Some(key);
         let token = Token(LISTENERS + key.to_token());
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut SourceFd(&fd), token, interest).is_err() {
+        if let Err(error) = self.poll.registry().register(&mut SourceFd(&fd), token, interest) {
+            let text = || format!("a client that was accepted cannot be served: {error}");
+            self.common.logs.note(Cause::AcceptPause, Instant::now(), text);
             return self.remove(key);
         }
         let most = common.config.open_timeout;
@@ -339,12 +341,28 @@ impl Worker {
         self.forget_connection();
     }
 
-    /// Somebody gets no session.
+    /// A client gets no session.
     pub(super) fn fail(&self, reason: Reason, remote: Option<SocketAddr>) {
+        self.fail_for(reason, None, remote);
+    }
+
+    /// Counts and logs an opening handshake that failed.
+    pub(super) fn fail_for(&self, reason: Reason, detail: Option<&Detail>, remote: Option<SocketAddr>) {
         self.sheet.fail(reason);
-        self.common.logs.note(Cause::Handshake(reason), Instant::now(), || match remote {
-            Some(remote) => format!("the opening handshake of {remote} failed: {reason}"),
-            None => format!("an opening handshake on a Unix socket failed: {reason}"),
+        let cause = match detail {
+            Some(Detail::Token(denied)) => {
+                self.sheet.deny_token(denied);
+                Cause::Token(denied.index())
+            }
+            _ => Cause::Handshake(reason),
+        };
+        self.common.logs.note(cause, Instant::now(), || {
+            let whose = match remote {
+                Some(remote) => format!("the opening handshake of {remote}"),
+                None => "an opening handshake on a Unix socket".to_owned(),
+            };
+            let detail = detail.map_or_else(String::new, |detail| format!(": {detail}"));
+            format!("{whose} failed: {reason}{detail}")
         });
     }
 

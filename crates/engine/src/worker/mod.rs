@@ -27,7 +27,7 @@ use wirespeed_driver::opening::pending::Pending;
 use crate::certificate::Certificate;
 use crate::congestion::Congestion;
 use crate::connection::Client;
-use crate::events::Batch;
+use crate::events::{Batch, Put};
 use crate::logs::Cause;
 use crate::mailbox::{Mailbox, Wake};
 use crate::metrics::Sheet;
@@ -182,6 +182,7 @@ pub(crate) fn prepare(
             room,
             congestion: Congestion::default(),
             ledger: Arc::clone(&common.ledger),
+            logs: Arc::clone(&common.logs),
             acl,
         }),
         total_after: Instant::now(),
@@ -247,6 +248,10 @@ impl Worker {
                 }
             }
         };
+        if let Err(error) = &result {
+            let text = || format!("worker {} has ended, and its sessions with it: {error}", self.home.worker.index());
+            self.common.logs.note(Cause::WorkerEnded, Instant::now(), text);
+        }
         self.end();
         result
     }
@@ -412,7 +417,13 @@ impl Worker {
     fn hand_on(&mut self) {
         if !self.batch.is_empty() {
             self.sheet.events.add(self.batch.len() as u64);
-            let room = self.common.events.put(&mut self.batch, self.home.worker.index(), &self.wake);
+            // At the end of the worker there is no turn.
+            let now = Some(self.sheet.turn()).filter(|began| *began > 0).unwrap_or_else(|| self.common.since_start());
+            let Put { room, oldest } =
+                self.common.events.put(&mut self.batch, now, self.home.worker.index(), &self.wake);
+            if oldest > self.common.config.http.stuck_after {
+                self.common.note_late_events(oldest);
+            }
             if self.roomy && !room {
                 let full = || "events are not taken as fast as they come: nothing is read until they are".to_owned();
                 self.common.logs.note(Cause::EventsFull, Instant::now(), full);

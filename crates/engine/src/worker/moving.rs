@@ -183,7 +183,7 @@ impl Worker {
                 self.pending.remove(key);
                 self.foreseen.remove(key);
                 if let Some(reason) = opening.failure() {
-                    self.fail(reason, opening.remote());
+                    self.fail_for(reason, opening.detail(), opening.remote());
                 }
             }
             Some(Client::Live(mut live)) => {

@@ -173,6 +173,16 @@ pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py
         failures.set_item(reason.name(), count)?;
     }
     stats.set_item("handshakes_failed_by_reason", failures)?;
+    let tokens = PyDict::new(py);
+    for (reason, count) in total.tokens_denied_by_reason() {
+        tokens.set_item(reason, count)?;
+    }
+    stats.set_item("tokens_denied_by_reason", tokens)?;
+    let refused = PyDict::new(py);
+    for (at, count) in figures.operator_tokens_refused {
+        refused.set_item(at, count)?;
+    }
+    stats.set_item("operator_tokens_refused", refused)?;
     let dropped = PyDict::new(py);
     for (policy, count) in total.dropped_by_policy() {
         dropped.set_item(policy, count)?;
@@ -183,6 +193,8 @@ pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py
     }
     stats.set_item("events_waiting", figures.events_waiting)?;
     stats.set_item("event_bytes_waiting", figures.event_bytes_waiting)?;
+    stats.set_item("oldest_event", figures.oldest_event.as_secs_f64())?;
+    stats.set_item("key_files_failed", figures.key_files_failed)?;
     stats.set_item("total_outbox_bytes", figures.total_outbox_bytes)?;
     stats.set_item("locks_contended", wirespeed_engine::contended())?;
     let workers = PyList::empty(py);
