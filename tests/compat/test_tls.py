@@ -117,6 +117,23 @@ def test_advice_names_arguments_that_there_are(certificates: Certificates, kind:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_advice_for_a_server_that_requires_a_certificate(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, version: ssl.TLSVersion
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", certificates.ca_file)
+    context = certificates.server_context(client_required=True, version=version)
+
+    async def main() -> None:
+        async with websockets.serve(echo, "127.0.0.1", 0, ssl=context) as running:
+            with pytest.raises(ssl.SSLError) as caught:
+                await websockets.connect(f"wss://localhost:{running.sockets[0].getsockname()[1]}")
+        assert "pass an ssl.SSLContext with one as ssl=" in str(caught.value)
+        assert "cert=" not in str(caught.value)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def told(certificates: Certificates, *, cipher: str = "TLS_AES_128_GCM_SHA256", verified: bool = True) -> Any:
     """Return what the views ask of a connection with native TLS to a server."""
     pem = certificates.server.cert_chain_pems[0].bytes().decode()

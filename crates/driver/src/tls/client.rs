@@ -66,7 +66,7 @@ pub(super) fn certificates(argument: &'static str, pem: &[u8]) -> Result<Vec<Cer
             Err(Error::configuration(argument, "no certificate in it (PEM expected)"))
         }
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(Error::configuration(argument, format_args!("not valid PEM: {error:?}"))),
+        Err(error) => Err(Error::configuration(argument, format_args!("not valid PEM: {error}"))),
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateK
         ));
     }
     PrivateKeyDer::from_pem_slice(pem)
-        .map_err(|error| Error::configuration(argument, format_args!("no usable private key in it: {error:?}")))
+        .map_err(|error| Error::configuration(argument, format_args!("no usable private key in it: {error}")))
 }
 
 /// The variables that say where the operating system's authorities are.
@@ -130,7 +130,7 @@ impl Options {
         };
         let mut config = match identity {
             Some((chain, key)) => {
-                builder.with_client_auth_cert(chain, key).map_err(|error| Error::configuration("cert", error))?
+                builder.with_client_auth_cert(chain, key).map_err(|error| Error::own("cert", &error))?
             }
             None => builder.with_no_client_auth(),
         };
@@ -151,7 +151,7 @@ impl Options {
         for pem in &self.ca {
             let certificates = certificates("ca", pem)?;
             for certificate in &certificates {
-                roots.add(certificate.clone()).map_err(|error| Error::configuration("ca", error))?;
+                roots.add(certificate.clone()).map_err(|error| Error::own("ca", &error))?;
             }
             trusted.push(certificates.into());
         }

@@ -3,6 +3,7 @@
 pub mod client;
 mod error;
 mod pinned;
+mod reasons;
 mod rustls_layer;
 pub mod server;
 mod stacked;

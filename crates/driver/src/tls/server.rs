@@ -36,7 +36,7 @@ impl Options {
             let mut roots = RootCertStore::empty();
             for pem in &self.client_ca {
                 for certificate in certificates("client_ca", pem)? {
-                    roots.add(certificate).map_err(|error| Error::configuration("client_ca", error))?;
+                    roots.add(certificate).map_err(|error| Error::own("client_ca", &error))?;
                 }
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
@@ -46,7 +46,7 @@ impl Options {
         };
         let mut config = builder
             .with_single_cert(certificates("cert", &self.certificate)?, private_key("key", &self.key)?)
-            .map_err(|error| Error::configuration("cert", error))?;
+            .map_err(|error| Error::own("cert", &error))?;
         config.alpn_protocols.clone_from(&self.alpn);
         Ok(Arc::new(config))
     }

@@ -19,6 +19,7 @@ __all__ = ["Request", "Response", "adapt", "request", "response", "websocket_uri
 _ADVICE = {
     "pass its certificate as ca=": "pass an ssl.SSLContext that trusts it as ssl=",
     "or pass ca=": "or pass an ssl.SSLContext as ssl=",
+    "pass cert= and key=": "pass an ssl.SSLContext with one as ssl=",
 }
 
 Request: Any = datastructures.Request
