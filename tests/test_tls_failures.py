@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from interop.certificates import Certificates
 from interop.openssl_server import Maker, openssl_server
+from interop.servers import WebSocketsServer
 from wirespeed import TLS
 from wirespeed.sync import connect
 
@@ -138,3 +140,36 @@ def test_a_key_that_is_not_that_of_the_certificate(maker: Maker) -> None:
     with pytest.raises(ValueError, match="cert: the private key is not that of the certificate") as caught:
         connect("wss://localhost:1", ssl=tls, proxy=None)
     check_words(str(caught.value))
+
+
+# Without verification
+
+
+UNVERIFIED = {
+    "X.509 version 1": ("P-256", None),
+    "RSA of 1024 bits": ("RSA 1024", SAN),
+    "a critical extension": ("P-256", f"{SAN}\n1.2.3.4.5=critical,ASN1:UTF8String:x"),
+    "another name and purpose": ("RSA", "subjectAltName=DNS:elsewhere.example\nextendedKeyUsage=clientAuth"),
+}
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda version: version.name)
+def version(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.mark.parametrize("name", UNVERIFIED)
+def test_without_verification_any_certificate_is_accepted(
+    maker: Maker, serving: Callable[..., WebSocketsServer], version: ssl.TLSVersion, name: str
+) -> None:
+    cert, key = maker.certificate(*UNVERIFIED[name])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    context.load_cert_chain(cert, key)
+    with connect(serving(ssl_context=context).uri, ssl=TLS(verify=False), proxy=None) as ws:
+        ws.send("hello")
+        assert ws.recv(timeout=20) == "hello"
+        assert ws.tls is not None
+        assert ws.tls.peer_certificates[0] == ssl.PEM_cert_to_DER_cert(Path(cert).read_text())
+        assert not ws.tls.verified

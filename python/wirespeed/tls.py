@@ -52,7 +52,9 @@ class TLS:
         cert: Own certificate, followed by intermediate ones.
         key: Private key of ``cert``. The default is to look for it behind the certificate.
         verify: Whether to verify the certificate of the other end. The default is to do so: a client verifies its
-            server, a server its clients if there is ``ca``. With ``False``, anyone can read and change the traffic.
+            server, a server its clients if there is ``ca``. With ``False``, anyone can read and change the traffic: a
+            client accepts every certificate that can be parsed, and checks only that the server has its key, if that
+            is not RSA of less than 2048 or more than 8192 bits.
         alpn: Protocols to offer by ALPN. The default is not to use ALPN.
         minimum_version: ``"1.2"`` or ``"1.3"``. The default is the lowest that the core supports, 1.2.
         maximum_version: ``"1.2"`` or ``"1.3"``. The default is the highest, 1.3.
@@ -140,7 +142,8 @@ class TLSInfo:
         alpn: Protocol agreed on by ALPN (RFC 7301), ``None`` if there is none.
         peer_certificates: Certificates that the other end has sent, as DER, its own first; empty if it sent none. With
             an ``ssl.SSLContext`` before Python 3.13, its own only.
-        verified: Whether they were verified. Without, anybody could have sent them.
+        verified: Whether they were verified. Without, the other end is anyone that has the key of the first one; see
+            ``verify`` of :class:`TLS`.
         ssl_object: The object of the standard library, if the connection was made with an ``ssl.SSLContext``; it is to
             be asked only.
     """

@@ -195,6 +195,41 @@ fn a_certificate_of_an_unknown_authority_can_be_trusted_itself() {
     assert!(client.layer.session().unwrap().verified);
 }
 
+/// A server with the certificate of another one, whose key it does not have.
+#[test]
+fn without_verification_the_key_of_the_certificate_must_have_signed_the_handshake() {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let (chain, key, _) = certificate("localhost");
+    let (_, stranger, _) = certificate("localhost");
+    for versions in BOTH {
+        for (key, is_accepted) in [(&key, true), (&stranger, false)] {
+            let options = client::Options { insecure: true, versions: versions.to_vec(), ..Default::default() };
+            let name = client::server_name("elsewhere.example").unwrap();
+            let client = RustlsLayer::client(options.build().unwrap(), name).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(key).unwrap();
+            let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+            let chain = vec![CertificateDer::from_pem_slice(&chain).unwrap()];
+            let certified = rustls::sign::CertifiedKey::new(chain, key);
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            let config = rustls::ServerConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
+            let server = RustlsLayer::server(Arc::new(config)).unwrap();
+            let (mut client, mut server) = (End::new(Box::new(client)), End::new(Box::new(server)));
+            let hello = client.receive(&[], 1000);
+            let mut answer = server.receive(&hello, 1000);
+            let result = client.layer.receive(&mut answer, &mut Vec::new(), &mut Vec::new());
+            match result {
+                Ok(_) => assert!(is_accepted),
+                Err(error) => assert!(!is_accepted && error.to_string().contains("signature"), "{error}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn other_reasons_against_a_certificate_are_told_as_they_are() {
     let other = rustls::OtherError(Arc::new(std::io::Error::other("its colour")));

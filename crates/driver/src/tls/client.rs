@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{RootCertStore, SupportedProtocolVersion};
 
 use super::Error;
 use super::pinned::Verifier;
+use super::unverified::AcceptAny;
 
 /// What a client may ask of TLS.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Options {
     pub certificate: Option<Vec<u8>>,
     /// Its private key, PEM, not encrypted.
     pub key: Option<Vec<u8>>,
-    /// Accept any certificate: encrypted, but with whoever answers.
+    /// Accept any certificate of which the key can be read: encrypted, but any peer may be the other end.
     pub insecure: bool,
     /// Protocols to offer by ALPN, in order of preference.
     pub alpn: Vec<Vec<u8>>,
@@ -167,43 +167,4 @@ pub fn server_name(name: &str) -> Result<ServerName<'static>, Error> {
     ServerName::try_from(name.to_owned()).map_err(|_| {
         Error::configuration("server_hostname", format_args!("{name:?} is neither a DNS name nor an IP address"))
     })
-}
-
-/// Accepts every certificate whose holder has its key.
-#[derive(Debug)]
-struct AcceptAny(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }

@@ -7,6 +7,7 @@ mod reasons;
 mod rustls_layer;
 pub mod server;
 mod stacked;
+mod unverified;
 
 use std::any::Any;
 
