@@ -78,6 +78,9 @@ __version__: str
 def compression_memory(limit: int | None = None) -> int:
     """Set how many bytes connections may keep for compression, unless it is ``None``; return what it was before."""
 
+def system_authorities() -> int:
+    """Return a number that is another one once the files of the system's certificate authorities have changed."""
+
 def accept(listening: int) -> tuple[int, Any] | None:
     """Accept a connection that waits at a listening socket of the internet, without blocking.
 

@@ -39,7 +39,7 @@ class NativeTLSArguments(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TLS:
-    """TLS settings of a connection. Files are read once, here.
+    """TLS settings of a connection. Files are read once, here; those of the system's authorities, whenever they change.
 
     Where a certificate or key is expected, a path and PEM text are equally good; text that contains ``-----BEGIN`` is
     taken for PEM. An ``ssl.SSLContext`` does what is missing here, such as encrypted keys.
@@ -113,10 +113,14 @@ class TLS:
         if self.minimum_version == "1.3" and self.maximum_version == "1.2":
             raise ValueError("minimum_version is above maximum_version")
 
+    @property
+    def _trusts_system(self) -> bool:
+        return self.ca is None if self.system_roots is None else self.system_roots
+
     def _native_arguments(self) -> NativeTLSArguments:
         return {
             "ca_pem": list(self._ca_pem),
-            "system_roots": self.ca is None if self.system_roots is None else self.system_roots,
+            "system_roots": self._trusts_system,
             "cert_pem": self._cert_pem,
             "key_pem": self._key_pem,
             "verify": self.verify is not False,

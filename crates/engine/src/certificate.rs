@@ -1,11 +1,11 @@
 //! The TLS configuration of a listener, which is replaced while it serves: sessions that are open keep theirs.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use wirespeed_driver::tls::Stamp;
 use wirespeed_driver::tls::server::ServerConfig;
 
 use crate::locks::{lock, read, write};
@@ -31,16 +31,13 @@ impl std::fmt::Debug for Renewal {
     }
 }
 
-/// Inode, size and time of each file; `None`: it is not there.
-type Look = Vec<Option<(u64, u64, Option<SystemTime>)>>;
-
 struct Watch {
     renewal: Renewal,
     /// What was loaded, or could not be.
-    known: Look,
+    known: Stamp,
     /// What the last look has shown, if it was something new: files that are being written are left alone until two
     /// looks show the same.
-    seen: Option<Look>,
+    seen: Option<Stamp>,
 }
 
 impl Watch {
@@ -48,7 +45,7 @@ impl Watch {
     /// comes first: what changes after it is seen by the next one.
     fn begin(config: Arc<ServerConfig>, renewal: Option<Renewal>) -> (Arc<ServerConfig>, Option<Self>) {
         let Some(renewal) = renewal.filter(|renewal| !renewal.files.is_empty()) else { return (config, None) };
-        let known = look(&renewal);
+        let known = Stamp::of(&renewal.files);
         // What was read before is good, whatever the files say.
         let config = (renewal.load)().unwrap_or(config);
         (config, Some(Self { renewal, known, seen: None }))
@@ -56,7 +53,7 @@ impl Watch {
 
     /// Makes the configuration again, if the files have changed and rest.
     fn renew(&mut self) -> Option<Result<Arc<ServerConfig>, String>> {
-        let there = look(&self.renewal);
+        let there = Stamp::of(&self.renewal.files);
         if there == self.known {
             self.seen = None;
             return None;
@@ -113,12 +110,4 @@ impl Certificate {
         let mut watch = lock(&self.watch);
         Some(watch.as_mut()?.renew()?.map(|config| *write(&self.current) = config))
     }
-}
-
-fn look(renewal: &Renewal) -> Look {
-    let of = |path: &PathBuf| {
-        let about = std::fs::metadata(path).ok()?;
-        Some((about.ino(), about.len(), about.modified().ok()))
-    };
-    renewal.files.iter().map(of).collect()
 }

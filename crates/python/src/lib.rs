@@ -83,7 +83,7 @@ mod _native {
     #[pymodule_export]
     use crate::opening::{ClientPlan, Opened};
     #[pymodule_export]
-    use crate::tls::{ClientTLS, ServerTLS};
+    use crate::tls::{ClientTLS, ServerTLS, system_authorities};
 
     use pyo3::prelude::*;
 

@@ -9,6 +9,12 @@ use wirespeed_driver::tls::server;
 
 use crate::errors;
 
+/// Returns a number that is another one once the files of the system's authorities have changed.
+#[pyfunction]
+pub(crate) fn system_authorities(py: Python<'_>) -> u64 {
+    py.detach(wirespeed_driver::tls::authorities)
+}
+
 /// A TLS configuration for servers. Private: `wirespeed.TLS` reads the files and makes one.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ServerTLS {

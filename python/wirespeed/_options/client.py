@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import os
 import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from .._lazy import ssl as ssl_module
-from .._native import ClientPlan, ClientTLS
+from .._native import ClientPlan, ClientTLS, system_authorities
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._net.proxy import basic_authorization
 from .._net.redirects import RedirectChain
@@ -128,13 +127,14 @@ def native_tls(tls: TLS) -> ClientTLS:
     Args:
         tls: The settings.
     """
-    # Where the system's authorities are is part of the settings.
-    return _make_tls(tls, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    # What the files of the system's authorities say is part of the settings.
+    authorities = system_authorities() if tls._trusts_system and tls.verify is not False else 0
+    return _make_tls(tls, authorities)
 
 
 # As many as an application has different settings; the certificates of each take some kilobytes.
 @functools.lru_cache(maxsize=64)
-def _make_tls(tls: TLS, _cert_file: str | None, _cert_dir: str | None) -> ClientTLS:
+def _make_tls(tls: TLS, _authorities: int) -> ClientTLS:
     return ClientTLS(**tls._native_arguments())
 
 

@@ -1,6 +1,6 @@
 //! The client's TLS configuration.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 pub use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
@@ -9,9 +9,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
-use super::Error;
 use super::pinned::Verifier;
 use super::unverified::AcceptAny;
+use super::{Error, system};
 
 /// What a client may ask of TLS.
 #[derive(Clone, Debug, Default)]
@@ -82,29 +82,6 @@ pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateK
         .map_err(|error| Error::configuration(argument, format_args!("no usable private key in it: {error}")))
 }
 
-/// The variables that say where the operating system's authorities are.
-type Places = [Option<std::ffi::OsString>; 2];
-
-/// The operating system's authorities, read once for as long as the environment says that they are in the
-/// same place.
-fn system_roots() -> Result<Arc<[CertificateDer<'static>]>, Error> {
-    static ROOTS: Mutex<Option<(Places, Arc<[CertificateDer<'static>]>)>> = Mutex::new(None);
-    let places = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(std::env::var_os);
-    let mut cached = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, roots)) = cached.as_ref().filter(|(cached, _)| *cached == places) {
-        return Ok(Arc::clone(roots));
-    }
-    let roots: Arc<[_]> = rustls_native_certs::load_native_certs().certs.into();
-    if roots.is_empty() {
-        return Err(Error::configuration(
-            "system_roots",
-            "the system has no trusted certificates (install ca-certificates, set SSL_CERT_FILE, or pass ca=)",
-        ));
-    }
-    *cached = Some((places, Arc::clone(&roots)));
-    Ok(roots)
-}
-
 impl Options {
     /// The configuration that connections share: with it they share resumed sessions.
     pub fn build(&self) -> Result<Arc<ClientConfig>, Error> {
@@ -142,7 +119,7 @@ impl Options {
         let mut roots = RootCertStore::empty();
         let mut trusted = Vec::new();
         if self.system_roots {
-            let certificates = system_roots()?;
+            let certificates = system::roots()?;
             // Some systems ship certificates that are too old for the parser: they are left out, as browsers
             // do.
             roots.add_parsable_certificates(certificates.iter().cloned());

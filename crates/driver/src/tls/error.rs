@@ -37,6 +37,14 @@ impl Error {
     pub(crate) fn own(argument: &'static str, error: &rustls::Error) -> Self {
         Self::configuration(argument, reasons::of_own(error))
     }
+
+    /// The system's authorities cannot be read, so that no certificate can be verified. It is no failure of the
+    /// configuration: the files may be about to be replaced, and a client that connects again tries again.
+    pub(crate) fn authorities(reason: impl fmt::Display) -> Self {
+        let advice = "install ca-certificates, set SSL_CERT_FILE, or pass ca=";
+        let reason = format!("the system has no trusted authorities: {reason} ({advice})");
+        Self::Certificate { code: reasons::UNABLE_TO_GET_ISSUER, reason }
+    }
 }
 
 impl fmt::Display for Error {

@@ -7,6 +7,8 @@ mod reasons;
 mod rustls_layer;
 pub mod server;
 mod stacked;
+mod stamp;
+mod system;
 mod unverified;
 
 use std::any::Any;
@@ -14,6 +16,8 @@ use std::any::Any;
 pub use error::Error;
 pub use rustls_layer::RustlsLayer;
 pub use stacked::Stacked;
+pub use stamp::Stamp;
+pub use system::authorities;
 
 /// Turns bytes of the socket into plain bytes and back. No I/O: buffers in, buffers out.
 pub trait Layer: Send {
