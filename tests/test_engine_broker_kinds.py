@@ -290,6 +290,84 @@ def test_tls(kind: str, tmp_path: Path) -> None:
         server.close()
 
 
+class Files:
+    """Certificates of a server and a client by one authority after another, and the client's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.query = "&".join(f"tls_{name}={urllib.parse.quote(str(folder / name))}" for name in ("ca", "cert", "key"))
+
+    def replace(self) -> None:
+        """Begin with another authority: each file is another one afterwards."""
+        ca = trustme.CA()
+        for name, leaf in (("server", ca.issue_cert("localhost")), ("", ca.issue_cert("client@example.com"))):
+            for suffix, pem in (("cert", leaf.cert_chain_pems[0]), ("key", leaf.private_key_pem), ("ca", ca.cert_pem)):
+                self.put(f"{name}{suffix}", pem.bytes())
+
+    def put(self, name: str, pem: bytes) -> None:
+        (self.folder / f"{name}.new").write_bytes(pem)
+        (self.folder / f"{name}.new").replace(self.folder / name)
+
+    def server(self, kind: str) -> Nats | Redis:
+        cert, key, ca = (str(self.folder / f"server{name}") for name in ("cert", "key", "ca"))
+        if kind == "nats":
+            return Nats(self.folder, options=["--tlsverify", "--tlscert", cert, "--tlskey", key, "--tlscacert", ca])
+        port = str(free_port())
+        return Redis(
+            self.folder,
+            options=["--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca],
+        )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    made = Files(tmp_path)
+    made.replace()
+    return made
+
+
+def secure_url(server: Nats | Redis, files: Files) -> str:
+    if isinstance(server, Nats):
+        return f"tls://localhost:{server.port}?{files.query}"
+    return f"rediss://localhost:{server.options[1]}?{files.query}"
+
+
+@pytest.mark.parametrize("kind", ["nats", "redis"])
+def test_certificates_that_were_renewed_are_used_for_the_next_connection(kind: str, files: Files) -> None:
+    server = files.server(kind)
+    with contextlib.closing(server), Node(secure_url(server, files)) as node:
+        ws = node.client("t")
+        node.has(1)
+        server.kill()
+        files.replace()
+        server.start()
+        with Node(secure_url(server, files)) as other:
+            wait_for(lambda: node.status.is_connected and node.status.reconnects == 1, node.status.reason or "")
+            node.has(1)
+            other.engine.publish("t", "after")
+            assert ws.recv(20) == "after"
+
+
+def is_said(node: Node, text: str) -> bool:
+    return text in (node.status.reason or "")
+
+
+@pytest.mark.parametrize("kind", ["nats", "redis"])
+def test_a_file_that_cannot_be_used_is_named_until_it_can(kind: str, files: Files) -> None:
+    server = files.server(kind)
+    with contextlib.closing(server):
+        for name, bad in (("ca", None), ("cert", b"no certificate"), ("key", trustme.CA().private_key_pem.bytes())):
+            path = files.folder / name
+            good = path.read_bytes()
+            path.unlink() if bad is None else files.put(name, bad)
+            # The key is that of another certificate: either file may be the wrong one.
+            named = f"tls_{'cert' if name == 'key' else name}={files.folder}/"
+            with Node(secure_url(server, files), connected=False) as node:
+                wait_for(functools.partial(is_said, node, named), f"{named} is not named")
+                files.put(name, good)
+                wait_for(lambda: node.status.is_connected, "not connected with the right file")
+
+
 # What is said
 
 

@@ -504,13 +504,17 @@ def test_the_certificate_is_read_again(
     context = certificates.client_context()
     engine = Engine("127.0.0.1", ssl=tls)
     engine.echo("/")
+
+    def is_named(lines: list[tuple[str, str]]) -> bool:
+        return any(level == "ERROR" and f"{tmp_path}/server.pem: cert" in text for level, text in lines)
+
     with engine:
         host, port = engine.addresses[0]
         first = serial(engine, context)
         with connect(f"wss://{host}:{port}/", ssl=context, server_hostname="localhost", proxy=None) as ws:
-            # What cannot be used changes nothing, and is told.
+            # What cannot be used changes nothing, and is logged with the name of its file.
             (tmp_path / "server.pem").write_text("-----BEGIN nonsense")
-            eventually(lambda: serial(engine, context) == first and any(level == "ERROR" for level, _ in log()))
+            eventually(lambda: serial(engine, context) == first and is_named(log()))
             write(certificates, tmp_path)
             eventually(lambda: serial(engine, context) != first)
             ws.send("still here")

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
+use wirespeed_engine::driver::tls::{self, client::Options};
 
 /// What stands for credentials.
 const MASK: &str = "***";
@@ -37,6 +38,13 @@ pub(crate) enum Kind {
     Sentinel,
     /// Channels in shards.
     Cluster,
+}
+
+/// The contents of the files of TLS, PEM.
+pub(crate) struct Files {
+    pub(crate) ca: Option<Vec<u8>>,
+    /// A certificate, and its key.
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A host and its port.
@@ -194,6 +202,56 @@ impl Address {
             return Ok(0);
         }
         self.path.parse().or_else(|_| invalid("the path of redis:// is the number of a database"))
+    }
+
+    /// The files of TLS.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let identity = self.certificate.iter().flat_map(|(certificate, key)| [certificate, key]);
+        self.ca.iter().chain(identity)
+    }
+
+    /// What the files of TLS say now.
+    ///
+    /// # Errors
+    /// One cannot be read, or has not what it should have: which one, and why.
+    pub(crate) fn read_files(&self) -> Result<Files, String> {
+        let read = |name, path: &PathBuf| match std::fs::read(path) {
+            Ok(pem) => Ok(pem),
+            Err(error) => Err(format!("{name}={}: {error}", path.display())),
+        };
+        let ca = self.ca.as_ref().map(|path| read("tls_ca", path)).transpose()?;
+        let identity = self.certificate.as_ref();
+        let identity = identity
+            .map(|(certificate, key)| Ok::<_, String>((read("tls_cert", certificate)?, read("tls_key", key)?)))
+            .transpose()?;
+        let (certificate, key) = identity.clone().unzip();
+        // A trial, because the libraries do not say which file is wrong.
+        let trial = Options {
+            insecure: ca.is_none(),
+            ca: ca.iter().cloned().collect(),
+            certificate,
+            key,
+            ..Options::default()
+        };
+        if let Err(error) = trial.build() {
+            let tls::Error::Configuration { argument, reason } = error else { return Err(error.to_string()) };
+            let path = match (argument, &self.certificate) {
+                ("cert", Some((certificate, _))) => Some(certificate),
+                ("key", Some((_, key))) => Some(key),
+                _ => self.ca.as_ref(),
+            };
+            let path = path.map(|path| path.display().to_string()).unwrap_or_default();
+            return Err(format!("tls_{argument}={path}: {reason}"));
+        }
+        Ok(Files { ca, identity })
+    }
+
+    /// Why a connection has failed: what is wrong with the files of TLS, if that is it, and else what a library says.
+    pub(crate) fn reason(&self, error: &dyn fmt::Display) -> String {
+        match self.files().next().map(|_| self.read_files()) {
+            Some(Err(fault)) => fault,
+            _ => error.to_string(),
+        }
     }
 
     /// A text about this broker, of a library, as it may be shown.

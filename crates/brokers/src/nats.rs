@@ -184,7 +184,7 @@ async fn connect(shared: &Arc<Shared>, denials: &Arc<Denials>) -> Option<Client>
         match options.connect(servers(address)).await {
             Ok(client) => return Some(client),
             // What the servers say is tried again by the library; this is of certificates, and the like.
-            Err(error) => shared.set_disconnected(&error.to_string()),
+            Err(error) => shared.set_disconnected(&address.reason(&error)),
         }
         tokio::time::sleep(backoff::delay(attempt)).await;
         attempt += 1;
@@ -242,7 +242,7 @@ fn hear(shared: &Shared, denials: &Denials, event: &Event) {
                 hear_denied(shared, &subject, said);
             }
         }
-        Event::ClientError(error) => shared.set_reason(&error.to_string()),
+        Event::ClientError(error) => shared.set_reason(&shared.address.reason(error)),
         Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
     }
 }

@@ -8,7 +8,6 @@ pub(crate) mod glob;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fs;
 use std::time::Duration;
 
 use futures_util::{StreamExt, future};
@@ -18,11 +17,12 @@ use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, Msg,
     RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
 };
+use wirespeed_engine::driver::tls::Stamp;
 use wirespeed_engine::topics::Pattern;
 
 use self::glob::glob;
 use crate::account::{ALL, Account};
-use crate::address::{Address, Kind};
+use crate::address::{Address, Files, Kind};
 use crate::backoff;
 use crate::held::{Breaths, held};
 use crate::node::{Shared, ended};
@@ -131,14 +131,18 @@ impl Link<'_> {
 
 /// Connects for ever; the pauses are short again after a connection that came about.
 async fn again(link: &Link<'_>, which: u8, mut serve: impl AsyncFnMut(&mut Target) -> Broken) {
+    let address = &link.shared.address;
     let mut attempt = 0;
-    let mut target = None;
+    // A target keeps what it has read: it is made again once the files have changed.
+    let mut made: Option<(Stamp, Target)> = None;
     loop {
         let before = link.up.get() & which;
-        let reason = match &mut target {
-            Some(target) => serve(target).await,
-            None => match Target::new(&link.shared.address) {
-                Ok(new) => serve(target.insert(new)).await,
+        let files = Stamp::of(address.files());
+        made = made.filter(|(read, _)| *read == files);
+        let reason = match &mut made {
+            Some((_, target)) => serve(target).await,
+            None => match Target::new(address) {
+                Ok(new) => serve(&mut made.insert((files, new)).1).await,
                 Err(error) => error,
             },
         };
@@ -198,19 +202,14 @@ fn settings(address: &Address) -> Result<RedisConnectionInfo, Broken> {
     Ok(settings)
 }
 
-/// The files are read when a connection is first tried: they are small, and this thread serves nobody else.
+/// Reads the files. They are small, and this thread serves nothing else.
 fn certificates(address: &Address) -> Result<Option<TlsCertificates>, Broken> {
-    let read = |path: &std::path::PathBuf| {
-        fs::read(path).map_err(|error| Broken::Other(format!("{}: {error}", path.display())))
-    };
-    if address.ca.is_none() && address.certificate.is_none() {
+    if address.files().next().is_none() {
         return Ok(None);
     }
-    let client_tls = match &address.certificate {
-        None => None,
-        Some((certificate, key)) => Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? }),
-    };
-    Ok(Some(TlsCertificates { client_tls, root_cert: address.ca.as_ref().map(read).transpose()? }))
+    let Files { ca, identity } = address.read_files().map_err(Broken::Other)?;
+    let client_tls = identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok(Some(TlsCertificates { client_tls, root_cert: ca }))
 }
 
 /// Credentials are those of the servers: Sentinels are asked without.

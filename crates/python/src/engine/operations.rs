@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use wirespeed_driver::protocol::CloseCode;
-use wirespeed_driver::tls::server;
+use wirespeed_driver::tls::{self, server};
 use wirespeed_engine::logs::Level;
 use wirespeed_engine::metrics::{BOUNDS, Distribution, WorkerFigures, to_text};
 use wirespeed_engine::{Config, Drain, Draining, Engine, Http, Place, Renewal};
@@ -115,7 +115,14 @@ pub(crate) fn renewal(
             alpn: alpn.clone(),
             versions: versions.clone(),
         };
-        options.build().map_err(|error| error.to_string())
+        options.build().map_err(|error| {
+            let at_fault = match &error {
+                tls::Error::Configuration { argument: "cert", .. } => &certificate.0,
+                tls::Error::Configuration { argument: "key", .. } => &key.0,
+                _ => &None,
+            };
+            at_fault.as_ref().map_or_else(|| error.to_string(), |path| format!("{}: {error}", path.display()))
+        })
     };
     Ok(Renewal { files, load: Arc::new(load) })
 }
