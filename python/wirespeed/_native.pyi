@@ -107,6 +107,7 @@ class ClientTLS:
         alpn: Sequence[bytes],
         min_version: str | None,
         max_version: str | None,
+        key_log: bool,
     ) -> ClientTLS: ...
 
 @final

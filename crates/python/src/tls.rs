@@ -63,7 +63,7 @@ pub(crate) struct ClientTLS {
 #[pymethods]
 impl ClientTLS {
     #[new]
-    #[pyo3(signature = (*, ca_pem, system_roots, cert_pem, key_pem, verify, alpn, min_version, max_version))]
+    #[pyo3(signature = (*, ca_pem, system_roots, cert_pem, key_pem, verify, alpn, min_version, max_version, key_log))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn new(
         py: Python<'_>,
@@ -75,6 +75,7 @@ impl ClientTLS {
         alpn: Vec<Vec<u8>>,
         min_version: Option<&str>,
         max_version: Option<&str>,
+        key_log: bool,
     ) -> PyResult<Self> {
         let versions = versions(min_version, max_version)?;
         let options = Options {
@@ -85,6 +86,7 @@ impl ClientTLS {
             insecure: !verify,
             alpn,
             versions,
+            key_log,
         };
         // Reading the system's certificates takes milliseconds, the first time.
         let config = py.detach(|| options.build()).map_err(|error| errors::tls_error(py, error))?;

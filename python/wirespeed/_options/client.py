@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import socket
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -129,13 +131,15 @@ def native_tls(tls: TLS) -> ClientTLS:
     """
     # What the files of the system's authorities say is part of the settings.
     authorities = system_authorities() if tls._trusts_system and tls.verify is not False else 0
-    return _make_tls(tls, authorities)
+    # As ssl.create_default_context() does.
+    key_log = None if sys.flags.ignore_environment else os.environ.get("SSLKEYLOGFILE")
+    return _make_tls(tls, authorities, key_log)
 
 
 # As many as an application has different settings; the certificates of each take some kilobytes.
 @functools.lru_cache(maxsize=64)
-def _make_tls(tls: TLS, _authorities: int) -> ClientTLS:
-    return ClientTLS(**tls._native_arguments())
+def _make_tls(tls: TLS, _authorities: int, key_log: str | None) -> ClientTLS:
+    return ClientTLS(**tls._native_arguments(), key_log=bool(key_log))
 
 
 def check_headers(headers: HeadersLike | None) -> Headers | None:

@@ -7,7 +7,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{RootCertStore, SupportedProtocolVersion};
+use rustls::{KeyLog, KeyLogFile, NoKeyLog, RootCertStore, SupportedProtocolVersion};
 
 use super::pinned::Verifier;
 use super::unverified::AcceptAny;
@@ -30,6 +30,8 @@ pub struct Options {
     pub alpn: Vec<Vec<u8>>,
     /// The versions to allow; empty: 1.2 and 1.3.
     pub versions: Vec<Version>,
+    /// Append the secrets of each connection to the file that the variable `SSLKEYLOGFILE` names, if there is one.
+    pub key_log: bool,
 }
 
 /// A version of TLS. Older ones are broken (RFC 8996).
@@ -112,6 +114,9 @@ impl Options {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols.clone_from(&self.alpn);
+        if self.key_log {
+            config.key_log = key_log()?;
+        }
         Ok(Arc::new(config))
     }
 
@@ -137,6 +142,18 @@ impl Options {
             .map_err(|error| Error::configuration("ca", error))?;
         Ok(Verifier::new(authorities, trusted))
     }
+}
+
+fn key_log() -> Result<Arc<dyn KeyLog>, Error> {
+    const VARIABLE: &str = "SSLKEYLOGFILE";
+    let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else {
+        return Ok(Arc::new(NoKeyLog));
+    };
+    // The one of rustls does not report that it cannot open the file.
+    if let Err(error) = std::fs::OpenOptions::new().append(true).create(true).open(&path) {
+        return Err(Error::configuration(VARIABLE, format_args!("{}: {error}", path.display())));
+    }
+    Ok(Arc::new(KeyLogFile::new()))
 }
 
 /// The name that the server's certificate must be valid for: a DNS name or an IP address.
