@@ -16,10 +16,13 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from ._lazy import ssl as ssl_module
 
-__all__ = ["TLS", "NativeTLSArguments", "PEMSource", "TLSInfo", "choose_ssl", "tls_info"]
+__all__ = ["TLS", "NativeTLSArguments", "PEMSource", "Stamp", "TLSInfo", "choose_ssl", "stamp", "tls_info"]
 
 PEMSource = str | bytes | os.PathLike[str]
 """A path, or PEM text itself, as ``str`` or ``bytes``."""
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Of each file inode, size and time of change; ``None`` for one that is not there."""
 
 _VERSIONS = ("1.2", "1.3")
 
@@ -39,7 +42,11 @@ class NativeTLSArguments(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TLS:
-    """TLS settings of a connection. Files are read once, here; those of the system's authorities, whenever they change.
+    """TLS settings of a connection. Files are read here.
+
+    A client, when it connects, reads them again if they have changed, and those of the system's authorities as well. If
+    they cannot be used then, what they had before stays in use, and the logger ``wirespeed.client`` warns. A server
+    reads them again by its ``reload_ssl()``.
 
     Where a certificate or key is expected, a path and PEM text are equally good; text that contains ``-----BEGIN`` is
     taken for PEM. An ``ssl.SSLContext`` does what is missing here, such as encrypted keys.
@@ -78,6 +85,10 @@ class TLS:
     _cert_pem: bytes | None = dataclasses.field(init=False)
     _key_pem: bytes | None = dataclasses.field(init=False)
     _alpn: tuple[bytes, ...] = dataclasses.field(init=False)
+    # How the files were when they were read, and when they could not be used; what they had since, for clients.
+    _stamp: Stamp = dataclasses.field(init=False, compare=False)
+    _unusable: Stamp | None = dataclasses.field(init=False, compare=False, default=None)
+    _renewed: TLS | None = dataclasses.field(init=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         # An iterable may be readable only once, and a list cannot be hashed.
@@ -86,6 +97,8 @@ class TLS:
             ca = tuple(ca)
         alpn = self.alpn if isinstance(self.alpn, str) else tuple(self.alpn)
         self._set(ca=ca, alpn=alpn)
+        # First, so that a change while they are read is noticed.
+        self._set(_stamp=self._look())
         self._set(_ca_pem=_read_authorities(ca), _alpn=_encode_alpn(alpn))
         self._set(_cert_pem=None, _key_pem=None)
         if self.cert is not None:
@@ -116,6 +129,11 @@ class TLS:
     @property
     def _trusts_system(self) -> bool:
         return self.ca is None if self.system_roots is None else self.system_roots
+
+    def _look(self) -> Stamp:
+        sources = (*(self.ca if isinstance(self.ca, tuple) else (self.ca,)), self.cert, self.key)
+        paths = [source for source in sources if isinstance(source, (str, os.PathLike)) and not _is_pem(source)]
+        return stamp(paths)
 
     def _native_arguments(self) -> NativeTLSArguments:
         return {
@@ -159,6 +177,23 @@ class TLSInfo:
     peer_certificates: tuple[bytes, ...] = dataclasses.field(repr=False)
     verified: bool
     ssl_object: ssl_module.SSLObject | None = dataclasses.field(default=None, repr=False)
+
+
+def stamp(paths: Iterable[str | os.PathLike[str]]) -> Stamp:
+    """Look at files: two stamps of the same files differ if one of them has changed in between.
+
+    Args:
+        paths: The files.
+    """
+    return tuple(map(_look, paths))
+
+
+def _look(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def tls_info(native: Any) -> TLSInfo | None:

@@ -127,13 +127,25 @@ def native_tls(tls: TLS) -> ClientTLS:
     """Return the native form of TLS settings: equal settings share it, and with it resumed sessions.
 
     Args:
-        tls: The settings.
+        tls: The settings, of which the files may have changed since they were read.
     """
     # What the files of the system's authorities say is part of the settings.
     authorities = system_authorities() if tls._trusts_system and tls.verify is not False else 0
     # As ssl.create_default_context() does.
     key_log = None if sys.flags.ignore_environment else os.environ.get("SSLKEYLOGFILE")
-    return _make_tls(tls, authorities, key_log)
+    now = tls._look()
+    if now != (tls._renewed or tls)._stamp:
+        try:
+            newer = dataclasses.replace(tls)
+            native = _make_tls(newer, authorities, key_log)
+        except (OSError, ValueError) as exc:
+            if now != tls._unusable:
+                _LOGGER.warning("files of TLS have changed and cannot be used, what they had before stays: %s", exc)
+            tls._set(_unusable=now)
+        else:
+            tls._set(_renewed=newer)
+            return native
+    return _make_tls(tls._renewed or tls, authorities, key_log)
 
 
 # As many as an application has different settings; the certificates of each take some kilobytes.

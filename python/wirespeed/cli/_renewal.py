@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import Server
+from ..tls import Stamp, stamp
 from ._status import describe
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Renewal"]
-
-Seen = tuple[tuple[int, int, int] | None, ...]
-"""Of each file inode, size and time of change; ``None`` for one that is not there."""
 
 INTERVAL = 1.0
 """Seconds between two looks at the files: half a dozen system calls each."""
@@ -79,13 +76,5 @@ class Renewal:
                 self.read()
             before = now
 
-    def _look(self) -> Seen:
-        return tuple(map(_look, self._files))
-
-
-def _look(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    def _look(self) -> Stamp:
+        return stamp(self._files)
