@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 import ssl
 import subprocess
 import sys
@@ -222,9 +223,39 @@ def test_starlette_denial(path: str) -> None:
     for implementation in (OURS, THEIRS):
         with UvicornServer(starlette(), ws=implementation, date_header=False) as server:
             status, body, fields = run(refusal(server.uri + path))
-            # Ours has those of every response of uvicorn too, Date is that of the moment.
+            # Ours has those of every response of uvicorn too; and no Date, which theirs has all the same.
+            assert implementation != OURS or not any(field.startswith("date:") for field in fields)
             found.append((status, body, [f for f in fields if not f.startswith(("date:", "server:"))]))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("date_header", [True, False])
+@pytest.mark.parametrize("path", ["/deny", "/close", "/fail", "/version"])
+def test_date_of_refusals(path: str, date_header: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if scope["path"] == "/close":
+            await send({"type": "websocket.close"})
+        elif scope["path"] == "/deny":
+            await send({"type": "websocket.http.response.start", "status": 403, "headers": []})
+            await send({"type": "websocket.http.response.body", "body": b"no"})
+        else:
+            raise ZeroDivisionError
+
+    request = f"GET {path} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    request += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    request += f"Sec-WebSocket-Version: {8 if path == '/version' else 13}\r\n\r\n"
+    with (
+        UvicornServer(app, ws=OURS, date_header=date_header) as server,
+        socket.create_connection(server.address, timeout=20) as sock,
+    ):
+        sock.sendall(request.encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += sock.recv(4096)
+    status = {"/deny": 403, "/close": 403, "/fail": 500, "/version": 426}[path]
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"\r\ndate: " in head.lower()) is date_header
 
 
 @IMPLEMENTATIONS

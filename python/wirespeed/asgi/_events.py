@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from .._handshake.responses import http_date
 from ..close_codes import CloseCode
 from ..datastructures import Headers, Request, Response
 from ..exceptions import ConnectionClosed
@@ -137,8 +136,6 @@ def add_default_headers(headers: Headers, defaults: Fields) -> None:
         key = name.decode("latin-1")
         if key not in headers and key.lower() not in _OWN_FIELDS:
             headers[key] = value.decode("latin-1")
-    if "Date" not in headers:
-        headers["Date"] = http_date()
 
 
 def denial(status: int, headers: Headers, body: bytes) -> Response:
