@@ -223,6 +223,13 @@ async def denies_strangely(events: Events) -> None:
     await events.send("http.response.body", body=b"")
 
 
+async def raises_in_denial(events: Events) -> None:
+    await events.receive()
+    await events.send("http.response.start", status=404)
+    await events.send("http.response.body", body=b"not ", more_body=True)
+    raise ZeroDivisionError
+
+
 async def begins_wrongly(events: Events) -> None:
     await events.receive()
     await events.try_send("send", text="early")
@@ -416,6 +423,15 @@ SCENARIOS = {
         (599, b"", None),
         [CONNECT, ["RuntimeError", "Invalid HTTP status code '600' in response."]],
     ),
+    "app raises in a denial": Scenario(
+        raises_in_denial,
+        asks(),
+        (500, []),
+        [CONNECT],
+        why="nothing of the response has left; theirs answers nothing",
+        client_sees_theirs=None,
+        logs=("Exception in ASGI",),
+    ),
     "events out of order": Scenario(
         begins_wrongly,
         listens,
@@ -568,7 +584,7 @@ def test_scenario(name: str, implementation: str, caplog: pytest.LogCaptureFixtu
     check(scenario, sees, seen, ours=implementation == OURS)
     for text in scenario.logs:
         assert text in caplog.text
-    raises = "refused" in seen or name in ("app raises before accept", "app raises after accept")
+    raises = "refused" in seen or name.startswith("app raises")
     assert ("Exception in ASGI application" in caplog.text) == raises
     if implementation == OURS:
         assert ("Traceback" in caplog.text) == raises
