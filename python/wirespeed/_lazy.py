@@ -13,10 +13,10 @@ import typing
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["lazy", "ssl", "uuid"]
+__all__ = ["Later", "lazy", "ssl", "uuid"]
 
 
-class _Later:
+class Later:
     """A module that is imported when something of it is used; also by annotations, when somebody evaluates them.
 
     Args:
@@ -34,8 +34,8 @@ if typing.TYPE_CHECKING:
     import ssl
     import uuid
 else:
-    ssl = _Later("ssl")
-    uuid = _Later("uuid")
+    ssl = Later("ssl")
+    uuid = Later("uuid")
 
 
 def lazy(

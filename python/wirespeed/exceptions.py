@@ -46,12 +46,15 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
+from ._lazy import Later
 from ._redaction import mask_header, mask_uri, mask_user_info, printable
-from .close_codes import CloseCode
+from .close_codes import Close, CloseCode
 
 if TYPE_CHECKING:
-    from .close_codes import Close
-    from .datastructures import Response
+    from . import datastructures
+else:
+    # Which imports this module; type hints are evaluated later.
+    datastructures = Later("wirespeed.datastructures")
 
 __all__ = [
     "ConcurrencyError",
@@ -277,7 +280,7 @@ class InvalidProxyStatus(ProxyError):
         response: The response of the proxy.
     """
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: datastructures.Response) -> None:
         super().__init__(response)
         self.response = response
 
@@ -326,7 +329,7 @@ class InvalidStatus(InvalidHandshake):
         response: The response: ``status_code``, ``reason_phrase``, ``headers`` and ``body``.
     """
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: datastructures.Response) -> None:
         super().__init__(response)
         self.response = response
 
@@ -489,7 +492,7 @@ class ConcurrencyError(WebSocketException, RuntimeError):
     """Raised by operations that must not run at the same time."""
 
 
-def _describe(response: Response) -> str:
+def _describe(response: datastructures.Response) -> str:
     text = f"HTTP {response.status_code:d}"
     excerpt = response.body_excerpt()
     return f"{text}: {excerpt}" if excerpt else text

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._redaction import mask_query, printable
+from ..datastructures import Request, Response
 from ..tls import TLSInfo, tls_info
+from ..typing import Subprotocol
 from .state import State
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from .._native import Handshake
-    from ..datastructures import Request, Response
-    from ..typing import Subprotocol
 
 __all__ = ["AcceptedStatus", "ConnectionStatus", "Heads", "address_text"]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from .._handshake.responses import plain_response
 from ..datastructures import MultipleValuesError, Request, Response
 
-if TYPE_CHECKING:
-    # werkzeug's own types are not needed to check this package.
-    Map = Any
+# A werkzeug.routing.Map. Its own types are not needed to check this package.
+Map: TypeAlias = Any
 
 __all__ = ["RouterBase"]
 

@@ -23,6 +23,7 @@ from collections.abc import (
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from .._annotations import Self
 from .._connection import codec
 from .._connection.construction import construct
 from .._connection.state import State
@@ -36,8 +37,6 @@ from ._sockets import ignore, watches_descriptors
 from ._turns import give_turn, is_turn_due
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .._options.client import AsyncClientOptions
     from .._options.common import AsyncOptions
     from ._opening import Opening

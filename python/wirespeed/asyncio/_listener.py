@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ._connection import Connection
+from ._connection import Connection
 
 __all__ = ["Listener"]
 

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .._annotations import Self
 from .._connection.state import State
 from .._redaction import mask_uri, printable
 from ..close_codes import CloseCode
@@ -22,8 +23,6 @@ from ..typing import LoggerLike
 from ._tasks import start_task
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._connection import ClientConnection
 
 __all__ = ["ConnectAttempt", "Policy", "Reconnection", "backoff", "process_exception"]

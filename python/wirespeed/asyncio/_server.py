@@ -11,8 +11,9 @@ import ssl as ssl_module
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
 from .._handshake.admission import Lingering
@@ -35,9 +36,6 @@ from ._remaining import Remaining
 from ._serving import negotiate, receive_request
 from ._tasks import current_task
 from ._turns import give_turn, is_turn_due
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._annotations import Self
 from .._connection.state import State
 from ..exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK
 from ..typing import BytesLike
 from ._client import connect
+from ._connection import ClientConnection
 from ._pipe import Pipe, closed_error
 from ._turns import give_turn, is_turn_due
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from ._connection import ClientConnection
 
 __all__ = ["StreamReader", "StreamWriter", "open_stream"]
 

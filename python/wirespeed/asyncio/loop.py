@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
     from .._native import NativeSelector
+else:
+    # Type hints are evaluated at run time too. The system may have no epoll.
+    FileDescriptorLike = Any
+    NativeSelector = getattr(_native, "NativeSelector", None)
 
 __all__ = ["EventLoop", "Selector", "new_event_loop", "run"]
 

@@ -8,12 +8,10 @@ import itertools
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from .._annotations import Buffer, Self
 from .._native import NativePublisher
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
 
 __all__ = ["BrokerEvent", "BrokerPolicy", "BrokerStatus", "Published", "Publisher"]
 

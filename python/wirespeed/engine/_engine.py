@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from .._native import Batch, Connected, Disconnected, EngineLimits, Invalid, Message
+from .._annotations import Self
+from .._native import JWT, Batch, Connected, Disconnected, EngineLimits, Invalid, Message
 from .._options.common import check_subprotocols, check_type
+from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._broker import BrokerPolicy, BrokerStatus
 from ._ending import LAST
@@ -21,10 +23,7 @@ from ._rooms import wait_for_engine
 from ._routes import Policy, RatePolicy, Routing
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from .._native import JWT, ServerTLS
-    from ..tls import TLS
+    from .._native import ServerTLS
 
 __all__ = ["Engine", "Event"]
 

@@ -19,16 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._native import NativeDraining, NativeEngine, NativeHandover, NativeLogs
 from .._options.common import check_type
+from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._ending import LAST, Interrupted, Patience, interrupting
 from ._log import Log
-
-if TYPE_CHECKING:
-    from ..tls import TLS
 
 __all__ = ["Drained", "Operations"]
 

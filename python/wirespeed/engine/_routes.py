@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from .._native import NativeEngine
+from .._annotations import Unpack
+from .._native import JWT, NativeEngine
 from .._options.common import check_subprotocols
 from ._arguments import check_count
 from ._codecs import Decode, Decoders, decoders
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .._native import JWT
 
 __all__ = ["Policy", "RatePolicy", "RouteSettings", "Routing"]
 

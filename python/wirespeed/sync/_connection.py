@@ -13,8 +13,9 @@ import warnings
 import weakref
 from collections.abc import Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
+from .._annotations import Self
 from .._connection import codec
 from .._connection.state import State
 from .._connection.status import ConnectionStatus
@@ -23,9 +24,6 @@ from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError
 from ..typing import Data, LoggerLike
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ClientConnection", "Connection", "Ping"]
 

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
 from .._handshake.admission import Lingering
@@ -29,9 +30,6 @@ from ._connection import Connection
 from ._gate import Gate, InThread
 from ._greeting import Greetings
 from ._serving import negotiate, receive_request
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 
