@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from interop.checks import no_leaks, open_descriptors
-from interop.frames import close, frame, text
+from interop.frames import Close, close, frame, text
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import SUBJECT, connect, exceptions
@@ -130,6 +130,23 @@ def test_open_connection_that_is_forgotten_warns(server: WebSocketsServer) -> No
         del ws
         gc.collect()
     assert target not in open_descriptors().values()
+
+
+@pytest.mark.wirespeed_only("threads of websockets keep its connections alive")
+def test_a_forgotten_connection_sends_a_close_frame(scripted: Scripted) -> None:
+    def script(wire: Wire) -> Any:
+        wire.accept()
+        return wire.read_until_close()
+
+    server = scripted(script)
+    ws = connect(server.uri, compression=None)
+    ws.send("last")
+    with pytest.warns(ResourceWarning, match="unclosed"):  # noqa: PT031 - del cannot be anywhere else
+        del ws
+        gc.collect()
+    frames, farewell = server.result
+    assert [received.payload for received in frames] == [b"last"]
+    assert farewell == Close(1001)
 
 
 @pytest.mark.wirespeed_only("ours")

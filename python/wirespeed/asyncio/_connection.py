@@ -9,6 +9,7 @@ import asyncio
 import codecs
 import contextlib
 import socket as socket_module
+import sys
 import warnings
 from collections.abc import (
     AsyncGenerator,
@@ -33,6 +34,7 @@ from .._net.addresses import ends_of
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError, ConnectionClosed
 from ..typing import BytesLike, Data, DataLike
+from ._leaving import can_suspend, leave
 from ._sockets import ignore, watches_descriptors
 from ._turns import give_turn, is_turn_due
 
@@ -75,12 +77,12 @@ class Connection(ConnectionStatus, AsyncConnection):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc_type is GeneratorExit:
-            # Its coroutine is collected as garbage: nothing can be awaited, nor need there be a loop.
-            with contextlib.suppress(RuntimeError):
-                self.abort()
+        code = CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR
+        if exc_type is GeneratorExit and not can_suspend(sys._getframe()):
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                leave(self, code)
             return
-        await self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
+        await self.close(code)
 
     def __del__(self) -> None:
         try:
@@ -97,9 +99,8 @@ class Connection(ConnectionStatus, AsyncConnection):
                 with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
                     warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
         finally:
-            # Of a loop that is closed, which has nothing to be told.
-            with contextlib.suppress(RuntimeError):
-                self.abort()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                leave(self, CloseCode.GOING_AWAY)
 
     # What it is.
 
@@ -208,8 +209,8 @@ class Connection(ConnectionStatus, AsyncConnection):
                     try:
                         self._begin_close(CloseCode.INTERNAL_ERROR, "error in fragmented message")
                     except RuntimeError:
-                        # The coroutine ends in another thread, perhaps the collector's: no close frame leaves there.
-                        self.abort()
+                        # The coroutine ends in another thread, perhaps the collector's.
+                        self._leave(CloseCode.INTERNAL_ERROR)
             raise
         finally:
             if begun:

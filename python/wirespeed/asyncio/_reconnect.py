@@ -6,6 +6,7 @@ It knows nothing of sockets or handshakes: it is given a function that connects.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import ssl
@@ -20,7 +21,7 @@ from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from ..typing import LoggerLike
-from ._tasks import start_task
+from ._leaving import leave
 
 if TYPE_CHECKING:
     from ._connection import ClientConnection
@@ -228,18 +229,9 @@ class Reconnection:
 
     def __del__(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is None or connection.state is State.CLOSED or self._loop.is_closed():
-            return
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if here:
-            start_task(self._loop, _close(connection))
-        elif self._loop.is_running():
-            self._loop.call_soon_threadsafe(connection.abort)
-        else:
-            connection.abort()
+        if connection is not None and connection.state is not State.CLOSED:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                leave(connection, CloseCode.NORMAL_CLOSURE)
 
     async def _open(self, delay: float) -> ClientConnection:
         while True:
@@ -357,6 +349,6 @@ async def _close(connection: ClientConnection) -> None:
     try:
         await connection.close(CloseCode.NORMAL_CLOSURE)
     except BaseException:
-        # Cancelled: nobody will wait for the server, and nobody else closes the socket.
-        connection.abort()
+        # Cancelled: nothing waits for the server any more.
+        leave(connection, CloseCode.NORMAL_CLOSURE)
         raise

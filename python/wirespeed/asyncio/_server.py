@@ -8,6 +8,7 @@ import inspect
 import signal as signal_module
 import socket as socket_module
 import ssl as ssl_module
+import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
@@ -31,6 +32,7 @@ from ._connection import Connection, attach, choose_port, native_arguments
 from ._deadline import Deadline
 from ._gate import Gate, InTask
 from ._greeting import Greetings
+from ._leaving import can_suspend
 from ._listening import Acceptor
 from ._remaining import Remaining
 from ._serving import negotiate, receive_request
@@ -120,8 +122,7 @@ class Server(ServerBase):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-        # Collected as garbage, nothing can be awaited.
-        if exc_type is not GeneratorExit:
+        if exc_type is not GeneratorExit or can_suspend(sys._getframe()):
             await self.wait_closed()
 
     async def _listen(self) -> Self:

@@ -75,7 +75,7 @@ class Connection(ConnectionStatus, BlockingConnection):
             if self._state == State.OPEN and self._pid == os.getpid():
                 with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
                     warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
-            self.abort()
+            self._leave(CloseCode.GOING_AWAY)
 
     @functools.cached_property
     def id(self) -> uuid.UUID:

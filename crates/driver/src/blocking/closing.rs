@@ -43,6 +43,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.see_to_the_end(state, host)
     }
 
+    /// Sends a close frame without waiting, if the socket has room for it, and ends TCP.
+    pub fn leave<H: Host<Buffer = B, Message = M>>(&self, host: &H, code: CloseCode) {
+        let mut state = self.lock(host);
+        // A thread that sends may be in the middle of a frame.
+        if state.drive.link().state() == ProtocolState::Open
+            && !state.sending
+            && state.drive.link_mut().send_close(Some(code), "").is_ok()
+        {
+            self.flush_some(&mut state);
+        }
+        self.end(&mut state, Failure::Aborted);
+    }
+
     /// Lets the closing take no longer than `patience` from now, and no longer than the close timeout: a later
     /// [`Self::close`] does not extend it. Nor are more than `bytes` read meanwhile.
     pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {

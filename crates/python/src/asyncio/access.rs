@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use wirespeed_driver::peer::Closing;
 use wirespeed_driver::peer::Failure;
+use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
 use super::exclusive::{Exclusive, Guard};
@@ -158,6 +159,47 @@ impl AsyncConnection {
         Self::settle(this)
     }
 
+    /// Closes for a caller that does not wait: what is queued is sent, then a close frame, and the loop keeps the
+    /// connection until it is over.
+    pub(super) fn leave_here(this: &Bound<'_, Self>, code: CloseCode) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        conn.lock(py)?.left = true;
+        let begun = Self::begin_close(this, Some(code), "", false);
+        let event_loop = conn.event_loop.bind(py);
+        if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
+            // It takes no callbacks, which is what `begun` says: the kernel has got what it had room for.
+            return Self::abort_here(this);
+        }
+        if begun.is_err() {
+            return begun.and(Self::abort_here(this));
+        }
+        if !conn.lock(py)?.is_finished() {
+            conn.hold(this);
+        }
+        Ok(())
+    }
+
+    /// Calls `here` if this is the thread of the loop, or the loop is closed; else has the loop call a function with
+    /// arguments.
+    pub(super) fn in_loop<const N: usize>(
+        this: &Bound<'_, Self>,
+        call: [&Bound<'_, PyAny>; N],
+        here: impl FnOnce() -> PyResult<()>,
+    ) -> PyResult<()> {
+        let py = this.py();
+        let conn = this.get();
+        let event_loop = conn.event_loop.bind(py);
+        // Perhaps the collector calls, which runs in any thread.
+        if conn.loop_state.get().is_here_now(event_loop)? || conn.lock(py)?.is_finished() {
+            return here();
+        }
+        match invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), call) {
+            Err(_) if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? => here(),
+            result => result.map(drop),
+        }
+    }
+
     /// Keeps the connection alive while somebody waits on it.
     #[inline]
     pub(super) fn hold(&self, this: &Bound<'_, Self>) {
@@ -170,7 +212,7 @@ impl AsyncConnection {
     pub(super) fn release(&self, py: Python<'_>) -> PyResult<()> {
         let awaited = {
             let state = self.lock(py)?;
-            state.is_awaited() || self.listener.is_some() && !state.is_finished()
+            state.is_awaited() || (self.listener.is_some() || state.left) && !state.is_finished()
         };
         if !awaited && let Some(port) = self.port.get() {
             port.get().release(py);

@@ -379,22 +379,21 @@ impl AsyncConnection {
 
     /// Ends the connection at once.
     fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let py = slf.py();
-        let this = slf.get();
-        // Perhaps by the collector, which runs in any thread.
-        let here = this.loop_state.get().is_here_now(this.event_loop.bind(py))?;
-        if !here && !this.lock(py)?.is_finished() {
-            let event_loop = this.event_loop.bind(py);
-            let abort = slf.getattr(intern!(py, "abort"))?;
-            let result = invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), [&abort]);
-            return match result {
-                Err(_) if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? => {
-                    Self::abort_here(slf)
-                }
-                result => result.map(drop),
-            };
-        }
-        Self::abort_here(slf)
+        let abort = slf.getattr(intern!(slf.py(), "abort"))?;
+        Self::in_loop(slf, [&abort], || Self::abort_here(slf))
+    }
+
+    /// Begins to close for a caller that cannot wait: a finalizer, or a coroutine that is being closed.
+    fn _leave(slf: &Bound<'_, Self>, code: u16) -> PyResult<()> {
+        let leave = slf.getattr(intern!(slf.py(), "_leave"))?;
+        let argument = code.into_pyobject(slf.py())?.into_any();
+        Self::in_loop(slf, [&leave, &argument], || Self::contain(slf, || Self::leave_here(slf, CloseCode(code))))
+    }
+
+    /// The event loop.
+    #[getter]
+    fn _loop(&self, py: Python<'_>) -> Py<PyAny> {
+        self.event_loop.clone_ref(py)
     }
 
     /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.

@@ -373,6 +373,17 @@ impl BlockingConnection {
         Ok(())
     }
 
+    /// Sends a close frame without waiting, and ends the connection at once.
+    fn _leave(&self, py: Python<'_>, code: u16) -> PyResult<()> {
+        let host = self.host(py, None)?;
+        if self.connecting.load(Ordering::Relaxed) {
+            self.inner.abort(&host); // the peer does not know of a connection
+        } else {
+            self.inner.leave(&host, CloseCode(code));
+        }
+        Ok(())
+    }
+
     /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {

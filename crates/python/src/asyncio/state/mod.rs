@@ -69,6 +69,8 @@ pub(super) struct State {
     pub(super) begun: bool,
     /// The transport has ended.
     pub(super) lost: bool,
+    /// The application does not wait for the end: the loop keeps the connection until then.
+    pub(super) left: bool,
     /// What ends a transport that is being closed, when its time is up.
     pub(super) give_up: Option<Py<PyAny>>,
     /// The key of our timer.
@@ -113,6 +115,7 @@ impl State {
             listener_error: None,
             begun: false,
             lost: false,
+            left: false,
             give_up: None,
             timer: None,
         }

@@ -1,0 +1,97 @@
+"""Leaving a connection where nothing can be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import opcode
+from collections.abc import AsyncGenerator, Awaitable
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ._tasks import current_task
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+__all__ = ["can_suspend", "leave"]
+
+_COROUTINES = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
+
+# What an await is compiled to: SEND, with a cache behind it, YIELD_VALUE and RESUME; in Python 3.10 YIELD_FROM.
+_SEND, _YIELD_VALUE, _YIELD_FROM = (opcode.opmap.get(name) for name in ("SEND", "YIELD_VALUE", "YIELD_FROM"))
+
+
+def can_suspend(frame: FrameType) -> bool:
+    """Return whether a coroutine that handles ``GeneratorExit`` may await something.
+
+    It may if an asynchronous generator is closed by ``aclose()``, which a task awaits. It may not if a coroutine is
+    closed by ``close()`` or collected as garbage. Where neither is certain, the answer is no.
+
+    Args:
+        frame: That of the coroutine.
+    """
+    try:
+        task = current_task()
+    except RuntimeError:
+        return False
+    if task is None:
+        return False
+    coroutine = task.get_coro()
+    root = getattr(coroutine, "cr_frame", None)
+    while frame is not root:
+        caller = frame.f_back
+        if caller is None or not caller.f_code.co_flags & _COROUTINES:
+            # The task of loop.shutdown_asyncgens, or of a generator that was dropped, runs aclose() itself.
+            owners = gc.get_referents(coroutine) if root is None else []
+            return any(getattr(owner, "ag_frame", None) is frame for owner in owners)
+        if not _awaits(caller):
+            return False
+        frame = caller
+    return True
+
+
+def _awaits(frame: FrameType) -> bool:
+    """Return whether a frame is at an await, and not at a call."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    before, here, after = (code[place] if 0 <= place < len(code) else -1 for place in (at - 2, at, at + 2))
+    # A frame that an exception has entered is behind YIELD_VALUE in Python 3.13, and before YIELD_FROM in 3.10.
+    return here in (_SEND, _YIELD_VALUE, _YIELD_FROM) or before in (_SEND, _YIELD_VALUE) or after == _YIELD_FROM
+
+
+def leave(connection: Connection, code: int) -> None:
+    """Begin to close a connection without waiting. What is queued is sent first, and the event loop goes on with it.
+
+    ``asyncio.run`` waits for the end of the connection before it returns.
+
+    Args:
+        connection: The connection.
+        code: Close code.
+    """
+    connection._leave(code)
+    if asyncio._get_running_loop() is not connection._loop:
+        return
+    over = connection._closed_future()
+    if over is None:
+        return
+    # asyncio.run cancels the tasks that are left when main() returns, but closes asynchronous generators and waits for
+    # that.
+    waiting = _wait_when_closed(over)
+    _step(waiting.__anext__())
+    over.add_done_callback(lambda _: _step(waiting.aclose()))
+
+
+def _step(generating: Awaitable[None]) -> None:
+    # RuntimeError: the loop is closing the generator already.
+    with contextlib.suppress(StopIteration, RuntimeError):
+        generating.__await__().__next__()
+
+
+async def _wait_when_closed(over: asyncio.Future[None]) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        if not over.done():
+            await asyncio.wait([over])

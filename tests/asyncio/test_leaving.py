@@ -1,0 +1,332 @@
+"""Leaving a connection early: what was sent arrives, and a close frame behind it, whether or not anything waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from interop.asyncio_tools import new_loop, soon, spin
+from interop.frames import Close, close
+from interop.scripted import ScriptedServer, Wire
+
+pytestmark = pytest.mark.wirespeed_only("ours")
+
+Scripted = Callable[..., ScriptedServer]
+Run = Callable[..., Any]
+Connect = Callable[..., Any]
+
+SIZE = 50_000
+
+
+class Peer:
+    """A server that reads nothing until it is released, then everything, and answers the close frame."""
+
+    def __init__(self, scripted: Scripted, connect: Connect) -> None:
+        self.server = scripted(self.script, receive_buffer=4096)
+        self.connecting: Callable[[], Any] = lambda: connect(self.server.uri, compression=None, ping_interval=None)
+        self.sent = 0
+
+    def script(self, wire: Wire) -> tuple[int, Close | None]:
+        wire.accept()
+        self.server.pause()
+        frames, farewell = wire.read_until_close()
+        if farewell is not None:
+            wire.send(close(farewell.code or 1000))
+        return len(frames), farewell
+
+    def fill(self, ws: Any) -> None:
+        """Send until the kernel takes no more, and some of it is queued."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ws.send_nowait(bytes(SIZE))
+                self.sent += 1
+
+    def release_soon(self) -> None:
+        """Let the server read, in the next turn of the loop: leaving has begun by then."""
+        asyncio.get_running_loop().call_soon(self.server.release.set)
+
+    def check(self, code: int) -> None:
+        assert self.server.result == (self.sent, Close(code))
+
+
+@pytest.fixture
+def peer(scripted: Scripted, connect: Connect) -> Peer:
+    return Peer(scripted, connect)
+
+
+async def feed(peer: Peer) -> AsyncGenerator[Any, None]:
+    async with peer.connecting() as ws:
+        peer.fill(ws)
+        yield ws
+
+
+@contextlib.asynccontextmanager
+async def managed(peer: Peer) -> AsyncIterator[Any]:
+    async with peer.connecting() as ws:
+        yield ws
+
+
+async def nested(peer: Peer) -> AsyncGenerator[Any, None]:
+    async with contextlib.AsyncExitStack() as stack:
+        ws = await stack.enter_async_context(managed(peer))
+        peer.fill(ws)
+        yield ws
+
+
+async def through_another(peer: Peer) -> AsyncGenerator[Any, None]:
+    inner = feed(peer)
+    try:
+        async for ws in inner:
+            yield ws
+    finally:
+        await inner.aclose()
+
+
+@pytest.mark.parametrize("generator", [feed, nested, through_another])
+def test_a_generator_that_is_closed_waits(peer: Peer, run: Run, generator: Callable[[Peer], Any]) -> None:
+    async def main() -> None:
+        generating = generator(peer)
+        ws = await anext(generating)
+        peer.release_soon()
+        await generating.aclose()
+        assert ws.state.name == "CLOSED"
+
+    run(main)
+    peer.check(1011)
+
+
+def test_a_generator_that_is_closed_after_a_cancellation(peer: Peer, run: Run) -> None:
+    """The frames above the generator have been entered by an exception."""
+
+    async def main() -> None:
+        async def use() -> None:
+            generating = feed(peer)
+            ws.append(await anext(generating))
+            try:
+                await wait()
+            finally:
+                peer.release_soon()
+                await generating.aclose()
+
+        async def wait() -> None:
+            await asyncio.sleep(60)
+
+        ws: list[Any] = []
+        task = asyncio.ensure_future(use())
+        await soon(lambda: ws)
+        task.cancel()
+        await asyncio.wait([task])
+        assert ws[0].state.name == "CLOSED"
+
+    run(main)
+    peer.check(1011)
+
+
+def test_a_generator_that_is_dropped(peer: Peer, run: Run) -> None:
+    async def main() -> None:
+        async for _ in feed(peer):
+            break
+        gc.collect()
+        peer.release_soon()
+        await soon(lambda: peer.server.results)
+
+    run(main)
+    peer.check(1011)
+
+
+def test_a_generator_that_outlives_the_program(peer: Peer, run: Run) -> None:
+    """asyncio.run closes it, and waits for that."""
+    generating = feed(peer)
+
+    async def main() -> None:
+        await anext(generating)
+        peer.release_soon()
+
+    run(main)
+    peer.check(1011)
+
+
+async def use(ws: Any) -> None:
+    async with ws:
+        await asyncio.get_running_loop().create_future()
+
+
+async def use_managed(ws: Any) -> None:
+    @contextlib.asynccontextmanager
+    async def holding() -> AsyncIterator[Any]:
+        async with ws:
+            yield ws
+
+    async with holding():
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("using", [use, use_managed])
+@pytest.mark.parametrize("at_the_end", [False, True], ids=["going-on", "at-the-end"])
+def test_a_coroutine_that_is_closed(peer: Peer, run: Run, using: Callable[[Any], Any], at_the_end: bool) -> None:
+    """Nothing can be awaited there, so the event loop sees to the rest."""
+
+    async def main() -> None:
+        ws = await peer.connecting()
+        peer.fill(ws)
+        coroutine = using(ws)
+        coroutine.send(None)
+        coroutine.close()
+        assert ws.state.name == "CLOSING"
+        peer.release_soon()
+        del ws, coroutine
+        gc.collect()
+        if not at_the_end:
+            await soon(lambda: peer.server.results)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(main)
+    peer.check(1011)
+
+
+async def break_(peer: Peer) -> None:
+    async for ws in peer.connecting():
+        peer.fill(ws)
+        break
+
+
+async def return_(peer: Peer) -> None:
+    async for ws in peer.connecting():
+        peer.fill(ws)
+        return
+
+
+async def raise_(peer: Peer) -> None:
+    with contextlib.suppress(ZeroDivisionError):
+        async for ws in peer.connecting():
+            peer.fill(ws)
+            raise ZeroDivisionError
+
+
+async def cancel(peer: Peer) -> None:
+    async def use() -> None:
+        async for ws in peer.connecting():
+            peer.fill(ws)
+            await asyncio.sleep(60)
+
+    task = asyncio.ensure_future(use())
+    await soon(lambda: peer.sent and not peer.server.results)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def cancel_while_closing(peer: Peer) -> None:
+    iterator = aiter(peer.connecting())
+    peer.fill(await anext(iterator))
+    task = asyncio.ensure_future(anext(iterator))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("leave", [break_, return_, raise_, cancel, cancel_while_closing])
+@pytest.mark.parametrize("at_the_end", [False, True], ids=["going-on", "at-the-end"])
+def test_leaving_a_loop(peer: Peer, run: Run, leave: Callable[[Peer], Any], at_the_end: bool) -> None:
+    async def main() -> None:
+        await leave(peer)
+        gc.collect()
+        peer.release_soon()
+        if not at_the_end:
+            await soon(lambda: peer.server.results)
+
+    run(main)
+    peer.check(1000)
+
+
+@pytest.mark.parametrize("at_the_end", [False, True], ids=["going-on", "at-the-end"])
+def test_a_connection_that_is_forgotten(peer: Peer, run: Run, at_the_end: bool) -> None:
+    async def main() -> None:
+        ws = await peer.connecting()
+        peer.fill(ws)
+        await spin()
+        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+            del ws
+            gc.collect()
+        peer.release_soon()
+        if not at_the_end:
+            await soon(lambda: peer.server.results)
+
+    run(main)
+    peer.check(1001)
+
+
+def test_a_closing_that_is_cancelled_and_forgotten(peer: Peer, run: Run) -> None:
+    async def main() -> None:
+        ws = await peer.connecting()
+        peer.fill(ws)
+        task = asyncio.ensure_future(ws.close(4000))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        del ws, task
+        gc.collect()
+        peer.release_soon()
+        await soon(lambda: peer.server.results)
+
+    run(main)
+    peer.check(4000)
+
+
+def test_a_loop_that_is_closed(scripted: Scripted, setting: Any, connect: Connect) -> None:
+    """What the kernel takes at once arrives, with the close frame."""
+    if setting.port != "fd":
+        pytest.skip("transports need their loop")
+
+    def script(wire: Wire) -> tuple[int, Close | None]:
+        wire.accept()
+        frames, farewell = wire.read_until_close()
+        return len(frames), farewell
+
+    async def main() -> Any:
+        ws = await connect(server.uri)
+        ws.send_nowait("one")
+        return ws
+
+    server = scripted(script)
+    loop = new_loop(setting.loop)
+    ws = loop.run_until_complete(main())
+    ws.send_nowait("two")
+    loop.close()
+    with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+        # The loop has what was sent last, as if its turn had yet to end.
+        del ws, loop
+        gc.collect()
+    assert server.result == (2, Close(1001))
+
+
+def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect, run: Run) -> None:
+    import wirespeed
+
+    ended = []
+
+    async def handler(ws: Any) -> None:
+        async for message in ws:
+            await ws.send(message)
+        await asyncio.sleep(0.05)
+        ended.append(ws.close_code)
+
+    async def serving() -> AsyncGenerator[int, None]:
+        async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
+            yield server.sockets[0].getsockname()[1]
+
+    async def main() -> None:
+        generating = serving()
+        async with connect(f"ws://127.0.0.1:{await anext(generating)}") as ws:
+            await ws.send("x")
+            assert await ws.recv() == "x"
+            await generating.aclose()
+            assert len(ended) == 1
+
+    run(main)
