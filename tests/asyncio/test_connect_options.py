@@ -209,6 +209,28 @@ def test_create_connection(server: WebSocketsServer, run: Run) -> None:
         run(main)
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["in-the-class", "later"])
+def test_iteration_calls_an_overridden_recv(server: WebSocketsServer, run: Run, later: bool) -> None:
+    import wirespeed
+
+    class Mine(wirespeed.ClientConnection):
+        pass
+
+    async def recv(self: Any, decode: bool | None = None) -> Any:
+        return f"mine: {await wirespeed.ClientConnection.recv(self, True)}"
+
+    async def main() -> list[Any]:
+        async with connect(f"{server.uri}/count?n=2", create_connection=Mine) as ws:
+            if later:
+                monkey.setattr(Mine, "recv", recv)
+            return [message async for message in ws]
+
+    with pytest.MonkeyPatch.context() as monkey:
+        if not later:
+            monkey.setattr(Mine, "recv", recv)
+        assert run(main) == ["mine: 0", "mine: 1"]
+
+
 def test_create_connection_of_something_else(server: WebSocketsServer, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(TypeError, match="create_connection"):

@@ -86,6 +86,24 @@ def test_good_options(server: WebSocketsServer, options: dict[str, Any]) -> None
         assert ws.recv(timeout=5) == "hello"
 
 
+@pytest.mark.wirespeed_only("websockets passes other arguments to create_connection")
+@pytest.mark.parametrize("later", [False, True], ids=["in-the-class", "later"])
+def test_iteration_calls_an_overridden_recv(server: WebSocketsServer, monkeypatch: Any, later: bool) -> None:
+    import wirespeed.sync
+
+    class Mine(wirespeed.sync.ClientConnection):
+        pass
+
+    def recv(self: Any, timeout: float | None = None, decode: bool | None = None) -> Any:
+        return f"mine: {wirespeed.sync.ClientConnection.recv(self, timeout, True)}"
+
+    if not later:
+        monkeypatch.setattr(Mine, "recv", recv)
+    with connect(f"{server.uri}/count?n=2", create_connection=Mine) as ws:
+        monkeypatch.setattr(Mine, "recv", recv)
+        assert list(ws) == ["mine: 0", "mine: 1"]
+
+
 @pytest.mark.parametrize("how", ["function", "class", "other type"])
 def test_create_connection_that_fails(scripted: Any, how: str) -> None:
     """The server sees the end, although somebody keeps the exception, and with it what its frames refer to."""

@@ -32,7 +32,7 @@ from .._connection.status import ConnectionStatus
 from .._native import AsyncConnection, Opened
 from .._net.addresses import ends_of
 from ..close_codes import CloseCode
-from ..exceptions import ConcurrencyError, ConnectionClosed
+from ..exceptions import ConcurrencyError, ConnectionClosed, ConnectionClosedOK
 from ..typing import BytesLike, Data, DataLike
 from ._leaving import can_suspend, leave
 from ._sockets import ignore, watches_descriptors
@@ -113,6 +113,15 @@ class Connection(ConnectionStatus, AsyncConnection):
         return -1 if sock is None or self._state == State.CLOSED else int(sock.fileno())
 
     # Receiving.
+
+    def __aiter__(self) -> AsyncIterator[Data]:  # type: ignore[override]
+        # The native iterator does not call recv, which a subclass may have overridden.
+        return self if type(self).recv is AsyncConnection.recv else self._received()
+
+    async def _received(self) -> AsyncGenerator[Data, None]:
+        with contextlib.suppress(ConnectionClosedOK):
+            while True:
+                yield await self.recv()
 
     @overload
     def recv_streaming(self, decode: Literal[True]) -> AsyncGenerator[str, None]: ...

@@ -11,7 +11,7 @@ import functools
 import os
 import warnings
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -22,7 +22,7 @@ from .._connection.status import ConnectionStatus
 from .._lazy import uuid
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
-from ..exceptions import ConcurrencyError
+from ..exceptions import ConcurrencyError, ConnectionClosedOK
 from ..typing import Data, LoggerLike
 
 __all__ = ["ClientConnection", "Connection", "Ping"]
@@ -84,7 +84,16 @@ class Connection(ConnectionStatus, BlockingConnection):
         made: uuid.UUID = vars(self).setdefault("id", uuid.uuid4())
         return made
 
-    # Receiving in pieces.
+    # Receiving.
+
+    def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
+        # The native iterator does not call recv, which a subclass may have overridden.
+        return self if type(self).recv is BlockingConnection.recv else self._received()
+
+    def _received(self) -> Generator[Data, None, None]:
+        with contextlib.suppress(ConnectionClosedOK):
+            while True:
+                yield self.recv()
 
     @overload
     def recv_streaming(self, decode: Literal[True]) -> Generator[str, None, None]: ...

@@ -11,7 +11,6 @@ from ...._native import broadcast as _broadcast
 from ....asyncio._broadcasting import kept, report
 from ....asyncio._connection import Connection as _Connection
 from ....close_codes import CloseCode
-from ....exceptions import ConnectionClosedOK
 from ....typing import BytesLike, Data, DataLike
 from .. import _heads as heads
 from .. import protocol as protocols
@@ -99,13 +98,6 @@ class Connection(_Connection):
         if type(self).recv in (_Connection.recv, Connection.recv):
             return AsyncMessages(self)
         return self._received()
-
-    async def _received(self) -> AsyncGenerator[Data, None]:
-        try:
-            while True:
-                yield await self.recv()
-        except ConnectionClosedOK:
-            return
 
     async def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Close the connection; see :meth:`wirespeed.asyncio.Connection.close`.

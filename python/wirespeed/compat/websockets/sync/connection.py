@@ -8,7 +8,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
@@ -114,13 +114,6 @@ class Connection(_Connection):
     def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
         # Generators, as in websockets: those who leave early close them, and not the connection.
         return Messages(self) if type(self).recv is _Connection.recv else self._received()
-
-    def _received(self) -> Generator[Data, None, None]:
-        try:
-            while True:
-                yield self.recv()
-        except exceptions.ConnectionClosedOK:
-            return
 
     def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Close the connection; see :meth:`wirespeed.sync.ClientConnection.close`.
