@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -81,6 +82,7 @@ def test_a_close_timeout_that_is_changed(package: Any) -> None:
             with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
                 await ws.recv()
             assert caught.value.sent.code == 1000
+            assert isinstance(caught.value.__cause__, TimeoutError)
 
     run(main)
 
@@ -91,8 +93,53 @@ def test_a_close_timeout_that_a_thread_changes(package: Any) -> None:
         began = time.monotonic()
         ws.close()
         assert time.monotonic() - began < 20
-        with pytest.raises(package.exceptions.ConnectionClosedError):
+        with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
             ws.recv()
+        assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+@pytest.mark.parametrize("longer", [0.3, None])
+def test_a_close_timeout_that_is_raised(package: Any, longer: float | None) -> None:
+    async def main() -> None:
+        with silent_server() as uri:
+            ws = await package.asyncio.client.connect(uri, close_timeout=0.05)
+            ws.close_timeout = longer
+            assert ws.close_timeout == longer
+            began = time.monotonic()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ws.close(), 0.4)
+            assert time.monotonic() - began >= 0.3
+            await abort(ws)
+
+    async def abort(ws: Any) -> None:
+        ws.transport.abort()
+        await ws.wait_closed()
+
+    run(main)
+
+
+def test_a_peer_that_does_not_end_tcp(package: Any) -> None:
+    """The closing handshake is complete, and the close timeout ends the connection all the same."""
+
+    async def main() -> None:
+        with silent_server(close_code=1001) as uri:
+            ws = await package.asyncio.client.connect(uri, close_timeout=0.1)
+            await ws.close()
+            with pytest.raises(package.exceptions.ConnectionClosedOK) as caught:
+                await ws.recv()
+            assert isinstance(caught.value.__cause__, TimeoutError)
+            assert caught.value.rcvd.code == 1001
+
+    run(main)
+
+
+def test_a_peer_that_does_not_end_tcp_towards_a_thread(package: Any) -> None:
+    with silent_server(close_code=1001) as uri, package.sync.client.connect(uri, close_timeout=0.1) as ws:
+        ws.close()
+        with pytest.raises(package.exceptions.ConnectionClosedOK) as caught:
+            ws.recv()
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        assert caught.value.rcvd.code == 1001
 
 
 @pytest.mark.parametrize("code", [1006, 1011])

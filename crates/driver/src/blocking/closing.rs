@@ -20,8 +20,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         code: Option<CloseCode>,
         reason: &str,
     ) -> Result<(), Error<H::Interrupt>> {
-        let deadline = self.settings.close_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock(host);
+        let deadline = state.drive.close_timeout().and_then(|timeout| Instant::now().checked_add(timeout));
         // Whoever has the turn may be in the middle of a frame.
         while state.sending && !state.drive.is_over() {
             state = match self.wait_for_change(state, host, deadline) {
@@ -43,6 +43,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.see_to_the_end(state, host)
     }
 
+    /// Changes how long a closing may take that begins from now on.
+    pub fn set_close_timeout<H: Host<Buffer = B, Message = M>>(&self, host: &H, timeout: Option<Duration>) {
+        self.lock(host).drive.set_close_timeout(timeout);
+    }
+
     /// Sends a close frame without waiting, if the socket has room for it, and ends TCP.
     pub fn leave<H: Host<Buffer = B, Message = M>>(&self, host: &H, code: CloseCode) {
         let mut state = self.lock(host);
@@ -59,8 +64,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Lets the closing take no longer than `patience` from now, and no longer than the close timeout: a later
     /// [`Self::close`] does not extend it. Nor are more than `bytes` read meanwhile.
     pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {
-        let patience = self.settings.close_timeout.map_or(patience, |timeout| timeout.min(patience));
         let mut state = self.lock(host);
+        let patience = state.drive.close_timeout().map_or(patience, |timeout| timeout.min(patience));
         state.drive.limit_closing_to(Instant::now().checked_add(patience));
         state.drive.limit_reading(bytes);
     }

@@ -301,6 +301,17 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         Ok(())
     }
 
+    /// How long a closing may take, `None` for no limit.
+    #[must_use]
+    pub fn close_timeout(&self) -> Option<Duration> {
+        self.close_timeout.get()
+    }
+
+    /// Changes how long a closing may take that begins from now on.
+    pub fn set_close_timeout(&mut self, timeout: Option<Duration>) {
+        self.close_timeout = timeout.into();
+    }
+
     /// Begins the time that closing may take, before it can begin itself; when it ends.
     pub fn limit_closing(&mut self, now: Instant) -> Option<Instant> {
         self.begin_finish(now)
@@ -455,6 +466,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             if self.peer.link.state() != State::Closed {
                 self.peer.fail(failure);
                 self.peer.poll_eof();
+            } else if matches!(failure, Failure::CloseTimeout) {
+                // The closing handshake was complete, but the peer did not end TCP.
+                self.peer.fail_after_input(failure);
             }
         }
         Progress::Over

@@ -26,7 +26,7 @@ use super::state::State;
 use crate::ends::Ends;
 use crate::errors::Ending;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
-use crate::opening::Opened;
+use crate::opening::{Opened, duration};
 use crate::{errors, source, view};
 
 /// Where events come from.
@@ -394,6 +394,13 @@ impl AsyncConnection {
     #[getter]
     fn _loop(&self, py: Python<'_>) -> Py<PyAny> {
         self.event_loop.clone_ref(py)
+    }
+
+    /// Changes how long a closing may take that begins from now on.
+    fn _set_close_timeout(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let timeout = duration("close_timeout", seconds)?;
+        self.lock(py)?.drive.set_close_timeout(timeout);
+        Ok(())
     }
 
     /// 0 connecting, 1 open, 2 closing, 3 closed: the values of `wirespeed.State`.

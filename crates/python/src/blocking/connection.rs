@@ -16,7 +16,7 @@ use super::ping::Ping;
 use crate::ends::Ends;
 use crate::errors::Ending;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
-use crate::opening::Opened;
+use crate::opening::{Opened, duration};
 use crate::payload::PyPayload;
 use crate::{errors, source, view};
 
@@ -381,6 +381,13 @@ impl BlockingConnection {
         } else {
             self.inner.leave(&host, CloseCode(code));
         }
+        Ok(())
+    }
+
+    /// Changes how long a closing may take that begins from now on.
+    fn _set_close_timeout(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let timeout = duration("close_timeout", seconds)?;
+        self.inner.set_close_timeout(&self.host(py, None)?, timeout);
         Ok(())
     }
 

@@ -209,7 +209,7 @@ impl ClientPlan {
 }
 
 /// A duration that an option gives in seconds; none switches it off.
-fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
         Some(seconds) if seconds.is_nan() || seconds < 0.0 => {

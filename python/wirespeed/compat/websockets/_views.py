@@ -30,7 +30,6 @@ class ProtocolView:
         native: The keyword arguments of the connection's constructor.
         is_client: Which end it is.
         max_size: The argument of ``connect`` or ``serve``.
-        close_timeout: The argument of ``connect`` or ``serve``.
         server_hostname: Name that the certificate of a server must have, ``None`` without TLS and for a server.
     """
 
@@ -43,10 +42,8 @@ class ProtocolView:
         native: dict[str, Any],
         is_client: bool,
         max_size: Any,
-        close_timeout: float | None,
         server_hostname: str | None = None,
     ) -> None:
-        self._close_timeout = close_timeout
         self._server_hostname = server_hostname
         self._opened = opened
         self._native = native

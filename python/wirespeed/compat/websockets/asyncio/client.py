@@ -105,9 +105,8 @@ class connect(Connecting):  # noqa: N801 - as websockets
             self._options["max_queue_bytes"] = None
 
     def _make(self, opened: Any, **native: Any) -> Any:
-        named = self.create_connection_kwargs.get("server_hostname")
-        limit, name = self._told["close_timeout"], self._verified_name(named)
-        view = ProtocolView(opened, native, True, self._max_size, limit, name)
+        name = self._verified_name(self.create_connection_kwargs.get("server_hostname"))
+        view = ProtocolView(opened, native, True, self._max_size, name)
         view.uri = self.ws_uri
         return self._create_connection(view, **self._told)
 

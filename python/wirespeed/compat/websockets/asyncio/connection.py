@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ class Connection(_Connection):
         loop: The event loop.
         ping_interval: The argument of ``connect`` or ``serve``.
         ping_timeout: The argument of ``connect`` or ``serve``.
-        close_timeout: The argument of ``connect`` or ``serve``. A lower one may be set later.
     """
 
     protocol: Any
@@ -59,7 +57,7 @@ class Connection(_Connection):
         max_queue: int | tuple[int | None, int | None] | None = 16,
         write_limit: int | tuple[int, int | None] = 2**15,
     ) -> None:
-        # They were used before there was a connection: here they are only told.
+        # The connection has been made with them: here they are only kept.
         self.ping_interval = ping_interval
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
@@ -111,17 +109,18 @@ class Connection(_Connection):
         """
         if self._state == State.OPEN:
             check_code(code)
-        limit = self.close_timeout
-        if limit is None or limit == self.protocol._close_timeout:
-            await super().close(code, reason)
-            return
-        self._begin_close(code, reason)
-        future = self._closed_future()
-        if future is not None:
-            await asyncio.wait([future], timeout=limit)
-            if not future.done():
-                self.abort()
-        await self._wait_for_end()
+        await super().close(code, reason)
+
+    @property
+    def close_timeout(self) -> float | None:
+        """Seconds that closing may take, ``None`` for no limit. A change counts for a closing that has yet to begin."""
+        limit: float | None = vars(self)["close_timeout"]
+        return limit
+
+    @close_timeout.setter
+    def close_timeout(self, limit: float | None) -> None:
+        self._set_close_timeout(limit)
+        vars(self)["close_timeout"] = limit
 
     @property
     def close_code(self) -> int | None:

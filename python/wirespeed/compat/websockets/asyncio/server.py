@@ -229,7 +229,7 @@ def serve(
     kwargs.pop("backlog", None)
 
     def connection(opened: Any, **native: Any) -> Any:
-        return make(ProtocolView(opened, native, False, max_size, close_timeout), server, **told)
+        return make(ProtocolView(opened, native, False, max_size), server, **told)
 
     options["create_connection"] = connection
     if unix:

@@ -110,8 +110,8 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
         }
 
     def _make(self, opened: Any, **native: Any) -> Any:
-        limit, name = self.connection_kwargs["close_timeout"], self._verified_name(self.server_hostname)
-        view = ProtocolView(opened, native, True, self._max_size, limit, name)
+        name = self._verified_name(self.server_hostname)
+        view = ProtocolView(opened, native, True, self._max_size, name)
         view.uri = self.ws_uri
         return self.create_connection(None, view, **self.connection_kwargs)
 

@@ -78,7 +78,6 @@ class Connection(_Connection):
         protocol: What the connection tells of itself, by the names of a protocol without I/O.
         ping_interval: The argument of ``connect`` or ``serve``.
         ping_timeout: The argument of ``connect`` or ``serve``.
-        close_timeout: The argument of ``connect`` or ``serve``. A lower one may be set later.
     """
 
     protocol: Any
@@ -106,7 +105,7 @@ class Connection(_Connection):
         close_timeout: float | None = 10,
         max_queue: int | tuple[int | None, int | None] | None = 16,
     ) -> None:
-        # They were used before there was a connection: here they are only told.
+        # The connection has been made with them: here they are only kept.
         self.ping_interval = ping_interval
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
@@ -127,18 +126,18 @@ class Connection(_Connection):
         """
         if self._state == State.OPEN:
             check_code(code)
-        limit = self.close_timeout
-        if limit is None or limit == self.protocol._close_timeout:
-            super().close(code, reason)
-            return
-        # The limit was changed, and the native one was not: a thread for as long as this takes.
-        timer = threading.Timer(limit, self.abort)
-        timer.start()
-        try:
-            super().close(code, reason)
-        finally:
-            timer.cancel()
-            timer.join()
+        super().close(code, reason)
+
+    @property
+    def close_timeout(self) -> float | None:
+        """Seconds that closing may take, ``None`` for no limit. A change counts for a closing that has yet to begin."""
+        limit: float | None = vars(self)["close_timeout"]
+        return limit
+
+    @close_timeout.setter
+    def close_timeout(self, limit: float | None) -> None:
+        self._set_close_timeout(limit)
+        vars(self)["close_timeout"] = limit
 
     @property
     def state(self) -> Any:

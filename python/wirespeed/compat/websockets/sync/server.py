@@ -194,7 +194,7 @@ def serve(
         options["backlog"] = backlog
 
     def connection(opened: Any, **native: Any) -> Any:
-        return make(None, ProtocolView(opened, native, False, max_size, close_timeout), server, **told)
+        return make(None, ProtocolView(opened, native, False, max_size), server, **told)
 
     options["create_connection"] = connection
     if kwargs.pop("dualstack_ipv6", False):
