@@ -388,3 +388,37 @@ def test_time_limits_of_sockets(client: Any, server: Any) -> None:
             ws.socket.settimeout(-1)
         ws.socket.settimeout(None)
         assert ws.socket.gettimeout() is None
+
+
+def test_addresses_of_the_server(client: Any, server: Any) -> None:
+    """In each hook and in the handler."""
+    seen: dict[str, tuple[Any, Any]] = {}
+
+    def note(name: str) -> Callable[..., Any]:
+        def hook(ws: Any, *_: Any) -> None:
+            seen[name] = ws.remote_address, ws.local_address
+
+        return hook
+
+    def handler(ws: Any) -> None:
+        note("handler")(ws)
+        echo(ws)
+
+    hooks = {name: note(name) for name in ("process_request", "process_response", "select_subprotocol")}
+    with serve(server, handler, **hooks) as run, client.sync.client.connect(uri(run), subprotocols=["a"]) as ws:
+        ours = ws.local_address, ws.remote_address
+    assert seen == dict.fromkeys([*hooks, "handler"], ours)
+
+
+def test_the_log_names_the_client(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from wirespeed.compat import websockets as ours
+
+    def process_request(ws: Any, request: Any) -> None:
+        raise ZeroDivisionError
+
+    caplog.set_level(logging.INFO, "websockets")
+    with serve(ours, process_request=process_request) as run, pytest.raises(client.exceptions.InvalidStatus):
+        client.sync.client.connect(uri(run))
+    text = caplog.text
+    assert "127.0.0.1:" in text
+    assert "Unix" not in text

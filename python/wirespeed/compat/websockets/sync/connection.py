@@ -88,7 +88,7 @@ class Connection(_Connection):
         if not isinstance(protocol, ProtocolView):
             raise TypeError(f"protocol must be what connect() or serve() passes, not {type(protocol).__name__}")
         opened, native = protocol._take()
-        connection = super().__new__(cls, opened)
+        connection = super().__new__(cls, opened, **native)
         _Connection.__init__(connection, opened, **native)
         connection.logger = adapter(connection.logger, connection)
         protocol._bind(connection)
