@@ -817,3 +817,26 @@ def test_cancelled_recv_loses_nothing(client: Any, server: Any) -> None:
             assert await ws.recv() == "x"
 
     run(main)
+
+
+def test_waiting_in_a_handler_for_what_listens_to_close(server: Any, client: Any) -> None:
+    async def main() -> None:
+        returned = 0
+
+        async def handler(ws: Any) -> None:
+            nonlocal returned
+            await ws.recv()
+            ws.server.close()
+            await ws.server.server.wait_closed()
+            returned += 1
+
+        async with serve(server, handler) as running:
+            connecting = [client.asyncio.client.connect(uri(running)) for _ in range(2)]
+            async with connecting[0] as one, connecting[1] as other:
+                await one.send("")
+                await other.send("")
+                await one.wait_closed()
+                await other.wait_closed()
+        assert returned >= 1
+
+    run(main)

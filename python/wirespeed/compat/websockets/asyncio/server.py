@@ -100,10 +100,16 @@ class ListenerView:
         self._server._stop_listening()
 
     async def wait_closed(self) -> None:
-        """Wait until the connections are closed."""
-        await self._server._take_accepted()
-        while tasks := [task for task in self._server._tasks if not task.done()]:
-            await asyncio.wait(tasks)
+        """Wait until the connections are closed and their handlers have returned, except those that wait here."""
+        server, task = self._server, asyncio.current_task()
+        waiting: set[Any] = vars(server).setdefault("_waiting", set())
+        waiting.add(task)
+        try:
+            await server._take_accepted()
+            while tasks := [other for other in server._tasks - waiting if not other.done()]:
+                await asyncio.wait(tasks)
+        finally:
+            waiting.discard(task)
 
 
 class Server(_Server):
