@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("websockets", minversion="17")
 
+URI = "ws://127.0.0.1:1"
 KINDS = ("asyncio", "sync")
 
 
@@ -46,15 +47,17 @@ def answering(*answers: bytes) -> Iterator[int]:
 def failing(package: Any, kind: str, uri: str, **options: Any) -> Exception:
     """Return what connecting raises."""
 
+    options = {"open_timeout": 10, **options}
+
     async def connect() -> None:
-        async with package.asyncio.client.connect(uri, open_timeout=10, **options):
+        async with package.asyncio.client.connect(uri, **options):
             pass
 
     with pytest.raises(Exception) as caught:
         if kind == "asyncio":
             asyncio.run(connect())
         else:
-            with package.sync.client.connect(uri, open_timeout=10, **options):
+            with package.sync.client.connect(uri, **options):
                 pass
     return caught.value
 
@@ -101,6 +104,16 @@ def test_refusals_of_a_socks_proxy(package: Any, kind: str, scheme: str, answers
         exc = failing(package, kind, "ws://127.0.0.1:1", proxy=f"{scheme}://127.0.0.1:{port}")
     assert isinstance(exc, package.exceptions.ProxyError)
     assert isinstance(exc.__cause__, python_socks.ProxyError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_socks_proxy_that_does_not_answer(package: Any, kind: str) -> None:
+    python_socks = pytest.importorskip("python_socks")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = f"socks5://127.0.0.1:{silent.getsockname()[1]}"
+        exc = failing(package, kind, URI, proxy=proxy, open_timeout=0.2)
+    # On an event loop, open_timeout cancels python-socks, which raises nothing itself.
+    assert type(exc) is (TimeoutError if kind == "asyncio" else python_socks.ProxyTimeoutError)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -264,7 +264,10 @@ def _negotiate(stream: socket.socket, proxy: Proxy, host: str, port: int) -> Non
     try:
         socks.connect(host, port)
     except TimeoutError:
-        raise TimeoutError(socks_timeout(proxy, host, port)) from None
+        # The exception of python-socks, which is a TimeoutError too, as a program may expect that calls it elsewhere.
+        from python_socks import ProxyTimeoutError
+
+        raise ProxyTimeoutError(socks_timeout(proxy, host, port)) from None
     except OSError:
         raise
     except Exception as exc:
