@@ -116,6 +116,25 @@ def test_a_socks_proxy_that_does_not_answer(package: Any, kind: str) -> None:
     assert type(exc) is (TimeoutError if kind == "asyncio" else python_socks.ProxyTimeoutError)
 
 
+@pytest.mark.parametrize("how", ["direct", "unix"])
+def test_a_server_hostname_without_tls(package: Any, how: str) -> None:
+    client, options = package.asyncio.client, {"server_hostname": "example.com"}
+
+    async def main() -> None:
+        await (client.unix_connect("/nowhere", **options) if how == "unix" else client.connect(URI, **options))
+
+    with pytest.raises(ValueError, match=r"^server_hostname is only meaningful with ssl$"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_hostname_without_tls_that_has_no_effect(package: Any, kind: str) -> None:
+    """asyncio is not asked where a proxy opens the connection, nor by threads."""
+    with answering(b"HTTP/1.1 404 Not Found\r\n\r\n") as port:
+        exc = failing(package, kind, URI, server_hostname="example.com", proxy=f"http://127.0.0.1:{port}")
+    assert isinstance(exc, package.exceptions.InvalidProxyStatus)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_tls_for_a_proxy_without(package: Any, kind: str) -> None:
     """It is refused before anybody is asked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from ...._net.proxy import get_proxy
 from ....asyncio._dial import dial
 from .._settings import reject
 
@@ -56,6 +57,11 @@ async def client_network(uri: Any, proxy: Any, kwargs: dict[str, Any]) -> dict[s
         check_limits(kwargs, prefix)
     if uri.secure and "ssl" in kwargs and kwargs["ssl"] is None:
         raise ValueError("ssl=None is incompatible with a wss:// URI")
+    if not uri.secure and kwargs.get("server_hostname") is not None:
+        through = None if unix or kwargs.get("sock") is not None else get_proxy(uri, proxy)
+        # websockets leaves this to loop.create_connection, which it does not call for a proxy that speaks HTTP.
+        if through is None or through.is_socks:
+            raise ValueError("server_hostname is only meaningful with ssl")
     named = isinstance(proxy, str) and proxy.lower().startswith("https://")
     if named and "proxy_ssl" in kwargs and kwargs["proxy_ssl"] is None:
         raise ValueError("proxy_ssl=None is incompatible with an https:// proxy")
